@@ -17,6 +17,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PROTO_READY := .venv-proto/.ready
 SUITE_READY := .venv/.torch-suite
+TORCHREC_READY := .venv-torchrec/.ready
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help
@@ -55,7 +56,12 @@ cluster:  ## Train in containers, two trainers on three owners, until Ctrl-C (se
 .PHONY: cluster-test
 cluster-test: $(READY)  ## Test a cluster of containers; fails where there is no Docker engine (ARGS=...)
 	@echo "== $@"
-	@exec $(BIN)/pytest -m cluster -s $(ARGS) tests/cluster
+	@exec $(BIN)/pytest -m cluster -s -o faulthandler_timeout=2100 $(ARGS) tests/cluster
+
+.PHONY: torchrec-test
+torchrec-test: $(TORCHREC_READY)  ## Run the tests beside TorchRec's own modules, in an environment with TorchRec (ARGS=...)
+	@echo "== $@"
+	@exec .venv-torchrec/bin/pytest $(ARGS) tests/torchrec
 
 .PHONY: torch-suite
 torch-suite: $(SUITE_READY)  ## Run torch's own tests of its rpc on this project, and count (ARGS=...)
@@ -94,7 +100,7 @@ types: $(READY)  ## Check the types of the three packages with mypy
 	@$(BIN)/mypy
 
 .PHONY: layers
-layers: $(READY)  ## Check that imports only point down
+layers: $(READY)  ## Check that imports only point down, and not in circles
 	@echo "== $@"
 	@$(BIN)/lint-imports --no-logo
 
@@ -128,6 +134,14 @@ $(READY): pyproject.toml constraints.txt
 
 $(SUITE_READY): tests/torch_suite/requirements.txt | $(READY)
 	@$(BIN)/python $(PIP_INSTALL) -r tests/torch_suite/requirements.txt
+	@touch $@
+
+# TorchRec asks for the build of FBGEMM for CUDA, gigabytes that would replace the one for the CPU: hence --no-deps.
+$(TORCHREC_READY): pyproject.toml constraints.txt tests/torchrec/requirements.txt tests/torchrec/dependencies.txt
+	@echo "Installing the project and TorchRec into .venv-torchrec"
+	@[[ -x .venv-torchrec/bin/python ]] || $(PYTHON) -m venv .venv-torchrec
+	@.venv-torchrec/bin/python $(PIP_INSTALL) -c constraints.txt -e '.[server,tables,test]' -r tests/torchrec/dependencies.txt
+	@.venv-torchrec/bin/python $(PIP_INSTALL) --no-deps -r tests/torchrec/requirements.txt
 	@touch $@
 
 $(PROTO_READY): proto/requirements.txt

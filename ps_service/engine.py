@@ -64,6 +64,7 @@ class Engine:
 
     Attributes:
         table_budget: What the rows of all tables take, and may take.
+        census: Counts the hosted objects.
         registry: The hosted objects.
         parameter_locks: The parameters and their locks.
         held: What contexts and results that stay here hold, by trainer.
@@ -105,18 +106,19 @@ class Engine:
         self.limits: Final = limits or Limits()
         self.data_dir: Final = data_dir
         self.table_budget: Final = TableBudget(name, self.limits.max_table_bytes or memory() * 3 // 4)
-        self.registry: Final = Registry(name, Census(self.table_budget))
+        self.census: Final = Census(self.table_budget)
+        self.registry: Final = Registry(name, self.census)
         self.parameter_locks: Final = ParameterLocks()
         self.held: Final = HeldByAll(self.limits)
-        self.contexts: Final = Contexts(self.held)
-        self.gate: Final = Gate(self.contexts)
         self.sessions: Final = Sessions(self.limits)
+        self.contexts: Final = Contexts(self.held, has_session=self.sessions.has)
+        self.gate: Final = Gate(self.contexts)
         self.incarnations: Final = Incarnations()
         self.reply_cache: Final = ReplyCache()
         self.requests: Final = RequestSources()
         self.budget: Final = Budget(self.limits)
         self.compute: Final = ThreadPool(threads, spare_threads)
-        self.directory: Final = Directory(self.sessions.is_away)
+        self.directory: Final = Directory(self.sessions.is_away, self.sessions.has)
         self.memberships: Final = Memberships()
         self.communicators: Final = Communicators(self.sessions, self.limits, self.compute.later)
         self.membership: Final = Membership()
@@ -167,7 +169,7 @@ class Engine:
             for free in reversed(frees):
                 stack.callback(free, session.trainer)
             stack.callback(self.sessions.end, session)
-            stack.callback(arrivals.gone, self, session)
+            stack.callback(arrivals.gone, self.events, session)
 
     def close(self, seconds: float | None = None) -> None:
         """Ends the compute threads.

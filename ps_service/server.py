@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 from ps_service import addresses
 from ps_service.durability.keeper import Keeper
 from ps_service.memory.malloc import MemoryKeeper, keep_free_memory
-from ps_service.metrics.sampler import Sampler
+from ps_service.monitoring.sampler import Sampler
 from ps_service.rpc.grpc_stream import OPTIONS
 from ps_service.rpc.health import HEALTH, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
@@ -99,7 +99,7 @@ class Server:
         self._server: grpc.aio.Server | None = None
         self._sweeper = Sweeper(engine.limits, self.servicer.sweep)
         self._sampler = Sampler(engine)
-        self._expiry = Expiry(engine.registry.census.tables.values)
+        self._expiry = Expiry(engine.census.tables.values)
         self._memory: asyncio.Task[None] | None = None
         self._port = 0
 
@@ -207,7 +207,8 @@ class Server:
     async def quiet(self, seconds: float) -> None:
         """Refuses new work, and waits for running work.
 
-        An owner with a data directory also waits for its open passes, because forward graphs cannot be saved.
+        An owner with a data directory also waits for its open passes, because forward graphs cannot be saved: for those
+        that wait for no other owner which drains or is away.
 
         Args:
             seconds: How long to wait.
@@ -218,6 +219,7 @@ class Server:
         self.engine.events.note("draining", f"{self.engine.name} is draining: it takes no new work")
         await self._health.drain()
         gate.state = Gate.State.DRAINING if self.engine.durable else Gate.State.STOPPED
+        self.servicer.session_handlers.tell_draining()
         self._end_waits()
         try:
             async with asyncio.timeout(seconds):
@@ -331,6 +333,8 @@ class Server:
         return f"{host}:{self._direct_port}" if self._direct_port != "off" and port.isdecimal() else ""
 
     def _passes(self) -> bool:
-        """Whether a pass is open here whose trainer is connected or was so a moment ago."""
-        there = {each.trainer for each in self.engine.sessions.all() if each.idle_seconds() < _BACK_SECONDS}
-        return self.engine.contexts.used_by(there)
+        """Whether a pass is open here that can go on. Its trainer is connected, or was so a moment ago."""
+        there = [each for each in self.engine.sessions.all() if each.idle_seconds() < _BACK_SECONDS]
+        # Owners that are stopped together would wait for each other.
+        held_up = frozenset().union(*(each.held_up for each in there))
+        return self.engine.contexts.used_by({each.trainer for each in there}, held_up)

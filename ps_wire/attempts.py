@@ -1,4 +1,4 @@
-"""Attempts of a pass that is run again when an owner has lost it: each optimizer applies each of its steps once."""
+"""Attempts of a pass or a push that is made again: each optimizer applies each of its steps once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Final
 
 Applied = dict[Hashable, set[int]]
 """The steps of a pass that were applied, in any attempt: by optimizer, their places among its steps."""
+
+REPEATED: Final = "repeated"
+"""What an owner says of gradients that do not count because another attempt has."""
 
 _MOST_STEPS: Final = 1024
 """The most steps of one optimizer in a pass that are remembered."""
@@ -22,10 +25,19 @@ class Attempt:
     def __init__(self, applied: Applied) -> None:
         self._applied: Final = applied
         self._places: Final[dict[Hashable, int]] = {}
+        self._left_out: Final[set[Hashable]] = set()
 
     def was_applied(self, optimizer: Hashable) -> bool:
         """Whether another attempt has applied what is the next step of an optimizer in this one."""
         return self._places.get(optimizer, 0) in self._applied.get(optimizer, ())
+
+    def was_left_out(self, optimizer: Hashable) -> bool:
+        """Whether the latest step of an optimizer in this attempt was not made, because another attempt has made it."""
+        return optimizer in self._left_out
+
+    def is_beside(self, other: Attempt | None) -> bool:
+        """Whether another one is an attempt of the same pass."""
+        return other is not None and other is not self and other._applied is self._applied
 
     def passed(self, optimizer: Hashable, applied: bool) -> None:
         """A step of an optimizer is over.
@@ -34,6 +46,10 @@ class Attempt:
             optimizer: The optimizer.
             applied: Whether it has changed something in this attempt.
         """
+        if self.was_applied(optimizer):
+            self._left_out.add(optimizer)
+        else:
+            self._left_out.discard(optimizer)
         place = self._places.get(optimizer, 0)
         self._places[optimizer] = place + 1
         if applied and place < _MOST_STEPS:

@@ -32,6 +32,9 @@ from typing import Any, ClassVar, Final
 from ps_wire.v1 import errors_pb2
 from ps_wire.v1.errors_pb2 import ErrorCode
 
+SESSION_ENDED: Final = "the session of this trainer has ended"
+"""The error of a request that outlives its session on the owner."""
+
 RAN_OUT: Final = "RPC ran for more than its timeout"
 """Begins the message when the time of a call ran out, as in `torch.distributed.rpc`."""
 
@@ -41,9 +44,14 @@ MIXED_GROUPS: Final = "RPC group mixes statically and dynamically initialized me
 
 
 class PsError(RuntimeError):
-    """Base of every error that this project raises. A `RuntimeError`, as every error of `torch.distributed.rpc` is."""
+    """Base of every error that this project raises. A `RuntimeError`, as every error of `torch.distributed.rpc` is.
+
+    Attributes:
+        drained: Whether the reason is that an owner was or is being stopped in order.
+    """
 
     code: ClassVar[ErrorCode] = ErrorCode.ERROR_INTERNAL
+    drained: bool = False
 
 
 class InvalidArgumentError(PsError, ValueError):
@@ -174,6 +182,7 @@ class DrainingError(PsError, ConnectionError):
     """
 
     code = ErrorCode.ERROR_DRAINING
+    drained = True
 
 
 class SessionLostError(PsError, ConnectionError):
@@ -207,7 +216,7 @@ def to_message(error: PsError) -> errors_pb2.Error:
             remote_type=_text(error.remote_type),
             traceback=_text(error.remote_traceback),
         )
-    return errors_pb2.Error(code=error.code, message=_text(str(error)))
+    return errors_pb2.Error(code=error.code, message=_text(str(error)), drained=error.drained)
 
 
 def from_message(message: errors_pb2.Error) -> PsError:
@@ -215,7 +224,10 @@ def from_message(message: errors_pb2.Error) -> PsError:
     cls = BY_CODE.get(message.code, InternalError)
     if cls is RemoteError:
         return remote_error(message.message, message.remote_type, message.traceback)
-    return cls(message.message)
+    error = cls(message.message)
+    if message.drained:
+        error.drained = True
+    return error
 
 
 def caused(error: PsError, text: str) -> PsError:
@@ -231,6 +243,7 @@ def caused(error: PsError, text: str) -> PsError:
     else:
         made = type(error)(f"{text}: {error}")
     made.__cause__ = error
+    made.drained = error.drained
     return made
 
 

@@ -6,12 +6,12 @@ A policy belongs to one optimizer. Trainers make it, it travels as plain values,
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
 from ps_wire.close_names import suggesting
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numbers import check_finite, check_whole
 
 Reduce = Literal["mean", "sum"]
 Late = Literal["drop", "next"]
@@ -74,8 +74,7 @@ class Compensate:
     lambda_: float = 0.04
 
     def __post_init__(self) -> None:
-        if not isinstance(self.lambda_, (int, float)) or not math.isfinite(self.lambda_) or self.lambda_ < 0:
-            raise InvalidArgumentError(f"lambda_ is a finite number that is not negative, not {self.lambda_!r}")
+        check_finite("lambda_", self.lambda_, 0.0)
 
 
 Stale = Apply | Scale | Reject | Compensate
@@ -227,8 +226,7 @@ def _made(values: Any, classes: dict[str, Any], what: str) -> Any:
 
 
 def _check_count(name: str, value: Any, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
-        raise InvalidArgumentError(f"{name} is a whole number from {least} to {_MOST:,}, not {value!r}")
+    check_whole(name, value, least, _MOST)
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ import signal
 import sys
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, aclosing, closing
+from contextlib import AsyncExitStack, aclosing, closing, contextmanager
 
 import hypothesis
 import numpy as np
@@ -38,9 +38,13 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# How long examples take says something about the machine: neither a deadline nor a check of their making.
+# How long examples take says something about the machine: neither a deadline nor a check of their making. The profile
+# `repeatable` tries the same examples in every run, few of them; `search` looks for new ones.
 hypothesis.settings.register_profile(
-    "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "search", max_examples=1000, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile(
+    "repeatable", hypothesis.settings.get_profile("search"), max_examples=60, derandomize=True
 )
 hypothesis.settings.load_profile("repeatable")
 
@@ -61,6 +65,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Keeps what all tests share, half a million objects, out of every search for garbage from here on."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def quick_collect() -> None:
+    """Keeps what is there before a module's tests out of their searches for garbage, where each makes several."""
     gc.collect()
     gc.freeze()
 
@@ -158,13 +169,27 @@ async def owner_process(start_process: StartProcess) -> OwnerProcess:
     return await start_process("--name", "ps0")
 
 
-@pytest.fixture
-def owner_process_address(forking: Forking) -> Iterator[str]:
-    """The address of an owner process, for tests of the blocking client, which have no event loop."""
+@contextmanager
+def process_address(forking: Forking) -> Iterator[str]:
+    """The address of an owner process that lives as long as the block."""
     with forking.start(*SERVE) as process:
         line = process.stdout.readline()
         assert " is serving on " in line, line
         yield line.split()[-1]
+
+
+@pytest.fixture
+def owner_process_address(forking: Forking) -> Iterator[str]:
+    """The address of an owner process, for tests of the blocking client, which have no event loop."""
+    with process_address(forking) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def shared_process_address(forking: Forking) -> Iterator[str]:
+    """The same for all tests of a module, whose objects have names of their own."""
+    with process_address(forking) as address:
+        yield address
 
 
 @pytest.hookimpl(trylast=True)

@@ -112,6 +112,25 @@ def product(kept: Any, factor: torch.Tensor) -> torch.Tensor:
     return kept.local_value() * factor
 
 
+@remote
+def are_same(values: list[Any], *others: Any, **named: Any) -> list[bool]:
+    """Which of the values are the first one itself."""
+    return [each is values[0] for each in (*values, *others, *named.values())]
+
+
+@remote
+def first_same(*lists: list[Any]) -> list[bool]:
+    """Which items of the lists are the first one itself."""
+    return [each is lists[0][0] for items in lists for each in items]
+
+
+@remote
+def squared(pair: list[torch.Tensor], third: torch.Tensor) -> list[torch.Tensor]:
+    """The same tensor twice, computed from all arguments."""
+    found = pair[0].sin() * pair[1].exp() * third
+    return [found, found]
+
+
 @hosted
 class Score(nn.Bilinear):
     """The head of a recommender; its inputs are tensors, or results that stayed on the owner."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import gc
 import threading
 from typing import Any
 
@@ -199,3 +200,9 @@ class Assorted:
     @remote
     def give_complex(self) -> Any:
         return numpy.complex64(1)
+
+
+@remote
+def collected_objects() -> tuple[int, int]:
+    """How many objects a full collection passes over, and at how many it looks."""
+    return gc.get_freeze_count(), len(gc.get_objects())

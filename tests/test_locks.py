@@ -49,7 +49,7 @@ PLAIN = {
     "ps_service/training/reported_values.py": SHORT,
     "trainer_client/contexts/context.py": SHORT,
     "trainer_client/contexts/local_gradients.py": SHORT,
-    "trainer_client/contexts/runs.py": SHORT,
+    "trainer_client/session/runs.py": SHORT,
     "trainer_client/graph/running_backward.py": SHORT,
     "trainer_client/graph/walk.py": BACKWARD,
     "trainer_client/numerics.py": SHORT,
@@ -69,7 +69,8 @@ PLAIN = {
 def _with_locks() -> Iterator[str]:
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            text = path.read_text("utf-8")
+            for node in ast.walk(ast.parse(text)) if "threading." in text else ():
                 if isinstance(node, ast.Call) and ast.unparse(node.func) in [f"threading.{kind}" for kind in KINDS]:
                     yield str(path.relative_to(ROOT))
 

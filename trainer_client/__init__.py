@@ -67,9 +67,8 @@ from trainer_client.client.client import Client
 from trainer_client.client.connect import connect
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
+from trainer_client.contexts.current import current_context
 from trainer_client.contexts.prefetching import LookedUp
-from trainer_client.contexts.stepped import Stepped
-from trainer_client.graph.current import current_context
 from trainer_client.handles.handles import RemoteModule, RemoteObject
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.handles.references import RRef
@@ -83,6 +82,7 @@ from trainer_client.reporting.meter import StepNumbers
 from trainer_client.reporting.progress import Progress, progress
 from trainer_client.reporting.tensorboard import TensorBoard
 from trainer_client.session.presence import ConnectionState
+from trainer_client.session.stepped import Stepped
 from trainer_client.tables.schedules import SchedulerWithTables
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import OptimizerWithTables

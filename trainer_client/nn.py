@@ -16,7 +16,7 @@ from trainer_client.handles.handles import RemoteModule as Handle
 from trainer_client.rpc import invoke
 from trainer_client.rpc.current import agent, offer
 from trainer_client.rpc.devices import check_device
-from trainer_client.rpc.rref import RRef, wrapped
+from trainer_client.rpc.rref import RRef, future_of, wrapped
 from trainer_client.tables.layers import Embedding, EmbeddingBag
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class RemoteModule:
 
     def forward_async(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """Like `forward`, but returns a future at once."""
-        return agent().future(self._call(args, kwargs, "async"))
+        return future_of(self._call(args, kwargs, "async"))
 
     def remote_parameters(self, recurse: bool = True) -> list[RRef]:
         """References to its parameters, for a `DistributedOptimizer`.
@@ -136,8 +136,8 @@ class RemoteModule:
     def train(self, mode: bool = True) -> Self:
         """Sets the mode of calls through this object, and of the module itself on its owner.
 
-        Calls that others make through remote modules of their own are not affected. Functions of the owner find the
-        module in that mode (`rref.local_value().training`).
+        Calls that others make through remote modules of their own are not affected. Functions of the owner, and methods
+        that are called through a reference, find the module in that mode (`rref.local_value().training`).
 
         Raises:
             ValueError: `mode` is no truth value.

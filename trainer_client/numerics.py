@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from operator import index
 from typing import Any
 
 from ps_wire.codec import dtypes
 from ps_wire.numerics.autocast import Autocasts
-from ps_wire.numerics.seeds import Seeds
+from ps_wire.numerics.seeds import Seeds, of_torch
 from ps_wire.runtime.scopes import current_scope
 
 
@@ -19,9 +20,13 @@ class Seeding:
         self._seeds: Seeds | None = None
 
     def begin(self, seed: int | None) -> None:
-        """Starts to count from one again, with a new seed; None for calls without seeds."""
+        """Starts to count from one again, with a new seed; None for calls without seeds.
+
+        Raises:
+            TypeError: It is no integer.
+        """
         with self._lock:
-            self._seeds = None if seed is None else Seeds(seed)
+            self._seeds = None if seed is None else Seeds(index(seed))
 
     def branch(self) -> Seeds | None:
         """The seeds for one context, which counts its calls separately; None without a seed."""
@@ -47,6 +52,9 @@ def write_numerics(request: Any, seed: int | None = None) -> None:
     Args:
         request: A message with a field `numerics`.
         seed: The seed of its random numbers; None for none.
+
+    Raises:
+        TypeError: The seed is no integer.
     """
     autocasts = Autocasts.current()
     if autocasts.regions:
@@ -54,4 +62,4 @@ def write_numerics(request: Any, seed: int | None = None) -> None:
             request.numerics.autocast.add(device=each.device, dtype=dtypes.to_wire(each.dtype))
         request.numerics.uncached = not autocasts.cached
     if seed is not None:
-        request.numerics.seed = seed
+        request.numerics.seed = of_torch(seed)

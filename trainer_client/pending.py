@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
+from ps_wire.numbers import check_timeout
 from ps_wire.runtime import failures, forks
 from ps_wire.runtime.failures import Failure, Origin
 from ps_wire.runtime.scopes import waiting
@@ -210,11 +211,13 @@ class Pending(Unawaited, Generic[T]):
             timeout: Seconds to wait; None is no limit. The call itself goes on when they are over.
 
         Raises:
+            InvalidArgumentError: `timeout` is no time.
             DeadlineExceededError: The answer did not arrive in time.
             RuntimeError: This is the thread of the client's own event loop, which would wait for itself.
             ClosedError: The parent of this forked process made the call.
             Exception: The error of the operation.
         """
+        check_timeout(timeout)
         if self._outcome is None:
             if self._loop is not None and forks.is_foreign(self._loop):
                 raise forks.refusal()

@@ -34,6 +34,7 @@ TARGET: Final = 0.8
 """Part of what link and processors allow that passes in flight have to reach."""
 
 RAW_SECONDS: Final = 1.0
+"""The longest that a plain socket is measured."""
 ANSWER_SECONDS: Final = 120.0
 
 Turn = dict[str, float]
@@ -61,7 +62,7 @@ class Measured:
     def shape(self, delay: float, rate: float) -> Turn:
         """Sets delay and rate; returns the bytes per second of a plain socket, and its time there and back."""
         self.link(delay, rate)
-        return _ask(self._trainer, do="raw", port=self._raw_port, seconds=RAW_SECONDS)
+        return _ask(self._trainer, do="raw", port=self._raw_port, seconds=min(RAW_SECONDS, self._seconds))
 
     def link(self, delay: float, rate: float) -> None:
         """Sets delay and rate."""

@@ -110,19 +110,24 @@ async def _passes(address: str, work: str, depth: int, seconds: float) -> dict[s
     async with tc.connect(address, shared_memory=False, timeout=60) as ps, _work(ps, work) as one_pass:
         ended = False
         done = 0
+        one_is_done = asyncio.Event()
 
         async def loop() -> None:
             nonlocal done
             while not ended:
                 await one_pass()
                 done += 1
+                one_is_done.set()
 
         async with asyncio.TaskGroup() as group:
             for _ in range(depth):
                 group.create_task(loop())
             await asyncio.sleep(seconds / 4)
             before, began = done, perf_counter()
+            one_is_done.clear()
             await asyncio.sleep(seconds)
+            # A pass may take longer than that.
+            await one_is_done.wait()
             passes, taken = done - before, perf_counter() - began
             ended = True
     # With those of the warm-up and the end, for the bytes of a pass.

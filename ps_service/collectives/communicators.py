@@ -29,7 +29,7 @@ from ps_wire.errors import (
 
 if TYPE_CHECKING:
     from ps_service.collectives.report import CommunicatorReport
-    from ps_service.sessions.sessions import Sessions
+    from ps_service.collectives.trainers import Trainers
     from ps_wire.collectives import Signature
     from ps_wire.limits import Limits
 
@@ -70,7 +70,7 @@ class Communicators:
 
     def __init__(
         self,
-        sessions: Sessions,
+        sessions: Trainers,
         limits: Limits,
         later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], float] = time.monotonic,

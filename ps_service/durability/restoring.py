@@ -73,7 +73,8 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
     for passes in checkpoint.passes:
         engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost))
     for entry in checkpoint.members:
-        engine.directory.enter(entry.session, entry.member.name, entry.member.address, entry.member.id)
+        member = entry.member
+        engine.directory.enter(entry.session, member.name, member.address, member.id, is_owner=member.is_owner)
     for record, hosted in zip(checkpoint.objects, made, strict=True):
         if record.dependency_only:
             engine.registry.withdraw(hosted)

@@ -69,7 +69,7 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
         if trainer in answers:
             _fill(message.passes.add(trainer=trainer, lost=sorted(lost)).ended, ended)
     for entry in engine.directory.members():
-        member = operations_pb2.Member(name=entry.name, address=entry.address, id=entry.id)
+        member = operations_pb2.Member(name=entry.name, address=entry.address, id=entry.id, is_owner=entry.is_owner)
         message.members.add(member=member, session=entry.session)
     return Bookkeeping(message, answers)
 

@@ -6,8 +6,9 @@ a directory; a group of processes agrees on one owner's.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,11 +17,23 @@ from ps_service.group.formation import Formation
 from ps_service.group.members import MemberEntry
 from ps_service.group.rendezvous import Presence, Rendezvous, RendezvousResult
 from ps_service.group.waits import Wait
-from ps_wire.errors import MIXED_GROUPS, InvalidArgumentError, NameConflictError, UnavailableError, UnknownNameError
+from ps_wire.errors import (
+    MIXED_GROUPS,
+    SESSION_ENDED,
+    InvalidArgumentError,
+    NameConflictError,
+    SessionLostError,
+    UnavailableError,
+    UnknownNameError,
+)
 
 
 def _never_away(session: bytes) -> bool:
     return False
+
+
+def _always(session: bytes) -> bool:
+    return True
 
 
 class Directory:
@@ -28,13 +41,19 @@ class Directory:
 
     Args:
         is_away: Tells whether a session has no open stream.
+        has_session: Tells whether there is such a session. There is none any more when `leave` is called for it.
     """
 
-    def __init__(self, is_away: Callable[[bytes], bool] = _never_away) -> None:
+    def __init__(
+        self, is_away: Callable[[bytes], bool] = _never_away, has_session: Callable[[bytes], bool] = _always
+    ) -> None:
         self._is_away = is_away
+        self._has_session = has_session
         self._formation: Formation | None = None
         self._lock = threading.RLock()
         self._entries: dict[str, MemberEntry] = {}
+        # The numbers of all owners that have been there. Trainers order them by these numbers, so none has another's.
+        self._owners: dict[str, int] = {}
         self._rendezvous: dict[str, Rendezvous] = {}
         self._departures = Departures()
         self._waits: list[Wait] = []
@@ -58,24 +77,31 @@ class Directory:
         if self._formation is None:
             self._formation = Formation(size, self._is_away)
 
-    def enter(self, session: bytes, name: str, address: str, id: int | None = None) -> MemberEntry:
+    def enter(
+        self, session: bytes, name: str, address: str, id: int | None = None, *, is_owner: bool = False
+    ) -> MemberEntry:
         """Enters a member of an open group. Doing so again with the same name and session changes the address.
 
         A process with the name and address of a member that is away is taken for that member, restarted after a crash.
-        It gets its entry and number back at once, without waiting for the lease of its earlier session.
+        It gets its entry and number back at once, without waiting for the lease of its earlier session. The number of
+        an owner stays its own when it has left, and an owner that comes for the first time gets one above those of all
+        other owners.
 
         Args:
             session: The session that enters it.
             name: Its name.
             address: Host and port where its owner listens.
             id: The number it asks for; None for its previous number or the lowest free one.
+            is_owner: Whether it is an owner that serves trainers.
 
         Raises:
             InvalidArgumentError: A name or address is missing, or the group begins as a whole.
             NameConflictError: Another member has the name or the number.
+            SessionLostError: The session has ended.
         """
         _check(name, address)
         with self._lock:
+            self._check_session(session)
             if self._formation is not None:
                 raise InvalidArgumentError(
                     f"{MIXED_GROUPS} All members of this group gave world_size=, and {name!r} did not"
@@ -87,13 +113,11 @@ class Directory:
                     "wait until its session has ended"
                 )
             taken = {entry.id: entry.name for entry in self._entries.values() if entry.name != name}
-            if id is None and known is not None:
-                id = known.id
-            elif id is None:
-                id = next(number for number in range(len(taken) + 1) if number not in taken)
+            if id is None:
+                id = known.id if known is not None else self._number(name, taken, is_owner)
             elif id in taken:
                 raise NameConflictError(f"number {id} belongs to {taken[id]!r}; {name!r} has to choose another")
-            entry = MemberEntry(name, address, id, session)
+            entry = MemberEntry(name, address, id, session, is_owner)
             self._put(entry)
             self._check_waits()
             return entry
@@ -113,9 +137,11 @@ class Directory:
         Raises:
             InvalidArgumentError: A name or address is missing, the group is open, or has another number of members.
             NameConflictError: The group is whole without this member.
+            SessionLostError: The session has ended.
         """
         _check(name, address)
         with self._lock:
+            self._check_session(session)
             formation = self._formation
             if formation is None:
                 raise InvalidArgumentError(f"{MIXED_GROUPS} This group is open, and {name!r} gave world_size={size}")
@@ -164,6 +190,11 @@ class Directory:
                 self._drop(key, rendezvous)
             self._check_waits()
 
+    def _check_session(self, session: bytes) -> None:
+        """Raises if a session has ended. Under the lock that `leave` takes, so that nothing of it comes later."""
+        if not self._has_session(session):
+            raise SessionLostError(SESSION_ENDED)
+
     def find(self, name: str, id: int | None = None) -> MemberEntry | None:
         """A member, by name or else by number."""
         with self._lock:
@@ -181,9 +212,17 @@ class Directory:
 
         return self._wait(lambda: self.find(name, id), on_expiry)
 
-    def gathered(self, at_least: int) -> Wait:
-        """Waits until there are `at_least` members; if it expires, the result is the list of members."""
-        return self._wait(lambda: self.members() if len(self) >= at_least else None, self.members)
+    def gathered(self, at_least: int, owners: int = 0) -> Wait:
+        """Waits until there are `at_least` members, and that many owners among them.
+
+        If it expires, the result is the list of members all the same.
+        """
+
+        def found() -> list[MemberEntry] | None:
+            enough = len(self) >= at_least and sum(entry.is_owner for entry in self._entries.values()) >= owners
+            return self.members() if enough else None
+
+        return self._wait(found, self.members)
 
     def alone(self, name: str) -> Wait:
         """Waits until no other member than `name` is left; if it expires, the result is the list of members."""
@@ -213,8 +252,10 @@ class Directory:
 
         Raises:
             InvalidArgumentError: `name` is not among `names`, or members that wait under this key named others.
+            SessionLostError: The session has ended.
         """
         with self._lock:
+            self._check_session(session)
             rendezvous = self._rendezvous.get(key) or Rendezvous(names, leaving, self._presence)
             if name not in names:
                 raise InvalidArgumentError(
@@ -251,9 +292,20 @@ class Directory:
             return Presence(False, departure=self._departures.of(name, seen_by))
         return Presence(True, self._is_away(entry.session))
 
+    def _number(self, name: str, taken: Container[int], is_owner: bool) -> int:
+        """The number of a member that asks for none: its previous one, or one that nobody has had as an owner."""
+        previous = self._owners.get(name)
+        if previous is not None and previous not in taken:
+            return previous
+        owners = set(self._owners.values())
+        least = max(owners, default=-1) + 1 if is_owner else 0
+        return next(number for number in itertools.count(least) if number not in taken and number not in owners)
+
     def _put(self, entry: MemberEntry) -> None:
         known = self._entries.get(entry.name)
         self._entries[entry.name] = entry
+        if entry.is_owner:
+            self._owners[entry.name] = entry.id
         if known is None or known.session != entry.session:
             self._departures.came(entry.name)
 

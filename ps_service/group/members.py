@@ -13,12 +13,14 @@ class MemberEntry(NamedTuple):
         address: Host and port where its owner listens.
         id: The rank it asked for, or the lowest number that was free.
         session: The session that entered it.
+        is_owner: Whether it is an owner that serves trainers, and no program that has joined by itself.
     """
 
     name: str
     address: str
     id: int
     session: bytes
+    is_owner: bool = False
 
     def __str__(self) -> str:
         return f"{self.name!r} (rank {self.id})"

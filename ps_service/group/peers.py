@@ -15,9 +15,9 @@ from ps_service.hosting.references import RRef
 from ps_wire.errors import ForeignHandleError, UnavailableError
 
 if TYPE_CHECKING:
-    from ps_service.passes.nested_pass import NestedPass
+    from ps_service.group.nested_pass import NestedPass
     from ps_wire.refs import ContextId, Ref
-    from ps_wire.v1.operations_pb2 import Member
+    from ps_wire.v1.operations_pb2 import Member, MembersReply, MembersRequest
 
 
 class Foreign(NamedTuple):
@@ -35,7 +35,7 @@ class Foreign(NamedTuple):
 
 
 class Peers(Protocol):
-    """How hosted code reaches other owners. `foreign`, `departing` and `find` may block on the network."""
+    """How hosted code reaches other owners. `foreign`, `departing`, `find` and `gathered` may block on the network."""
 
     def nested_pass(self, context: ContextId) -> NestedPass | None:
         """Begins a pass's part on other owners; None if there are no other owners."""
@@ -67,6 +67,13 @@ class Peers(Protocol):
 
         Raises:
             UnknownNameError: No member of that name or number came within `seconds`.
+            UnavailableError: This owner has no directory but its own.
+        """
+
+    def gathered(self, request: MembersRequest) -> MembersReply:
+        """Asks the directory for the members of the group, once there are enough.
+
+        Raises:
             UnavailableError: This owner has no directory but its own.
         """
 
@@ -129,6 +136,9 @@ class Alone:
         return value if isinstance(value, RRef) else None
 
     def find(self, name: str, id: int | None, seconds: float) -> Member:
+        raise UnavailableError("this owner keeps its own directory")
+
+    def gathered(self, request: MembersRequest) -> MembersReply:
         raise UnavailableError("this owner keeps its own directory")
 
     async def members(self, seconds: float) -> Sequence[Member]:

@@ -39,11 +39,12 @@ class BoundCopy:
         module: The module to copy. Its submodules are copied, too, and all objects among its attributes that refer to
             its parameters or submodules, as far as `Structure` follows references. Everything else is shared with the
             original.
-        training: Whether the copy is in training mode.
+        training: Whether the copy is in training mode. If None, the copy and each of its parts have the modes of the
+            originals, and get those that a run sets.
         internals: The tensors of the module besides its parameters.
     """
 
-    def __init__(self, module: nn.Module, training: bool, internals: Internals) -> None:
+    def __init__(self, module: nn.Module, training: bool | None, internals: Internals) -> None:
         self._internals = internals
         with internals.structure_lock:
             self._generation = internals.generation
@@ -63,13 +64,12 @@ class BoundCopy:
         ]
         self._changes: list[Change] | None = None
         self._bound: list[tuple[nn.Parameter, torch.Tensor]] = []
-        copied = [part.made.copy() for part in self._parts]
-        self.module.train(training)
-        for part, before in zip(self._parts, copied, strict=True):
-            # Attributes that the module's own train() has set belong to the mode.
-            now = part.made.items()
-            part.own.update({key: value for key, value in now if before.get(key, _ABSENT) is not value})
-        self._readings = self._guarded(module)
+        if training is None:
+            for part in self._parts:
+                part.own.pop("training", None)
+        else:
+            self._set_mode(training)
+        self._readings = self._guarded(module, training)
         # The attributes of each part: the original's when they were copied, and the copy's when a run began.
         self._hosted = [part.original for part in self._parts]
         self._attributes = [part.made for part in self._parts]
@@ -82,6 +82,14 @@ class BoundCopy:
         self._before = [modules.copy() for modules in self._submodules]
         self._leaves: list[dict[str, Any]] = []
         self._referrers = Referrers(made.objects)
+
+    def _set_mode(self, training: bool) -> None:
+        copied = [part.made.copy() for part in self._parts]
+        self.module.train(training)
+        for part, before in zip(self._parts, copied, strict=True):
+            # Attributes that the module's own train() has set belong to the mode.
+            now = part.made.items()
+            part.own.update({key: value for key, value in now if before.get(key, _ABSENT) is not value})
 
     @property
     def is_current(self) -> bool:
@@ -269,14 +277,14 @@ class BoundCopy:
         """`id()` of the objects of this run alone: the leaves, and the copy itself."""
         return {*map(id, self._made.objects), *(id(leaf) for _, leaf in self._bound)}
 
-    def _guarded(self, module: nn.Module) -> list[Reading]:
+    def _guarded(self, module: nn.Module, training: bool | None) -> list[Reading]:
         """Lets the layers with running statistics take turns; returns those that only read them."""
         layers = set(map(id, with_statistics(module)))
         found = []
         for part in self._parts:
             if id(part.holder) in layers and isinstance(part.original, dict):
                 lock = self._internals.norm_lock(part.holder)
-                if part.copy.training:
+                if training is None or part.copy.training:
                     part.own["forward"] = Updating(part.copy, lock)
                 else:
                     found.append(Reading(part.holder._buffers, lock))

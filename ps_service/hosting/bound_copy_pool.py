@@ -24,15 +24,27 @@ class BoundCopies:
         self._keep = keep
         self.internals = Internals(frozenset(map(id, module.parameters())))
         # One is made at once, to find where the module keeps tensors.
-        self._free: dict[bool, list[BoundCopy]] = {True: [BoundCopy(module, True, self.internals)], False: []}
+        self._free: dict[bool | None, list[BoundCopy]] = {
+            True: [BoundCopy(module, True, self.internals)],
+            False: [],
+            None: [],
+        }
 
-    def lend(self, training: bool, parameters: Sequence[nn.Parameter], leaves: Sequence[torch.Tensor]) -> BoundCopy:
-        """Binds a copy and returns it. Safe to call from several threads."""
+    def lend(
+        self, training: bool | None, parameters: Sequence[nn.Parameter], leaves: Sequence[torch.Tensor]
+    ) -> BoundCopy:
+        """Binds a copy and returns it. Safe to call from several threads.
+
+        Args:
+            training: Whether it is in training mode; None for the modes of the module and its parts.
+            parameters: The parameters of the module.
+            leaves: What replaces them.
+        """
         bound_copy = self._kept(training) or BoundCopy(self._module, training, self.internals)
         bound_copy.bind(parameters, leaves)
         return bound_copy
 
-    def _kept(self, training: bool) -> BoundCopy | None:
+    def _kept(self, training: bool | None) -> BoundCopy | None:
         free = self._free[training]
         while free:
             try:
@@ -44,12 +56,12 @@ class BoundCopies:
         return None
 
     def take_back(
-        self, training: bool, bound_copy: BoundCopy, known: Container[int] = (), leaves_tensors: bool = True
+        self, training: bool | None, bound_copy: BoundCopy, known: Container[int] = (), leaves_tensors: bool = True
     ) -> Returned:
         """Unbinds a copy after its run, and keeps it for another run if no other object refers to it.
 
         Args:
-            training: Whether it is in training mode.
+            training: As it was lent.
             bound_copy: The bound copy.
             known: `id()` of the tensors among the attributes that had a history before the run.
             leaves_tensors: Whether the run may have stored tensors other than the parameters.

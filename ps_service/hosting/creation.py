@@ -17,12 +17,12 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.random import Seeded
 
 if TYPE_CHECKING:
-    from ps_service.engine import Engine
+    from ps_service.hosting.host import Host
     from ps_wire.refs import Ref
 
 
 def create(
-    engine: Engine,
+    engine: Host,
     class_name: str,
     args: Sequence[Any],
     kwargs: dict[str, Any],
@@ -75,7 +75,7 @@ def create(
     return engine.registry.get_or_make(name, fingerprint, make, replace=replace)
 
 
-def attach(engine: Engine, target: str | Ref) -> HostedObject:
+def attach(engine: Host, target: str | Ref) -> HostedObject:
     """The object with a name or handle.
 
     Raises:

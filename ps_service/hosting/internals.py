@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from ps_service.hosting.replacing import Replacing
     from ps_service.parameters.locks import ParameterLocks
 
-Code = tuple[str, bool]
-"""The name of a method or function that runs on a module, and whether it runs in training mode."""
+Code = tuple[str, bool | None]
+"""The name of a method or function that runs on a module, and whether it runs in training mode; None for the module's
+own mode."""
 
 MOST: Final = 1000
 """Most objects behind one attribute that are searched for tensors."""

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ps_service.hosting.removals import Removals
 from ps_wire.close_names import hint
@@ -22,8 +22,17 @@ from ps_wire.runtime.scopes import waiting
 if TYPE_CHECKING:
     from ps_service.hosting.fingerprints import Fingerprint
     from ps_service.hosting.objects import HostedObject
-    from ps_service.metrics.census import Census
     from ps_wire.refs import Ref
+
+
+class _Census(Protocol):
+    """Counts the objects of a registry, whose lock guards it."""
+
+    def add(self, hosted: HostedObject) -> None:
+        """Counts a new object."""
+
+    def remove(self, hosted: HostedObject) -> None:
+        """Removes an object that is gone."""
 
 
 class Registry:
@@ -34,9 +43,9 @@ class Registry:
         census: Counts the objects as they are added and removed.
     """
 
-    def __init__(self, owner: str, census: Census) -> None:
+    def __init__(self, owner: str, census: _Census) -> None:
         self.owner = owner
-        self.census = census
+        self._census = census
         self._lock = threading.RLock()
         self._objects: dict[str, HostedObject] = {}
         self._names: dict[str, HostedObject] = {}
@@ -249,13 +258,13 @@ class Registry:
     def _shelve(self, hosted: HostedObject) -> None:
         if hosted.ref.object_id not in self._objects:
             self._objects[hosted.ref.object_id] = hosted
-            self.census.add(hosted)
+            self._census.add(hosted)
 
     def _take_down(self, hosted: HostedObject) -> bool:
         """Frees an object; false if it was gone already."""
         if self._objects.pop(hosted.ref.object_id, None) is None:
             return False
-        self.census.remove(hosted)
+        self._census.remove(hosted)
         if hosted.when_removed is not None:
             hosted.when_removed()
         return True

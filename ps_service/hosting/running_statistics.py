@@ -25,7 +25,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 class Updating:
-    """The forward of a layer in training mode; one call at a time, so that no update is lost.
+    """The forward of a layer that may be in training mode; one call at a time, so that no update is lost.
 
     Args:
         layer: A copy of the layer, which shares its statistics.

@@ -22,6 +22,9 @@ DURATION_BOUNDS: Final = (
 )
 """Buckets of durations, in seconds: from a small call inside one process to a minute of hosted code."""
 
+LOOKS: Final = frozenset(("history", "status", "sessions"))
+"""Operations of those who only look at an owner. They are not part of what it is measured by."""
+
 _UNCOUNTED: Final = "status"
 """The operation whose requests do not count in `calls_per_second`: who only looks makes no work."""
 

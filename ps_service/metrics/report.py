@@ -11,9 +11,10 @@ from ps_service.training.optimizers import HostedOptimizer
 if TYPE_CHECKING:
     import torch
 
-    from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
+    from ps_service.hosting.registry import Registry
     from ps_service.measures.pace import Staleness
+    from ps_service.metrics.census import Census
     from ps_service.tables.statistics import Statistics
 
 _MOST_NAMED: Final = 16
@@ -112,20 +113,20 @@ class Report:
     steps_per_second: float
 
 
-def report(engine: Engine, most: int = 1000, objects_too: bool = True) -> Report:
+def report(registry: Registry, census: Census, most: int = 1000, objects_too: bool = True) -> Report:
     """What an owner hosts.
 
     Args:
-        engine: The owner.
+        registry: Its objects.
+        census: Counts them.
         most: Most entries of each list. The totals count all.
         objects_too: Whether to list objects that are no optimizers.
     """
     objects: list[HostedObject] = []
     optimizers: list[HostedObject] = []
-    hosted = engine.registry.objects()
+    hosted = registry.objects()
     for each in hosted:
         (optimizers if isinstance(each.value, HostedOptimizer) else objects).append(each)
-    census = engine.registry.census
     tables = [TableReport(n, t.size, t.nbytes, t.dim, t.updates, t.statistics) for n, t in list(census.tables.items())]
     table_bytes = sum(each.bytes for each in tables)
     return Report(
@@ -140,11 +141,6 @@ def report(engine: Engine, most: int = 1000, objects_too: bool = True) -> Report
         table_bytes=table_bytes,
         steps_per_second=sum(each.value.pace.per_second() for each in optimizers),
     )
-
-
-def kinds(engine: Engine) -> dict[str, int]:
-    """Number of objects of each kind."""
-    return dict(engine.registry.census.kinds)
 
 
 def _first(objects: list[HostedObject], most: int) -> list[HostedObject]:

@@ -189,7 +189,7 @@ class OwnerCollector(Collector):
         yield _gauge("ps_members", "Members of the group whose directory the owner keeps.", len(engine.directory))
 
     def _objects(self) -> Iterator[Metric]:
-        engine, census = self._engine, self._engine.registry.census
+        engine, census = self._engine, self._engine.census
         yield _labelled(
             GaugeMetricFamily("ps_objects", "Hosted objects, by kind.", labels=["kind"]), list(census.kinds.items())
         )
@@ -215,7 +215,7 @@ class OwnerCollector(Collector):
         updated = CounterMetricFamily("ps_table_updated_rows", "Rows that steps of a table have updated.", labels=label)
         what = "Rows that had gone when a gradient for them was to be applied."
         late = CounterMetricFamily("ps_table_late_rows", what, labels=label)
-        tables = list(self._engine.registry.census.tables.items())
+        tables = list(self._engine.census.tables.items())
         for name, table in [each for each in tables if len(each[0]) <= LONGEST_NAME][:MOST_NAMES]:
             rows.add_metric([name], table.size)
             nbytes.add_metric([name], table.nbytes)
@@ -247,7 +247,7 @@ class OwnerCollector(Collector):
         versions = GaugeMetricFamily(
             "ps_optimizer_version", "Version of an optimizer: its steps since it was first made.", labels=label
         )
-        for name, optimizer in list(self._engine.registry.census.optimizers.items()):
+        for name, optimizer in list(self._engine.census.optimizers.items()):
             if counters.has(name):
                 versions.add_metric([name], optimizer.version)
         yield versions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ps_wire.errors import DeadlineExceededError
 from ps_wire.runtime.scopes import current_scope
@@ -10,12 +10,19 @@ from ps_wire.runtime.scopes import current_scope
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ps_service.parameters.locks import ParameterLocks
     from ps_wire.runtime.locks import ReportingLock
 
 
 class WouldBlock(Exception):
     """A thread that must not block would have to wait."""
+
+
+class _Threads(Protocol):
+    """Knows which threads must not block."""
+
+    @property
+    def is_nonblocking(self) -> bool:
+        """Whether this thread must not block."""
 
 
 class Alone:
@@ -25,20 +32,20 @@ class Alone:
     `DeadlineExceededError` if the caller's deadline passes before the lock is free.
 
     Args:
-        locks: Knows whether this thread may block.
+        threads: Knows whether this thread may block.
         lock: The lock.
     """
 
-    __slots__ = ("_lock", "_locks")
+    __slots__ = ("_lock", "_threads")
 
-    def __init__(self, locks: ParameterLocks, lock: ReportingLock) -> None:
-        self._locks = locks
+    def __init__(self, threads: _Threads, lock: ReportingLock) -> None:
+        self._threads = threads
         self._lock = lock
 
     def __enter__(self) -> None:
         if self._lock.acquire(blocking=False):
             return
-        if self._locks.is_nonblocking:
+        if self._threads.is_nonblocking:
             raise WouldBlock
         scope = current_scope.get()
         if not self._lock.acquire(seconds=None if scope is None else scope.within(None)):

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from ps_service.parameters.leaves import stand_in
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Sequence
     from types import TracebackType
 
     import torch
 
-    from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState, Pin
+
+
+class _Locks(Protocol):
+    """What readings need of the locks of parameters; see `ParameterLocks`."""
+
+    lock: threading.RLock
+
+    def await_step(self, states: Sequence[ParameterState], nested: bool) -> None:
+        """Waits for a consistent step in progress. `lock` must be held."""
+
+    def notify(self) -> None:
+        """Wakes the threads that wait for a reader to end. `lock` must be held."""
 
 
 class Reading:
@@ -43,7 +55,7 @@ class Reading:
     changes: list[int]
 
     def __init__(
-        self, locks: ParameterLocks, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState], nested: bool
+        self, locks: _Locks, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState], nested: bool
     ) -> None:
         self._locks = locks
         self._parameters = parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,13 +12,15 @@ from ps_service.memory import held
 from ps_service.passes import kept_values
 from ps_service.passes.entry import GraphEntry
 from ps_service.passes.propagated import KeptInput
-from ps_wire.codec.trees import mapped
+from ps_wire.codec.trees import mapped, once
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId, Ref
 
 if TYPE_CHECKING:
-    from ps_service.engine import Engine
+    from collections.abc import Callable
+
     from ps_service.hosting.objects import HostedObject
+    from ps_service.passes.pass_host import PassHost
     from ps_wire.v1.operations_pb2 import CallRequest
     from ps_wire.v1.values_pb2 import Handle
 
@@ -36,7 +39,7 @@ class Arguments:
         kept: The inputs that are results of earlier calls of the pass and stayed on this owner.
     """
 
-    def __init__(self, engine: Engine, context: ContextId | None = None, request: CallRequest | None = None) -> None:
+    def __init__(self, engine: PassHost, context: ContextId | None = None, request: CallRequest | None = None) -> None:
         self._engine = engine
         self._context = context
         self.nbytes = 0
@@ -45,6 +48,8 @@ class Arguments:
         self._entering: list[torch.Tensor] = []
         self._rrefs: list[RRef] = []
         self._request = request
+        # By the position of a result, what makes the copies of its tensors.
+        self._copying: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {}
 
     def tensor(self, tensor: torch.Tensor, wants_grad: bool) -> torch.Tensor:
         """The tensor that hosted code gets for a received one; in members, a leaf if it is sent outside of a pass."""
@@ -91,7 +96,7 @@ class Arguments:
     def result(self, position: int) -> Any:
         """The value of a result that stays on this owner. Tensors with a history in this pass will enter the graph.
 
-        Each argument has a value of its own, also if it is the same result.
+        If it is several arguments, they have lists and dicts of their own and the same tensors, as if they were sent.
 
         Raises:
             StaleHandleError: It is gone.
@@ -100,22 +105,20 @@ class Arguments:
         results = self._request.results if self._request is not None else ()
         if position >= len(results):
             raise InvalidArgumentError(f"argument {position} among {len(results)} results that stay here")
-        return self._value(kept_values.find(self._engine, results[position]))
+        hosted = kept_values.find(self._engine, results[position])
+        if position not in self._copying:
+            self._copying[position] = once(partial(self._copied, hosted))
+        return kept_values.by_value(hosted.value, self._copying[position])
 
-    def _value(self, hosted: HostedObject) -> Any:
-        history = hosted.history
-        call = history.call if history is not None and history.context == self._context else None
-
-        def own(tensor: torch.Tensor) -> torch.Tensor:
-            position = hosted.output(tensor)
-            copy = kept_values.copied(tensor)
-            self.nbytes += held.size(copy)
-            if call is not None and position is not None:
-                self._entering.append(copy)
-                self.kept.append(KeptInput(call, position))
-            return copy
-
-        return kept_values.by_value(hosted.value, own)
+    def _copied(self, hosted: HostedObject, tensor: torch.Tensor) -> torch.Tensor:
+        """The copy of a tensor of a result, which enters the graph if it has a history in this pass."""
+        copy = kept_values.copied(tensor)
+        self.nbytes += held.size(copy)
+        history, position = hosted.history, hosted.output(tensor)
+        if history is not None and history.context == self._context and position is not None:
+            self._entering.append(copy)
+            self.kept.append(KeptInput(history.call, position))
+        return copy
 
     @property
     def entering(self) -> list[torch.Tensor]:

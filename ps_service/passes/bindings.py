@@ -5,19 +5,21 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ps_service.hosting.aliases import is_within
 from ps_service.hosting.internals import MOST, Found
 from ps_service.hosting.structure import tensors_below
-from ps_service.parameters.leaves import let_go, stand_in
+from ps_service.parameters.leaves import is_written, let_go, stand_in
 from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
-from ps_service.passes import binding_checks, writes
+from ps_service.passes import writes
 from ps_service.passes.late_runs import LateRun
 from ps_service.passes.leaf import Leaf
 from ps_service.passes.leaf_watch import LeafWatch
 from ps_service.passes.saved_tensors import Hold, Watch
+from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from ps_service.hosting.objects import HostedObject
@@ -40,7 +42,7 @@ class Binding:
     Args:
         parameter_locks: Guards the parameters.
         hosted: The module.
-        training: Whether the bound copy is in training mode.
+        training: Whether the bound copy is in training mode; None for the mode of the module.
         code: Name of the method or function that runs.
         nested: Whether the call has bound a module before, or is nested in another request.
         recorded: Whether the call is recorded for backward.
@@ -67,7 +69,7 @@ class Binding:
         self,
         parameter_locks: ParameterLocks,
         hosted: HostedObject,
-        training: bool,
+        training: bool | None,
         code: str,
         nested: bool,
         recorded: bool,
@@ -196,7 +198,7 @@ class Binding:
             )
             self.internals.note_run(self._run, self._found, self._versions, returned.changed)
             self.internals.is_remembered |= returned.held
-            self._written = [i for i in self.leaf_watch.touched if writes.is_written(self, i)]
+            self._written = [i for i in self.leaf_watch.touched if self._is_written(i)]
             if self._recorded and returned.late:
                 self._holds.append(LateRun(self._bound_copy, str(self.hosted)))
             if self._recorded and returned.held:
@@ -219,7 +221,7 @@ class Binding:
             raised: Whether the code has raised.
 
         Raises:
-            InvalidArgumentError: It has changed the structure, or left gradients at its own parameters.
+            InvalidArgumentError: A leaf has another shape or dtype than its parameter, or memory of another tensor.
             RuntimeError: It has written to a parameter that other calls have changed meanwhile.
         """
         watch = self.leaf_watch
@@ -232,18 +234,76 @@ class Binding:
             self._leave()
             for i in watch.touched:
                 let_go(self.tensors[i])
-        if not raised:
-            binding_checks.check(self)
 
     def _take_over(self, raised: bool) -> None:
         if self._written:
             self.hosted.writers.add(self.code)
-            writes.take_over(self, self._written, raised)
+            self._apply(self._written, raised)
         for i in self.leaf_watch.touched:
             if self.leaf_watch.has_set_requires_grad(i):
                 self.parameter_locks.set_requires_grad([self.parameters[i]], self.tensors[i].requires_grad)
 
-    def kept_tensors(self) -> list[torch.Tensor]:
+    def _is_written(self, i: int) -> bool:
+        """Whether the call has written to the leaf of parameter `i`."""
+        leaf = self.tensors[i]
+        if is_written(leaf) or self.leaf_watch.is_moved(i):
+            return True
+        # Through numpy, for example. Only inconsistent steps write to the original meanwhile.
+        original = self.originals.get(i)
+        if original is None or self.hosted.parameter_states[i].changes != self.changes[i]:
+            return False
+        return not torch.equal(writes.bytes_of(original), writes.bytes_of(leaf))
+
+    def _apply(self, places: list[int], raised: bool) -> None:
+        """Applies the values that the call has written to the leaves of these parameters.
+
+        If it has raised, values that other calls have written meanwhile stay, without an error.
+        """
+        self._check_kinds(places)
+        moved = []
+        for i in places:
+            watch = self.watches[i]
+            if watch is not None and not self.leaf_watch.is_moved(i):
+                # Written in place: the values are there already, unless a step has moved the parameter meanwhile.
+                self.parameter_locks.note_written(watch.pin)
+                self.hosted.parameter_states[i].writes += 1
+                watch.seen += 1
+                if self.parameters[i].data_ptr() == self.leaf_watch.pointer(i):
+                    continue
+            moved.append(i)
+        states = [self.hosted.parameter_states[i] for i in moved]
+        if any(state.changes != self.changes[i] for i, state in zip(moved, states, strict=True)):
+            if raised:
+                return
+            raise RuntimeError(
+                f"{self.code} has written to parameters of {self.hosted} that others have changed at the same time; "
+                "theirs were kept. Call it again: it will have the parameters for itself"
+            )
+        parameters = [self.parameters[i] for i in moved]
+        with self.parameter_locks.writing(parameters, states, consistent=True):
+            writes.write(parameters, [self.tensors[i].detach() for i in moved], self._kept_tensors())
+
+    def _check_kinds(self, places: list[int]) -> None:
+        for i in places:
+            tensor, parameter = self.tensors[i], self.parameters[i]
+            if tensor.shape != parameter.shape or tensor.dtype != parameter.dtype:
+                raise InvalidArgumentError(
+                    f"{self.code} has given parameter {self.name(i)!r} of {self.hosted} another shape or dtype; "
+                    "those of a hosted module are fixed, and nothing was changed"
+                )
+            if self.leaf_watch.is_moved(i):
+                self._check_memory(i)
+
+    def _check_memory(self, i: int) -> None:
+        others = [tensor for tensor in self.tensors if tensor is not self.tensors[i]]
+        owner = writes.taken_memory(self.tensors[i], others, self._kept_tensors())
+        if owner:
+            raise InvalidArgumentError(
+                f"{self.code} has given parameter {self.name(i)!r} of {self.hosted} the memory of {owner}. Hosted "
+                "parameters have memory of their own, and nothing was changed. Give it a copy, with clone()"
+            )
+
+    def _kept_tensors(self) -> list[torch.Tensor]:
         """All tensors that the module keeps now besides its parameters."""
         return [*self.internals.found().tensors, *self.internals.buffers()]
 

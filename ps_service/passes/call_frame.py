@@ -41,7 +41,7 @@ class CallFrame:
 
     Args:
         parameter_locks: Guards the parameters.
-        training: Whether the modules are in training mode.
+        training: Whether the modules are in training mode; None for the mode that each has on this owner.
         recorded: Whether the call is recorded for backward.
         grad: Whether torch builds a graph; it has to if `recorded`.
         code: The function, or the name of the method, that runs; empty for code that never writes to parameters.
@@ -64,7 +64,7 @@ class CallFrame:
     def __init__(
         self,
         parameter_locks: ParameterLocks,
-        training: bool,
+        training: bool | None,
         recorded: bool,
         grad: bool = True,
         code: str | Callable[..., Any] = "",
@@ -114,8 +114,8 @@ class CallFrame:
 
         Args:
             hosted: The module.
-            is_target: Whether the call is one of its own methods, whose caller chooses the mode. Other code finds it in
-                evaluation mode if it was put into that on this owner, or if the caller asked for it.
+            is_target: Whether the call is one of its own methods, whose caller chooses the mode. Other code finds it,
+                and leaves it, in the mode that it has on this owner, unless the caller asked for evaluation mode.
         """
         if self._thread != threading.get_ident():
             raise InvalidArgumentError(
@@ -135,7 +135,7 @@ class CallFrame:
             self._code = _name(self._code)
         scope = current_scope.get()
         nested = bool(self._bindings) or (scope is not None and scope.depth > 0)
-        training = self._training and (is_target or hosted.value.training)
+        training = self._training if is_target or self._training is False else None
         binding = Binding(self._parameter_locks, hosted, training, self._code, nested, self._recorded)
         self._bindings[hosted.ref.object_id] = binding
         if self._lifted:
@@ -240,6 +240,8 @@ class CallFrame:
         for binding in bindings:
             try:
                 binding.settle(raised)
+                if not raised:
+                    binding_checks.check(binding)
             except RuntimeError as error:
                 failed = failed or error
         if failed is not None and not raised:

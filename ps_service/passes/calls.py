@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -24,9 +24,10 @@ from ps_wire.codec.trees import mapped, parts_of
 from ps_wire.errors import ContextEndedError, InvalidArgumentError, TooLargeError
 
 if TYPE_CHECKING:
-    from ps_service.engine import Engine
     from ps_service.passes.arguments import Arguments
-    from ps_wire.refs import CallKey, ContextId, Ref
+    from ps_service.passes.pass_host import PassHost
+    from ps_service.passes.recording import Recording
+    from ps_wire.refs import ContextId, Ref
 
 _hosting = threading.Lock()
 
@@ -53,28 +54,14 @@ REFERENCE: Final = Keep.REFERENCE
 VALUE: Final = Keep.VALUE
 
 
-class Recording(NamedTuple):
-    """Where a call is recorded.
-
-    Attributes:
-        context: Id of the context.
-        call: Id of the caller, and number of the call.
-        place: The numbers of the calls that it is nested in, and its own number.
-    """
-
-    context: ContextId
-    call: CallKey
-    place: tuple[int, ...] = ()
-
-
 def call(
-    engine: Engine,
+    engine: PassHost,
     target: HostedObject,
     method: str,
     arguments: Arguments,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    training: bool,
+    training: bool | None,
     recording: Recording | None = None,
     keep: Keep = NO,
 ) -> Any:
@@ -86,7 +73,7 @@ def call(
         arguments: Has read `args` and `kwargs`.
         args: Its arguments.
         kwargs: Its keyword arguments.
-        training: Whether modules run in training or in evaluation mode.
+        training: Whether modules run in training or in evaluation mode; None for the mode that each has here.
         recording: Where to record it; None not to.
         keep: Whether the result stays on this owner; a reference to it is returned then.
 
@@ -133,12 +120,12 @@ def call(
 
 
 def call_function(
-    engine: Engine,
+    engine: PassHost,
     function: Callable[..., Any],
     arguments: Arguments,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    training: bool,
+    training: bool | None,
     recording: Recording | None = None,
     deferred: bool = False,
     keep: Keep = NO,
@@ -150,7 +137,7 @@ def call_function(
         arguments: Has read `args` and `kwargs`.
         args: Its arguments.
         kwargs: Its keyword arguments.
-        training: Whether modules that it gets handles to run in training mode.
+        training: False for modules that it gets handles to in evaluation mode; otherwise each has its own mode.
         recording: Under which context to record it, if at all.
         deferred: Whether it returns a future of its result.
         keep: Whether the result stays here, and a reference to it is wanted.
@@ -196,13 +183,13 @@ def call_function(
 
 
 def _call_module(
-    engine: Engine,
+    engine: PassHost,
     target: HostedObject,
     code: str,
     arguments: Arguments,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    training: bool,
+    training: bool | None,
     recording: Recording | None,
     keep: Keep,
 ) -> Any:
@@ -245,7 +232,7 @@ def _call_module(
         return results.record(entry, call_frame.leaves, latency, True, result, others)
 
 
-def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
+def fetch(engine: PassHost, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
     """A copy of the value of a handle; recorded if the value has a history in the pass.
 
     Raises:
@@ -282,7 +269,7 @@ def _is_differentiable(target: HostedObject, ref: Ref, context: ContextId) -> bo
     return target.bound_copies is None and any(map(_needs_gradient, parts_of(target.value)))
 
 
-def hosted(engine: Engine, rref: RRef, trainer: bytes = b"", object_id: str = "") -> HostedObject:
+def hosted(engine: PassHost, rref: RRef, trainer: bytes = b"", object_id: str = "") -> HostedObject:
     """The object that a reference refers to. A value that is not hosted yet becomes an anonymous object, as it is.
 
     A value that a recorded call has computed is detached, so that the object does not keep the graph of the pass, and

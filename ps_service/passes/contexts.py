@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Container, Set
 from typing import TYPE_CHECKING, Final
 
+from ps_service.group.nested_pass import NOTHING_SAID, Over
 from ps_service.memory.held import HeldByAll
-from ps_service.passes.nested_pass import NOTHING_SAID, Over
-from ps_service.passes.pass_context import PassContext, ended_error, lost_error
+from ps_service.passes.pass_context import STOPPED, PassContext, ended_error, lost_error
 from ps_service.passes.runs import Runs
+from ps_wire.errors import SESSION_ENDED, SessionLostError
 from ps_wire.number_set import SeenNumbers
 from ps_wire.refs import ContextId
 
@@ -30,14 +31,21 @@ class Contexts:
     Args:
         held: Counts the bytes that they hold.
         clock: Returns the time, in seconds of a monotonic clock.
+        has_session: Whether a caller has a session. It has none any more when `forget` is called.
 
     Attributes:
         clock: As the argument.
         runs: What was applied of passes that may be run again.
     """
 
-    def __init__(self, held: HeldByAll | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        held: HeldByAll | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        has_session: Callable[[bytes], bool] = lambda _: True,
+    ) -> None:
         self.clock = clock
+        self._has_session = has_session
         self._held = held or HeldByAll()
         self._lock = threading.Lock()
         self._open: dict[ContextId, PassContext] = {}
@@ -55,10 +63,10 @@ class Contexts:
         """Whether a context is open on this owner."""
         return id in self._open
 
-    def used_by(self, callers: Set[bytes]) -> bool:
-        """Whether one of these callers uses an open context of this owner."""
+    def used_by(self, callers: Set[bytes], without: Container[ContextId] = ()) -> bool:
+        """Whether one of these callers uses an open context of this owner, besides some contexts."""
         with self._lock:
-            return any(not callers.isdisjoint(context.callers) for context in self._open.values())
+            return any(not callers.isdisjoint(each.callers) for id, each in self._open.items() if id not in without)
 
     def over(self) -> dict[bytes, tuple[SeenNumbers, set[int]]]:
         """By trainer: the contexts that it has ended, and those that would be lost if the owner stopped now."""
@@ -73,11 +81,11 @@ class Contexts:
         }
 
     def put_over(self, trainer: bytes, ended: SeenNumbers, lost: set[int]) -> None:
-        """Sets the ended and lost contexts of a trainer, from a checkpoint."""
+        """Sets the ended and lost contexts of a trainer, from the checkpoint of an owner that was stopped in order."""
         with self._lock:
             self._ended[trainer] = SeenNumbers.of(ended.floor, ended.above, ended.holes, _REMEMBERED)
             if lost:
-                self._lost[trainer] = dict.fromkeys(lost, "")
+                self._lost[trainer] = dict.fromkeys(lost, STOPPED)
 
     def open(self, id: ContextId, caller: bytes = b"") -> PassContext:
         """The context with that id; opens it if this owner has not seen it yet.
@@ -89,16 +97,21 @@ class Contexts:
         Raises:
             ContextEndedError: It has ended.
             ContextLostError: The owner has lost it.
+            SessionLostError: The session of the caller has ended.
         """
+        caller = caller or id.trainer
         with self._lock:
+            # Under the lock that `forget` takes after the session has ended, so that nothing stays that is opened late.
+            if not self._has_session(caller):
+                raise SessionLostError(SESSION_ENDED)
             context = self._open.get(id)
             if context is None:
                 self._check(id)
                 context = self._open[id] = PassContext(id, self._held.of(id.trainer), self.clock())
             else:
                 context.used = self.clock()
-            context.callers.add(caller or id.trainer)
-            if caller and caller != id.trainer:
+            context.callers.add(caller)
+            if caller != id.trainer:
                 self._delegated.setdefault(caller, set()).add(id.trainer)
             return context
 

@@ -15,7 +15,7 @@ from ps_wire.refs import Ref
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ps_service.engine import Engine
+    from ps_service.hosting.host import Host
     from ps_service.hosting.objects import HostedObject
 
 _AS_THEY_ARE: Final = frozenset((bool, int, float, str, bytes, type(None), torch.dtype, torch.device))
@@ -57,7 +57,7 @@ def _as_sent(value: Any) -> Any:
             )
 
 
-def find(engine: Engine, object_id: str) -> HostedObject:
+def find(engine: Host, object_id: str) -> HostedObject:
     """A result that stays on this owner.
 
     Raises:
@@ -71,7 +71,7 @@ def find(engine: Engine, object_id: str) -> HostedObject:
     return hosted
 
 
-def nbytes(engine: Engine, object_ids: Iterable[str]) -> int:
+def nbytes(engine: Host, object_ids: Iterable[str]) -> int:
     """The bytes of the tensors of some results.
 
     Raises:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ps_service.group.nested_pass import NOTHING_SAID, NestedPass, Over
 from ps_service.memory.held import Held, Share
 from ps_service.passes.gradients import Gradient, Gradients, Turn, Unscaled
-from ps_service.passes.nested_pass import NOTHING_SAID, NestedPass, Over
 from ps_service.passes.staleness import FirstReadings
 from ps_wire.attempts import Attempt
 from ps_wire.errors import ContextEndedError, ContextLostError, PsError
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ps_service.passes.records import Record
     from ps_wire.attempts import Applied
     from ps_wire.refs import CallKey, ContextId
+
+STOPPED: Final = "the owner was stopped while it was open"
+"""Why a pass is lost that a checkpoint names as open."""
 
 
 class PassContext:
@@ -233,5 +236,7 @@ def ended_error(id: ContextId) -> ContextEndedError:
 
 def lost_error(id: ContextId, why: str = "") -> ContextLostError:
     """The error for a context that this owner has lost; `why` is part of the message."""
-    why = why or "it may have restarted"
-    return ContextLostError(f"this owner does not have the forward pass of context {id} ({why}): run forward again")
+    told = why or "it may have restarted"
+    error = ContextLostError(f"this owner does not have the forward pass of context {id} ({told}): run forward again")
+    error.drained = why == STOPPED
+    return error

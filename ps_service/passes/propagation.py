@@ -13,13 +13,13 @@ from ps_wire.compression.encoded import Encoded
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ps_service.engine import Engine
     from ps_service.passes.gradients import Gradient, Turn
+    from ps_service.passes.pass_host import PassHost
     from ps_wire.refs import CallKey, ContextId, Ref
 
 
 def backward(
-    engine: Engine,
+    engine: PassHost,
     context_id: ContextId,
     call: CallKey,
     positions: Sequence[int],
@@ -64,7 +64,7 @@ def backward(
     return found.of_inputs
 
 
-def gradients(engine: Engine, context_id: ContextId) -> list[Gradient]:
+def gradients(engine: PassHost, context_id: ContextId) -> list[Gradient]:
     """Copies of the gradients of a context; empty if it was not used here.
 
     Raises:
@@ -76,13 +76,13 @@ def gradients(engine: Engine, context_id: ContextId) -> list[Gradient]:
     return [each._replace(tensor=each.tensor.clone()) for each in context.gradients()]
 
 
-def others(engine: Engine, context_id: ContextId) -> list[str]:
+def others(engine: PassHost, context_id: ContextId) -> list[str]:
     """Names of the owners that this one has called in a context."""
     context = engine.contexts.get(context_id)
     return [] if context is None else context.others()
 
 
-def power_sum(engine: Engine, context_id: ContextId, refs: Sequence[Ref], norm_type: float) -> float:
+def power_sum(engine: PassHost, context_id: ContextId, refs: Sequence[Ref], norm_type: float) -> float:
     """The sum of |g|^p over the gradients of some parameters, or the largest |g| when p is infinite.
 
     Raises:
@@ -104,7 +104,7 @@ def power_sum(engine: Engine, context_id: ContextId, refs: Sequence[Ref], norm_t
         return math.inf
 
 
-def scale(engine: Engine, context_id: ContextId, refs: Sequence[Ref], factor: float) -> None:
+def scale(engine: PassHost, context_id: ContextId, refs: Sequence[Ref], factor: float) -> None:
     """Multiplies the gradients of some parameters in a context.
 
     Raises:
@@ -117,7 +117,7 @@ def scale(engine: Engine, context_id: ContextId, refs: Sequence[Ref], factor: fl
         context.scale(parameters, factor)
 
 
-def parameter_of(engine: Engine, ref: Ref) -> torch.Tensor:
+def parameter_of(engine: PassHost, ref: Ref) -> torch.Tensor:
     """The parameter that a handle refers to.
 
     Raises:

@@ -13,12 +13,12 @@ from ps_service.passes.records import Record
 from ps_wire.codec.trees import leaves_in, parts_of, tensors_in
 
 if TYPE_CHECKING:
-    from ps_service.engine import Engine
+    from ps_service.group.nested_pass import NestedPass
     from ps_service.hosting.references import RRef
     from ps_service.passes.arguments import Arguments
     from ps_service.passes.entry import GraphEntry
     from ps_service.passes.leaf import Leaf
-    from ps_service.passes.nested_pass import NestedPass
+    from ps_service.passes.pass_host import PassHost
     from ps_wire.refs import CallKey, ContextId
     from ps_wire.runtime.latency import Latency
 
@@ -40,7 +40,7 @@ class Results:
         ContextEndedError: The context has ended.
     """
 
-    def __init__(self, engine: Engine, context: ContextId, call: CallKey, arguments: Arguments) -> None:
+    def __init__(self, engine: PassHost, context: ContextId, call: CallKey, arguments: Arguments) -> None:
         self._peers = engine.membership.peers
         self._context = engine.contexts.open(context, call.caller)
         self._call = call
@@ -72,13 +72,15 @@ class Results:
         Raises:
             ContextEndedError: The context ended while the call ran.
         """
-        outputs: list[torch.Tensor] = []
+        # Each once, as in the reply.
+        found: dict[int, torch.Tensor] = {}
         references: list[RRef | Foreign] = []
         for leaf in leaves_in(result):
             if isinstance(leaf, torch.Tensor):
-                outputs.append(leaf)
+                found.setdefault(id(leaf), leaf)
             elif (reference := self._peers.departing(leaf, self._context.id)) is not None:
                 references.append(reference)
+        outputs = list(found.values())
         tokens: list[int] = []
         for reference in references:
             if isinstance(reference, Foreign):

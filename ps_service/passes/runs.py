@@ -1,10 +1,12 @@
-"""The passes that trainers may run again, and what was applied of them."""
+"""The passes and pushes that trainers may make again, and what was applied of them."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ps_wire.errors import ContextEndedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,29 +37,53 @@ class AppliedRun(NamedTuple):
     places: frozenset[int]
 
 
+class _OfTrainer:
+    """The runs of one trainer.
+
+    Attributes:
+        runs: What was applied of each, by number, in the order in which they came.
+        open_from: All runs with lower numbers are over, as far as this owner knows.
+    """
+
+    __slots__ = ("open_from", "runs")
+
+    def __init__(self) -> None:
+        self.runs: OrderedDict[int, Applied] = OrderedDict()
+        self.open_from = 0
+
+
 class Runs:
     """What was applied of passes that may be run again. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._of: OrderedDict[bytes, OrderedDict[int, Applied]] = OrderedDict()
+        self._of: OrderedDict[bytes, _OfTrainer] = OrderedDict()
 
-    def of(self, trainer: bytes, run: int, runs_from: int = 0) -> Applied:
+    def of(self, trainer: bytes, run: int, runs_from: int = 0, may_be_over: bool = True) -> Applied:
         """What was applied of a pass; the attempts of the pass change it.
 
         Args:
             trainer: The trainer.
             run: The number of the run, which all attempts have in common.
             runs_from: All runs of the trainer with lower numbers are over.
+            may_be_over: Whether the run may be one of these, and forgotten.
+
+        Raises:
+            ContextEndedError: It is, and must not be: it is not known any more what was applied.
         """
         with self._lock:
-            runs = self._of.setdefault(trainer, OrderedDict())
+            known = self._of.setdefault(trainer, _OfTrainer())
             self._of.move_to_end(trainer)
-            applied = runs.setdefault(run, {})
-            for each in [each for each in runs if each < runs_from and each != run]:
-                del runs[each]
-            if len(runs) > _MOST_RUNS:
-                runs.popitem(last=False)
+            known.open_from = max(known.open_from, runs_from)
+            if run < known.open_from and run not in known.runs and not may_be_over:
+                raise ContextEndedError(
+                    "the trainer has given this push up, and has made later ones; it does not count"
+                )
+            applied = known.runs.setdefault(run, {})
+            for each in [each for each in known.runs if each < runs_from and each != run]:
+                del known.runs[each]
+            if len(known.runs) > _MOST_RUNS:
+                known.runs.popitem(last=False)
             if len(self._of) > _MOST_TRAINERS:
                 self._of.popitem(last=False)
             return applied
@@ -67,8 +93,8 @@ class Runs:
         with self._lock:
             return [
                 AppliedRun(trainer, run, optimizer, frozenset(places))
-                for trainer, runs in self._of.items()
-                for run, applied in runs.items()
+                for trainer, known in self._of.items()
+                for run, applied in known.runs.items()
                 for optimizer, places in list(applied.items())
                 if isinstance(optimizer, int)
             ]

@@ -17,17 +17,17 @@ from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
     from ps_service.memory.held import Held
     from ps_service.passes.arguments import Arguments
-    from ps_service.passes.calls import Recording
+    from ps_service.passes.pass_host import PassHost
+    from ps_service.passes.recording import Recording
 
 LOOK_UP = "look_up"
 
 
 def call(
-    engine: Engine,
+    engine: PassHost,
     target: HostedObject,
     method: str,
     arguments: Arguments,
@@ -69,7 +69,7 @@ def _counted(held: Held) -> saved_tensors_hooks:
 _unpack = methodcaller("unpack")
 
 
-def _tables(engine: Engine, target: HostedObject, args: tuple[Any, ...]) -> list[HostedObject]:
+def _tables(engine: PassHost, target: HostedObject, args: tuple[Any, ...]) -> list[HostedObject]:
     """The tables of a look-up. One that was left out would get no gradient, without a word.
 
     Raises:

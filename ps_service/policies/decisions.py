@@ -99,6 +99,10 @@ class DecisionLog:
         """The decisions that are kept, and have a greater number."""
         return [each for each in self._entries if each.number > number]
 
+    def unknown(self, applied: Mapping[str, int]) -> list[Entry]:
+        """The decisions that an owner may not know, by the last that each has carried out, as far as that is known."""
+        return self.after(min((applied[name] for name in self.applied if name in applied), default=self.base))
+
     def note(self, applied: Mapping[str, int]) -> None:
         """Notes what other owners have carried out, and forgets the decisions that all of them have.
 

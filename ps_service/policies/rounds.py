@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from ps_service.policies.members import Ahead, Member, Waiting
 from ps_service.policies.offers import Answer, Close, Counted, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rules import rule_of
 from ps_wire.errors import InvalidArgumentError
@@ -18,47 +19,6 @@ from ps_wire.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from ps_service.policies.rules import Rule
     from ps_wire.policies import Policy
-
-
-class Waiting(NamedTuple):
-    """An offer that is in no round yet.
-
-    Attributes:
-        arrival: Its place among all offers.
-        offer: The offer.
-    """
-
-    arrival: int
-    offer: Offer
-
-
-class Ahead(NamedTuple):
-    """An offer that is applied, and whose trainer waits because it is ahead of others.
-
-    Attributes:
-        key: The offer.
-        clock: The trainer's clock after it.
-        version: The version of the optimizer after its step.
-    """
-
-    key: OfferKey
-    clock: int
-    version: int
-
-
-class Member:
-    """A trainer that uses the optimizer.
-
-    Attributes:
-        offers: Its offers that are in no round yet, oldest first.
-        ahead: Its offers that are applied, and that are not answered because it is ahead of others, oldest first.
-        clock: How many of its offers have counted or were dropped, from the clock of the slowest when it joined.
-    """
-
-    def __init__(self, clock: int) -> None:
-        self.offers: deque[Waiting] = deque()
-        self.ahead: deque[Ahead] = deque()
-        self.clock = clock
 
 
 class Rounds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ps_service.policies.offers import Offer, Reason
 from ps_wire.policies import Apply, Async, BoundedStaleness, Compensate, Policy, Quorum, Reject, Scale, Stale, Sync
@@ -14,7 +14,20 @@ OLDEST_COMPENSATED: Final = 16
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ps_service.policies.rounds import Member, Rounds
+    from ps_service.policies.members import Member
+
+
+class _Rounds(Protocol):
+    """What a rule asks of the rounds that follow it; see `Rounds`."""
+
+    members: dict[bytes, Member]
+    most: int
+
+    def staleness(self, offer: Offer) -> int:
+        """The number of steps since the reading of an offer's gradient."""
+
+    def slowest(self) -> int:
+        """The clock of the slowest member."""
 
 
 class Rule:
@@ -45,15 +58,15 @@ class Rule:
         """What a gradient of this staleness is multiplied with."""
         return 1.0 / staleness if isinstance(self._stale, Scale) and staleness > 1 else 1.0
 
-    def refusal(self, rounds: Rounds, offer: Offer) -> Reason | None:
+    def refusal(self, rounds: _Rounds, offer: Offer) -> Reason | None:
         """Why an offer does not count; None if it may."""
         return Reason.STALE if rounds.staleness(offer) > self._oldest else None
 
-    def take(self, rounds: Rounds) -> Sequence[Offer] | None:
+    def take(self, rounds: _Rounds) -> Sequence[Offer] | None:
         """Removes the offers of the next round from their members; None if it is not complete."""
         return _first(rounds, 1) or None
 
-    def waiting_for(self, rounds: Rounds) -> list[bytes]:
+    def waiting_for(self, rounds: _Rounds) -> list[bytes]:
         """The members that an offer waits for."""
         if not any(member.ahead for member in rounds.members.values()):
             return []
@@ -75,18 +88,18 @@ class TogetherRule(Rule):
         self._trainers = count
         self.is_mean = is_mean
 
-    def take(self, rounds: Rounds) -> Sequence[Offer] | None:
+    def take(self, rounds: _Rounds) -> Sequence[Offer] | None:
         ready = sum(bool(member.offers) for member in rounds.members.values())
         needed = self._needed(rounds)
         return _first(rounds, needed) if 0 < needed <= ready else None
 
-    def _needed(self, rounds: Rounds) -> int:
+    def _needed(self, rounds: _Rounds) -> int:
         there = len(rounds.members)
         if self._trainers is None:
             return there
         return self._trainers if rounds.most < self._trainers else min(self._trainers, there)
 
-    def waiting_for(self, rounds: Rounds) -> list[bytes]:
+    def waiting_for(self, rounds: _Rounds) -> list[bytes]:
         if not any(member.offers for member in rounds.members.values()):
             return []
         return [trainer for trainer, member in rounds.members.items() if not member.offers]
@@ -103,7 +116,7 @@ class BackupRule(TogetherRule):
         super().__init__(policy.count, policy.reduce == "mean", policy.stale)
         self._drops = policy.late == "drop"
 
-    def refusal(self, rounds: Rounds, offer: Offer) -> Reason | None:
+    def refusal(self, rounds: _Rounds, offer: Offer) -> Reason | None:
         if self._drops and rounds.staleness(offer) > 0:
             return Reason.LATE
         return super().refusal(rounds, offer)
@@ -128,7 +141,7 @@ class BoundedRule(Rule):
         self.bound = policy.bound
 
 
-def _first(rounds: Rounds, count: int) -> list[Offer]:
+def _first(rounds: _Rounds, count: int) -> list[Offer]:
     """Removes the first offers of members, one of each: those that arrived first."""
     ready = sorted((member for member in rounds.members.values() if member.offers), key=_arrival)
     return [member.offers.popleft().offer for member in ready[:count]]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ps_service.requests import session_infos
-from ps_service.sessions import administration
+from ps_service.requests import evictions, session_infos
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -32,12 +31,14 @@ def checkpoint(ctx: RequestContext, request: pb.CheckpointRequest, reply: pb.Che
 def evict(ctx: RequestContext, request: pb.EvictRequest, reply: pb.EvictReply) -> None:
     """Ends a session, a context, or all contexts that have been unused for some time."""
     engine = ctx.engine
+    # The end of a session may complete rounds, whose steps must not be stopped halfway.
+    engine.parameter_locks.allow_blocking()
     match request.WhichOneof("what"):
         case "session":
-            reply.sessions.append(administration.evict_session(engine, request.session))
+            reply.sessions.append(evictions.evict_session(engine, request.session))
         case "context":
-            reply.contexts.append(administration.evict_context(engine, request.context))
+            reply.contexts.append(evictions.evict_context(engine, request.context))
         case "unused_seconds":
-            reply.contexts.extend(administration.evict_unused(engine, request.unused_seconds))
+            reply.contexts.extend(evictions.evict_unused(engine, request.unused_seconds))
         case _:
             raise InvalidArgumentError("say which session or context is to be ended, or how long contexts are unused")

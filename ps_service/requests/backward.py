@@ -7,12 +7,13 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ps_service.group.nested_pass import Over
 from ps_service.numerics.regions import numerics_of
 from ps_service.parameters.alone import WouldBlock
 from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
-from ps_service.passes.nested_pass import Over
 from ps_service.requests import attempts, fields, incidents, offers, reported_values, spanning, together
+from ps_service.requests.progress import Progress
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import errors
 from ps_wire.errors import InvalidArgumentError
@@ -23,13 +24,10 @@ from ps_wire.runtime.latencies import busy_since
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
-
     from ps_service.engine import Engine
     from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
     from ps_service.training.optimizers import HostedOptimizer
-    from ps_service.training.outcomes import Outcome
     from ps_wire.v1 import operations_pb2 as pb
     from ps_wire.v1.values_pb2 import Handle
 
@@ -39,30 +37,9 @@ _MOST_INLINE: Final = MIB
 """Most bytes of gradients that are checked on the event loop."""
 
 
-class Progress:
-    """The finished parts of a backward request.
-
-    A request that runs on the event loop stops where it would have to wait, and continues there in a thread.
-
-    Attributes:
-        of_inputs: The gradients of the inputs of each call whose backward has run.
-        seconds: How long each of these backwards has kept its thread busy.
-        versions: The versions of the optimizers that have stepped.
-        pushed: What became of a push whose reply is not written yet.
-    """
-
-    __slots__ = ("of_inputs", "pushed", "seconds", "versions")
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self.of_inputs: list[list[torch.Tensor | None]] = []
-        self.versions: list[int] = []
-        self.pushed: Outcome | None = None
-
-
 def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.BackwardReply) -> None:
     """Propagates gradients through recorded calls. Then steps and ends the pass, as far as the request asks for it."""
-    id = fields.context_id(request)
+    id, seconds = fields.context_id(request), fields.wait_seconds(request)
     progress = ctx.progress
     if progress is None:
         progress = ctx.progress = Progress()
@@ -80,9 +57,12 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
     if request.steps and request.context.run:
         attempts.note(ctx.engine, request)
     if request.steps and offers.has_rounds(ctx, request.steps):
+        if ctx.engine.parameter_locks.is_nonblocking:
+            # The reply is deferred, which a request on the event loop cannot be; and no offer may be made twice.
+            raise WouldBlock
         if request.together and not _check_together(ctx, request.steps, id, reply):
             return
-        waiting = offers.offer_all(ctx, request.steps, id, request.wait_seconds)
+        waiting = offers.offer_all(ctx, request.steps, id, seconds)
         ctx.defer(waiting, partial(offers.describe_all, ctx, id, reply, partial(_end_after, ctx, request)))
         return
     if request.steps:
@@ -173,6 +153,8 @@ def _step_together(
     try:
         with ctx.probe.part("step") if ctx.probe is not None else nullcontext():
             versions.extend(together.step_after_backward(ctx, request.steps, id))
+    except WouldBlock:
+        raise
     except BaseException as raised:
         reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
         ctx.engine.counters.count("step", time.perf_counter() - began, reply.step_error.code)
@@ -195,6 +177,8 @@ def _check_together(ctx: RequestContext, optimizers: Sequence[Handle], id: Conte
     """Whether all optimizers accept the gradients."""
     try:
         together.check(ctx, optimizers, id)
+    except WouldBlock:
+        raise
     except BaseException as raised:
         reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
         return False
@@ -235,16 +219,22 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
         spanning.step_apart(ctx, optimizer, context, request, reply)
     elif not optimizer.aggregator.is_plain:
         values = reported_values.read(ctx, request.values)
-        waiting = offers.offer(ctx, optimizer, id, request.wait_seconds, values)
+        waiting = offers.offer(ctx, optimizer, id, fields.wait_seconds(request), values)
         ctx.defer(waiting, partial(offers.describe, ctx, id, reply))
     elif request.values:
         _step_with_values(ctx, optimizer, context, request, reply)
     elif context is None:
         reply.version = optimizer.version
     else:
-        reply.version, reply.counted = optimizer.step(context), 1
-        reply.staleness = context.last_staleness
+        reply.version = optimizer.step(context)
+        _describe(optimizer, context, reply)
         ctx.engine.sessions.stepped(ctx.trainer, id)
+
+
+def _describe(optimizer: HostedOptimizer, context: PassContext, reply: pb.StepReply) -> None:
+    """Writes what became of the gradients of a pass that were applied by themselves."""
+    reply.counted, reply.staleness = 1, context.last_staleness
+    reply.dropped = attempts.reason(context.attempt, optimizer)
 
 
 def _step_with_values(
@@ -256,16 +246,14 @@ def _step_with_values(
 ) -> None:
     """Steps at once. The values count also if the pass has no gradients here, because others may have some."""
     values = reported_values.read(ctx, request.values)
-    if attempts.was_applied(context, optimizer):
-        values = {}  # they have counted with that
 
     def step() -> int:
         return optimizer.version if context is None else optimizer.step(context)
 
-    reply.version, values_of_round = reported_values.counted(ctx, optimizer, values, step)
+    reply.version, values_of_round = reported_values.counted(ctx, optimizer, values, step, attempts.of(context))
     if context is not None:
         ctx.engine.sessions.stepped(ctx.trainer, context.id)
-        reply.counted, reply.staleness = 1, context.last_staleness
+        _describe(optimizer, context, reply)
     reported_values.write(ctx, reply, values_of_round)
 
 

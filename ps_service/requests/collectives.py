@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.collectives.communicator import Arrival, Exchange, Piece
 from ps_service.execution.deferred import Deferred
+from ps_service.requests import fields
 from ps_wire.codec.payload import ALIGNMENT, PayloadReader
 from ps_wire.codec.trees import tensors_in
 from ps_wire.codec.values import Decoder
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
     from ps_service.requests.context import RequestContext
     from ps_wire.v1 import operations_pb2 as pb
-
-_LONGEST_WAIT: Final = 86_400.0
-"""The longest wait for other members, in seconds."""
 
 _LONGEST_PATIENCE: Final = 3600.0
 """The longest time that a member may be away, in seconds."""
@@ -36,7 +34,7 @@ def join(ctx: RequestContext, request: pb.JoinCommunicatorRequest, reply: pb.Joi
         raise InvalidArgumentError(f"a member may be away for more than 0 and at most {_LONGEST_PATIENCE:g} s")
     communicators, session, member = ctx.engine.communicators, ctx.trainer, request.member
     rank = request.rank if request.HasField("rank") else None
-    seconds = _seconds(request.wait_seconds)
+    seconds = fields.wait_seconds(request)
     future = communicators.join(session, member, request.name, request.size, rank, request.patience_seconds, seconds)
 
     def finish(rank: int) -> None:
@@ -50,7 +48,7 @@ def collective(ctx: RequestContext, request: pb.CollectiveRequest, reply: pb.Col
     communicators, session, member, number = ctx.engine.communicators, ctx.trainer, request.member, request.number
     signature = _signature(request)
     arrival = _arrival(ctx, request.pieces, signature)
-    future = communicators.call(session, member, number, signature, arrival, _seconds(request.wait_seconds))
+    future = communicators.call(session, member, number, signature, arrival, fields.wait_seconds(request))
     cancel = partial(communicators.cancel, session, member, number)
     ctx.defer(Deferred(future, _same, cancel), partial(_write, ctx, reply))
 
@@ -99,12 +97,6 @@ def _write(ctx: RequestContext, reply: pb.CollectiveReply, exchange: Exchange) -
             message.offset, message.nbytes = ctx.append(payload), len(payload)
     if exchange.reduced is not None:
         ctx.write(reply.reduced, exchange.reduced)
-
-
-def _seconds(seconds: float) -> float:
-    if not 0 <= seconds <= _LONGEST_WAIT:
-        raise InvalidArgumentError(f"wait_seconds must be from 0 to {_LONGEST_WAIT:g}, not {seconds:g}")
-    return seconds
 
 
 def _same(result: Any) -> Any:

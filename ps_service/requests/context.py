@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from ps_service.execution.deferred import Deferred
     from ps_service.hosting.objects import HostedObject
     from ps_service.hosting.references import RRef
-    from ps_service.passes.calls import Recording
-    from ps_service.requests.backward import Progress
+    from ps_service.passes.recording import Recording
     from ps_service.requests.probe import Probe
+    from ps_service.requests.progress import Progress
     from ps_wire.v1.frames_pb2 import Frame
     from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest, ObjectInfo, SchedulerRequest
     from ps_wire.v1.values_pb2 import Handle, Value
@@ -141,12 +141,14 @@ class RequestContext:
         """The positional and the keyword arguments that a request holds."""
         positional: tuple[Any, ...] = ()
         named: dict[str, Any] = {}
-        if request.HasField("args"):
+        has_args, has_kwargs = request.HasField("args"), request.HasField("kwargs")
+        if has_args or has_kwargs:
             arguments.nbytes = self.size(request)
-            positional = tuple(self._decoder(arguments).decode(request.args))
-        if request.HasField("kwargs"):
-            arguments.nbytes = arguments.nbytes or self.size(request)
-            named = dict(self._decoder(arguments).decode(request.kwargs))
+            decoder = self._decoder(arguments, once=True)
+            if has_args:
+                positional = tuple(decoder.decode(request.args))
+            if has_kwargs:
+                named = dict(decoder.decode(request.kwargs))
         return positional, named
 
     def size(self, request: CallRequest | CreateRequest | SchedulerRequest) -> int:
@@ -156,15 +158,15 @@ class RequestContext:
         size = request.args.ByteSize() if request.HasField("args") else 0
         return size + request.kwargs.ByteSize() if request.HasField("kwargs") else size
 
-    def write(self, message: Value, value: Any) -> None:
-        """Encodes a value into a field of the reply."""
+    def write(self, message: Value, value: Any, once: bool = False) -> None:
+        """Encodes a value into a field of the reply; `once` is that of `Encoder`."""
         if value is None:
             message.none.SetInParent()
             return
         if self._written is None and not self._embed:
             self._written = PayloadWriter()
         # The encoder is not kept: it keeps the tensors, and would be part of a reference cycle.
-        Encoder(self._written, self._reference).encode_into(message, value)
+        Encoder(self._written, self._reference, once).encode_into(message, value)
 
     @property
     def embeds(self) -> bool:
@@ -303,11 +305,11 @@ class RequestContext:
         self.engine.registry.revoke(self.trainer, self.granted)
         self.granted.clear()
 
-    def _decoder(self, arguments: Arguments) -> Decoder:
+    def _decoder(self, arguments: Arguments, once: bool = False) -> Decoder:
         if self._reader is None:
             self._reader = PayloadReader(self.payload)
         named = self.engine.allowlist.named
-        return Decoder(self._reader, arguments.handle, arguments.tensor, named, arguments.result)
+        return Decoder(self._reader, arguments.handle, arguments.tensor, named, arguments.result, once)
 
     def _reference(self, value: Any) -> Handle | None:
         context = self.recording.context if self.recording is not None else None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.deferred import Deferred
 from ps_service.group.rendezvous import SAME
+from ps_service.requests import fields
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -18,16 +19,14 @@ if TYPE_CHECKING:
     from ps_service.requests.context import RequestContext
     from ps_wire.v1 import operations_pb2 as pb
 
-_LONGEST_WAIT: Final = 86_400.0
-"""The longest wait, in seconds."""
-
 
 def register(ctx: RequestContext, request: pb.RegisterRequest, reply: pb.RegisterReply) -> None:
     """Enters the sender into the directory; into a group that begins as a whole, with all its members."""
     directory, name, address = ctx.engine.directory, request.name, request.address
+    seconds = fields.wait_seconds(request)
     id = request.id if request.HasField("id") else None
     if not request.world_size:
-        describe(reply.member, directory.enter(ctx.trainer, name, address, id))
+        describe(reply.member, directory.enter(ctx.trainer, name, address, id, is_owner=request.is_owner))
         return
     if id is None:
         raise InvalidArgumentError(f"{name!r} needs a rank in a group of {request.world_size}")
@@ -38,32 +37,38 @@ def register(ctx: RequestContext, request: pb.RegisterRequest, reply: pb.Registe
             describe(reply.members.add(), entry)
         reply.missing.extend(found.missing)
 
-    _when_over(ctx, directory.arrive(ctx.trainer, name, address, id, request.world_size), request.wait_seconds, finish)
+    _when_over(ctx, directory.arrive(ctx.trainer, name, address, id, request.world_size), seconds, finish)
 
 
 def lookup(ctx: RequestContext, request: pb.LookupRequest, reply: pb.LookupReply) -> None:
     """Finds a member in this owner's directory, or in that of the group that it is a member of."""
-    id = request.id if request.HasField("id") else None
+    id, seconds = request.id if request.HasField("id") else None, fields.wait_seconds(request)
     engine = ctx.engine
     if engine.membership.peers.keeps_directory:
         wait = engine.directory.awaited(request.name, id)
-        _when_over(ctx, wait, request.wait_seconds, lambda entry: describe(reply.member, entry))
+        _when_over(ctx, wait, seconds, lambda entry: describe(reply.member, entry))
     else:
-        reply.member.CopyFrom(engine.membership.peers.find(request.name, id, request.wait_seconds))
+        reply.member.CopyFrom(engine.membership.peers.find(request.name, id, seconds))
 
 
 def members(ctx: RequestContext, request: pb.MembersRequest, reply: pb.MembersReply) -> None:
-    """Lists the members, once there are enough."""
+    """Lists the members of this owner's directory, or of that of its group, once there are enough."""
+    engine, seconds = ctx.engine, fields.wait_seconds(request)
+    if not engine.membership.peers.keeps_directory:
+        reply.CopyFrom(engine.membership.peers.gathered(request))
+        return
 
     def finish(found: list[MemberEntry]) -> None:
         for entry in found:
             describe(reply.members.add(), entry)
 
-    _when_over(ctx, ctx.engine.directory.gathered(request.at_least), request.wait_seconds, finish)
+    wait = engine.directory.gathered(request.at_least, request.owners_at_least)
+    _when_over(ctx, wait, seconds, finish)
 
 
 def rendezvous(ctx: RequestContext, request: pb.RendezvousRequest, reply: pb.RendezvousReply) -> None:
     """Lets members wait for each other."""
+    seconds = fields.wait_seconds(request)
     value = ctx.read(request.value) if request.HasField("value") else None
     wait = ctx.engine.directory.rendezvous(
         ctx.trainer,
@@ -81,23 +86,16 @@ def rendezvous(ctx: RequestContext, request: pb.RendezvousRequest, reply: pb.Ren
         reply.names.extend(result.values)
         ctx.write(reply.values, list(result.values.values()))
 
-    _when_over(ctx, wait, request.wait_seconds, finish)
+    _when_over(ctx, wait, seconds, finish)
 
 
 def describe(message: pb.Member, entry: MemberEntry) -> None:
     """Describes a member in a message."""
-    message.name, message.address, message.id = entry.name, entry.address, entry.id
+    message.name, message.address, message.id, message.is_owner = entry.name, entry.address, entry.id, entry.is_owner
 
 
 def _when_over(ctx: RequestContext, wait: Wait, seconds: float, finish: Callable[[Any], None]) -> None:
-    """Writes the reply once the wait is over.
-
-    Raises:
-        InvalidArgumentError: `seconds` is negative or too long.
-    """
-    if not 0 <= seconds <= _LONGEST_WAIT:
-        wait.expire()
-        raise InvalidArgumentError(f"wait_seconds must be from 0 to {_LONGEST_WAIT:g}, not {seconds:g}")
+    """Writes the reply once the wait is over."""
     if not wait.future.done():
         if seconds > 0:
             # A weak reference, so that the timer does not keep the values of a finished rendezvous alive.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numbers import LONGEST_SECONDS, no_seconds
 from ps_wire.refs import ContextId, Ref
 
 if TYPE_CHECKING:
@@ -22,6 +23,18 @@ def context_id(request: Any) -> ContextId:
     if len(id.trainer) != 16 or not id.number:
         raise InvalidArgumentError("a context is named by the 16 bytes of its trainer, and a number from 1 on")
     return id
+
+
+def wait_seconds(request: Any) -> float:
+    """How long a request may wait for others, in seconds.
+
+    Raises:
+        InvalidArgumentError: It is no time.
+    """
+    seconds: float = request.wait_seconds
+    if not 0.0 <= seconds <= LONGEST_SECONDS:
+        raise no_seconds("wait_seconds", seconds)
+    return seconds
 
 
 def refs(handles: Any) -> list[Ref]:

@@ -10,7 +10,8 @@ from ps_service.hosting import creation
 from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
-from ps_service.passes.calls import NO, REFERENCE, VALUE, Recording
+from ps_service.passes.calls import NO, REFERENCE, VALUE
+from ps_service.passes.recording import Recording
 from ps_service.requests import fields, incidents, spanning
 from ps_service.requests.creation_spec import with_spec
 from ps_service.training import freezing, state_dicts
@@ -60,11 +61,11 @@ def call(ctx: RequestContext, request: pb.CallRequest, reply: pb.CallReply) -> N
     else:
         result = _called(ctx, request, recording)
     if isinstance(result, Deferred):
-        ctx.defer(result, ctx.keep if result_id else partial(ctx.write, reply.result))
+        ctx.defer(result, ctx.keep if result_id else partial(ctx.write, reply.result, once=True))
     elif result_id:
         ctx.keep(result)
     else:
-        ctx.write(reply.result, result)
+        ctx.write(reply.result, result, once=True)
 
 
 def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording | None) -> Any:
@@ -76,11 +77,12 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     if ctx.result_id or request.keep:
         keep = VALUE if ctx.result_id else REFERENCE
         engine.held.check(ctx.trainer)
+    training = None if request.own_mode else request.training
     if not request.function:
         target = ctx.find(request.target)
         arguments = ctx.arguments(request)
         args, kwargs = ctx.read_arguments(request, arguments)
-        return calls.call(engine, target, request.method, arguments, args, kwargs, request.training, recording, keep)
+        return calls.call(engine, target, request.method, arguments, args, kwargs, training, recording, keep)
     if keep is REFERENCE and engine.allowlist.is_hosted(request.function):
         made, _ = make_instance(ctx, request)
         return RRef.to(made)
@@ -88,14 +90,14 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     arguments = ctx.arguments(request)
     args, kwargs = ctx.read_arguments(request, arguments)
     deferred = decorators.is_deferred(function)
-    return calls.call_function(engine, function, arguments, args, kwargs, request.training, recording, deferred, keep)
+    return calls.call_function(engine, function, arguments, args, kwargs, training, recording, deferred, keep)
 
 
 def fetch(ctx: RequestContext, request: pb.FetchRequest, reply: pb.FetchReply) -> None:
     """Copies the value of a handle."""
     ctx.recording = recording = _recording(ctx, request)
     target = Ref.from_message(request.target)
-    ctx.write(reply.value, calls.fetch(ctx.engine, target, ctx.arguments(), recording))
+    ctx.write(reply.value, calls.fetch(ctx.engine, target, ctx.arguments(), recording), once=True)
 
 
 def gradients(ctx: RequestContext, request: pb.GradientsRequest, reply: pb.GradientsReply) -> None:

@@ -38,7 +38,7 @@ def describe(engine: Engine, after: int, reply: pb.HistoryReply) -> None:
     reply.memory_bytes = 2 * half_of_memory()
     reply.max_owner_bytes = engine.limits.max_owner_bytes
     reply.max_context_bytes = engine.limits.max_context_bytes or half_of_memory()
-    reply.objects = sum(engine.registry.census.kinds.values())
+    reply.objects = sum(engine.census.kinds.values())
     now = time.monotonic()
     for sample in engine.history.after(after, _MOST):
         _describe(reply.samples.add(), sample, now)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
-    from ps_service.requests.operations import Operation
     from ps_wire.errors import PsError
+    from ps_wire.operations import OperationInfo
 
 _FEW: Final = 4
 """Names of deleted objects that are listed."""
@@ -90,9 +90,9 @@ def _place(trace: TracebackType | None) -> tuple[str, int]:
     return ("", 0) if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
 
 
-def slow(ctx: RequestContext, operation: Operation, request: Any, seconds: float) -> None:
-    """A request took long, from its arrival to its answer. Those that wait for other trainers are not told of."""
-    if not operation.hosted or ctx.deferred is not None:
+def slow(ctx: RequestContext, operation: OperationInfo, request: Any, seconds: float) -> None:
+    """Hosted code took long, from the request's arrival to its answer. Requests that wait for others are left out."""
+    if ctx.deferred is not None:
         return
     engine, what = ctx.engine, title(ctx.engine, operation.name, request)
     engine.events.note_again(

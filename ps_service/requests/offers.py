@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.offers import OfferKey
@@ -14,7 +14,8 @@ from ps_service.training.optimizers import optimizer_of
 from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
 from ps_wire import errors
-from ps_wire.errors import InvalidArgumentError, PsError, SessionLostError
+from ps_wire.attempts import REPEATED
+from ps_wire.errors import SESSION_ENDED, InvalidArgumentError, PsError, SessionLostError
 from ps_wire.refs import ContextId, Ref
 
 if TYPE_CHECKING:
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
     from ps_wire.v1 import operations_pb2 as pb
     from ps_wire.v1.values_pb2 import Handle
 
-REPEATED: Final = "repeated"
-"""Why an offer to rounds over several owners is in none: another attempt of its pass has counted."""
-
-_LONGEST_WAIT: Final = 86_400.0
-"""The longest wait for other trainers, in seconds."""
 
 Result = Outcome | BaseException
 """What became of a step, or its error."""
@@ -56,19 +52,17 @@ def offer(
         epoch: The number of the trainer's join, as it knows it, in that case.
 
     Raises:
-        InvalidArgumentError: The seconds are negative or too long, or the rounds are over several owners and the offer
-            has no number.
+        InvalidArgumentError: The rounds are over several owners, and the offer has no number.
         SessionLostError: The session of the trainer has ended.
         The exceptions of `HostedOptimizer.check`.
     """
-    _check_wait(seconds)
     _check_whole(optimizer, number)
     join(ctx, optimizer)
     context = ctx.engine.contexts.get(id)
     if context is not None and context.attempt is not None and attempts.was_applied(context, optimizer):
         context.attempt.passed(optimizer.number, applied=False)
         done: Future[Outcome] = Future()
-        done.set_result(Outcome(optimizer.version, 0, 1, REPEATED if number else ""))
+        done.set_result(Outcome(optimizer.version, 0, 1, REPEATED))
         return Deferred(done, _same)
     return _offer(ctx, optimizer, optimizer.contribution(context), values, seconds, number, epoch)
 
@@ -81,7 +75,6 @@ def offer_push(
     seconds: float,
 ) -> Deferred:
     """Like `offer`, with the gradients that a replica has pushed."""
-    _check_wait(seconds)
     _check_whole(optimizer, 0)
     join(ctx, optimizer)
     optimizer.check(RoundGradients([Term(pushed, 1.0)], 1))
@@ -96,10 +89,10 @@ def offer_to_owners(
     Raises:
         InvalidArgumentError: This owner does not decide the rounds, or the offer has no number.
     """
-    aggregator, asked = optimizer.aggregator, request.offer
+    aggregator, asked, seconds = optimizer.aggregator, request.offer, fields.wait_seconds(request)
     if aggregator.coordinator is None:
         raise InvalidArgumentError("this owner does not decide the rounds of the optimizer")
-    applied = dict(asked.applied)
+    applied = round_messages.read_applied(asked.applied)
     if asked.withdraw:
         if asked.number:
             aggregator.withdraw(OfferKey(ctx.trainer, asked.number, asked.epoch))
@@ -111,7 +104,7 @@ def offer_to_owners(
     # What was carried out by then is noted first: this owner may have to continue after it.
     aggregator.decisions(ctx.trainer, applied)
     values, id = reported_values.read(ctx, request.values), fields.context_id(request)
-    waiting = offer(ctx, optimizer, id, request.wait_seconds, values, asked.number, asked.epoch)
+    waiting = offer(ctx, optimizer, id, seconds, values, asked.number, asked.epoch)
 
     def finish(outcome: Outcome) -> None:
         describe(ctx, id, reply, outcome)
@@ -126,11 +119,6 @@ def _check_whole(optimizer: HostedOptimizer, number: int) -> None:
         raise InvalidArgumentError(
             f"the policy of this optimizer is for its parameters on {' and '.join(owners)}: step all of them"
         )
-
-
-def _check_wait(seconds: float) -> None:
-    if not 0 <= seconds <= _LONGEST_WAIT:
-        raise InvalidArgumentError(f"wait_seconds must be from 0 to {_LONGEST_WAIT:g}, not {seconds:g}")
 
 
 def _offer(
@@ -171,7 +159,7 @@ def _check_session(ctx: RequestContext, optimizer: HostedOptimizer) -> None:
     """Ends the membership of a trainer whose session ended before it could be told of this membership."""
     if ctx.engine.sessions.get(ctx.trainer) is None:
         ctx.engine.memberships.remove(ctx.trainer, optimizer.aggregator)
-        raise SessionLostError("the session of this trainer has ended")
+        raise SessionLostError(SESSION_ENDED)
 
 
 def describe(ctx: RequestContext, id: ContextId | None, reply: pb.StepReply, outcome: Outcome) -> None:

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ps_service.passes.calls import SMALL_INLINE_BYTES
-from ps_service.requests import fields, offers, reported_values
-from ps_service.requests.backward import Progress
+from ps_service.requests import attempts, fields, offers, reported_values
+from ps_service.requests.progress import Progress
 from ps_service.training import pulls, pushes
 from ps_service.training.optimizers import HostedOptimizer, optimizer_of
 from ps_service.training.outcomes import Outcome
@@ -44,16 +44,18 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
         _finish(ctx, hosted, request, reply, ctx.progress.pushed)
         return
     pushed = pushes.read(hosted, request.positions, ctx.read(request.gradients), request.steps)
-    made = pushes.contribution(optimizer, hosted, pushed)
+    attempt = attempts.of_push(ctx, request)
+    made = pushes.contribution(optimizer, hosted, pushed)._replace(attempt=attempt)
     values = reported_values.read(ctx, request.values)
     if not optimizer.aggregator.is_plain:
-        waiting = offers.offer_push(ctx, optimizer, made, values, request.wait_seconds)
+        waiting = offers.offer_push(ctx, optimizer, made, values, fields.wait_seconds(request))
         ctx.defer(waiting, partial(_finish, ctx, hosted, request, reply))
         return
     alone = RoundGradients([Term(made, 1.0)], 1)
-    version, values_of_round = reported_values.counted(ctx, optimizer, values, partial(optimizer.step, alone))
+    version, values_of_round = reported_values.counted(ctx, optimizer, values, partial(optimizer.step, alone), attempt)
     ctx.progress = Progress()
-    ctx.progress.pushed = Outcome(version, alone.last_staleness, 1, values=values_of_round)
+    reason = attempts.reason(attempt, optimizer)
+    ctx.progress.pushed = Outcome(version, alone.last_staleness, 1, reason, values_of_round)
     _finish(ctx, hosted, request, reply, ctx.progress.pushed)
 
 

@@ -14,6 +14,7 @@ from ps_wire.reported import Reported
 if TYPE_CHECKING:
     from ps_service.requests.context import RequestContext
     from ps_service.training.optimizers import HostedOptimizer
+    from ps_wire.attempts import Attempt
     from ps_wire.v1 import operations_pb2 as pb
 
 T = TypeVar("T")
@@ -53,15 +54,22 @@ def write(ctx: RequestContext, reply: pb.StepReply, values: Mapping[str, Any]) -
 
 
 def counted(
-    ctx: RequestContext, optimizer: HostedOptimizer, values: Mapping[str, Reported], step: Callable[[], T]
+    ctx: RequestContext,
+    optimizer: HostedOptimizer,
+    values: Mapping[str, Reported],
+    step: Callable[[], T],
+    attempt: Attempt | None,
 ) -> tuple[T, dict[str, Any]]:
     """Makes a step that is a round by itself, and counts the values that came with it.
+
+    They do not count if the step is left out because another attempt of it was applied: its values have.
 
     Args:
         ctx: The request.
         optimizer: The optimizer.
         values: The values.
         step: Makes the step.
+        attempt: Which steps other attempts have applied; None if it is not made again.
 
     Returns:
         The result of the step, and the values of the round.
@@ -73,4 +81,7 @@ def counted(
     except BaseException:
         known.drop(report)
         raise
+    if attempt is not None and attempt.was_left_out(optimizer.number):
+        known.drop(report)
+        return result, {}
     return result, known.count([report])

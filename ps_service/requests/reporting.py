@@ -12,7 +12,7 @@ import psutil
 from ps_service.measures.events import MOST_EVENTS
 from ps_service.memory.available import memory
 from ps_service.metrics import report
-from ps_service.metrics.sampler import LOOKS
+from ps_service.metrics.counters import LOOKS
 from ps_service.requests import session_infos
 from ps_service.requests.directory import describe
 from ps_service.sessions.gate import Gate
@@ -59,11 +59,11 @@ def status_of(engine: Engine, most: int = 0, events: int = 0, events_after: int 
 def write(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
     """Writes the status of an owner into a reply. May be called in any thread; takes milliseconds."""
     most = min(request.most or _USUAL, _MOST)
-    now = report.report(engine, most, not request.without_objects)
+    now = report.report(engine.registry, engine.census, most, not request.without_objects)
     _write_owner(engine, reply)
     _write_requests(engine, reply)
     _write_hosted(now, reply)
-    reply.kinds.update(report.kinds(engine))
+    reply.kinds.update(engine.census.kinds)
     reply.sessions, reply.connected_sessions = len(engine.sessions), engine.sessions.connected
     reply.trainers.extend(session_infos.sessions(engine, most))
     reply.contexts = len(engine.contexts)
@@ -172,7 +172,7 @@ class _Memory(NamedTuple):
 
 
 def _write_memory(engine: Engine, now: Report, reply: pb.StatusReply) -> None:
-    budget, limits, census = engine.budget, engine.limits, engine.registry.census
+    budget, limits, census = engine.budget, engine.limits, engine.census
     reply.resident_bytes = psutil.Process().memory_info().rss
     reply.request_bytes, reply.waiting_bytes = budget.requests, budget.waiting
     reply.answer_bytes = engine.reply_cache.nbytes + budget.unsent

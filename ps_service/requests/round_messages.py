@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ps_service.policies.decisions import Changed, Decision, Entry, Left, Released
 from ps_service.policies.offers import Close, Counted, OfferKey, Pooled
@@ -10,13 +10,17 @@ from ps_wire import policies
 from ps_wire.codec.payload import PayloadReader
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numbers import check_finite, check_whole
 from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ps_service.training.outcomes import Decided
     from ps_wire.policies import Policy
+
+_MOST: Final = 1 << 62
+"""The largest number of a decision or a version that may come. Those that follow it still fit into a message."""
 
 
 def write(message: pb.Decisions, decided: Decided) -> None:
@@ -37,8 +41,10 @@ def read(message: pb.Decisions) -> list[Entry]:
     """The decisions of a message.
 
     Raises:
-        InvalidArgumentError: One of them is of a kind that this owner does not know.
+        InvalidArgumentError: One of them is of a kind that this owner does not know, or has a number that none has.
     """
+    _check_count("base", message.base)
+    _check_count("first", message.first)
     return [Entry(message.first + place, _read_decision(each)) for place, each in enumerate(message.decisions)]
 
 
@@ -60,6 +66,8 @@ def _read_decision(message: pb.Decision) -> Decision:
     kind = message.WhichOneof("what")
     if kind == "closed":
         closed = message.closed
+        _check_count("version", closed.version)
+        check_whole("divisor", closed.divisor, 1, _MOST)
         return Close(closed.version, tuple(map(_read_counted, closed.counted)), closed.divisor)
     if kind == "pooled":
         return Pooled(_read_counted(message.pooled), 0)
@@ -72,12 +80,28 @@ def _read_decision(message: pb.Decision) -> Decision:
     raise InvalidArgumentError("a decision is of a kind that this owner does not know; is it older than the others?")
 
 
+def read_applied(applied: Mapping[str, int]) -> dict[str, int]:
+    """The numbers of the last decisions that other owners have carried out.
+
+    Raises:
+        InvalidArgumentError: No decision has such a number.
+    """
+    for number in applied.values():
+        _check_count("the number of a decision", number)
+    return dict(applied)
+
+
 def _counted(counted: Counted) -> pb.CountedGradient:
     return pb.CountedGradient(key=_key(counted.key), staleness=counted.staleness, weight=counted.weight)
 
 
 def _read_counted(message: pb.CountedGradient) -> Counted:
+    check_finite("weight", message.weight, 0.0)
     return Counted(_read_key(message.key), message.staleness, message.weight)
+
+
+def _check_count(name: str, number: int) -> None:
+    check_whole(name, number, 0, _MOST)
 
 
 def _key(key: OfferKey) -> pb.OfferKey:

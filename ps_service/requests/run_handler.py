@@ -123,7 +123,7 @@ def handle(
     if not ctx.abandoned:
         engine, seconds = ctx.engine, time.perf_counter() - ctx.began
         engine.counters.count(operation.name, seconds, error)
-        if seconds > engine.slow_seconds:
+        if seconds > engine.slow_seconds and operation.hosted:
             incidents.slow(ctx, operation, request, seconds)
     if error:
         ctx.give_back()

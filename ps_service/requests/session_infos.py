@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ps_service.sessions import administration
+from ps_service.requests import evictions
 from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def sessions(engine: Engine, most: int) -> list[pb.SessionInfo]:
         engine: The owner.
         most: How many at most.
     """
-    ids = administration.session_ids(engine)
+    ids = evictions.session_ids(engine)
     used_by: dict[bytes, list[PassContext]] = {}
     for context in engine.contexts.all():
         for caller in tuple(context.callers):
@@ -49,7 +49,7 @@ def contexts(engine: Engine, most: int, oldest: bool = False) -> list[pb.Context
         most: How many at most.
         oldest: The oldest instead.
     """
-    ids, in_use = administration.session_ids(engine), administration.in_use(engine)
+    ids, in_use = evictions.session_ids(engine), evictions.in_use(engine)
 
     def by_use(context: PassContext) -> tuple[bool, float]:
         return context.id in in_use, context.used

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.coordinator import Coordinator
 from ps_service.policies.offers import OfferKey
-from ps_service.requests import fields, reported_values, round_messages
+from ps_service.requests import attempts, fields, reported_values, round_messages
 from ps_service.training.following import Following
 from ps_service.training.optimizers import optimizer_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
@@ -81,7 +81,7 @@ def step_apart(
             return optimizer.version if context is None else aggregator.step_outside(context)
 
         values = reported_values.read(ctx, request.values)
-        reply.version, values_of_round = reported_values.counted(ctx, optimizer, values, step)
+        reply.version, values_of_round = reported_values.counted(ctx, optimizer, values, step, attempts.of(context))
         reported_values.write(ctx, reply, values_of_round)
     else:
         round_messages.tell_policy(reply, aggregator.owners, aggregator.policy)

@@ -54,11 +54,11 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
             return []
         return step_together([optimizer for optimizer, _ in stepping], context, ctx.engine.parameter_locks)
 
-    counts = stepping and stepping[0][0] is optimizers[0] and not attempts.was_applied(context, optimizers[0])
+    counts = stepping and stepping[0][0] is optimizers[0]
     if request.values and counts:
         # They count also if the pass has no gradients here, because other owners may have some.
         values = reported_values.read(ctx, request.values)
-        done, of_round = reported_values.counted(ctx, optimizers[0], values, apply)
+        done, of_round = reported_values.counted(ctx, optimizers[0], values, apply, attempts.of(context))
         reported_values.write(ctx, reply, of_round)
     else:
         done = apply()

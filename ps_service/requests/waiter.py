@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps_service.requests.context import RequestContext
 from ps_service.requests.error_answers import failure, stopping
-from ps_service.requests.execution import Execution
-from ps_service.requests.observer import Observer
+from ps_service.requests.execution import Execution, Observer
 from ps_service.requests.run_handler import run_inline
 
 if TYPE_CHECKING:

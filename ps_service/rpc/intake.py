@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ps_wire.connections.assembler import Assembler, Message
 from ps_wire.errors import OverloadedError
 from ps_wire.limits import SMALL_BYTES
+from ps_wire.numbers import LONGEST_SECONDS, no_seconds
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -48,8 +49,8 @@ class Intake:
         nbytes = packet.frame.payload_bytes
         if nbytes <= SMALL_BYTES and not self._begun:
             return self._assembler.feed(packet)
-        # A message over the limit is refused in any case.
-        if SMALL_BYTES < nbytes <= self._limit:
+        # A message over the limit is refused in any case, and so is a part that announces a payload.
+        if SMALL_BYTES < nbytes <= self._limit and not packet.frame.HasField("part"):
             if not self._budget.admits(self._holding, nbytes, packet.frame.request.depth > 0):
                 self._pausing = asyncio.create_task(self._when_admitted(packet, nbytes))
                 return self._pausing
@@ -68,6 +69,8 @@ class Intake:
 
     async def _when_admitted(self, packet: Packet, nbytes: int) -> Message | None:
         request = packet.frame.request
+        if not 0.0 <= request.timeout_seconds <= LONGEST_SECONDS:
+            return self._assembler.refuse(packet, no_seconds("timeout_seconds", request.timeout_seconds))
         try:
             await self._budget.admitted(self._holding, nbytes, request.depth > 0, request.timeout_seconds)
         except OverloadedError as error:
@@ -85,7 +88,8 @@ class Intake:
 
     def _completed(self, message: Message) -> Message:
         """Stops counting a complete message as one that arrives; it counts as a request if it becomes one."""
-        nbytes = self._begun.pop(message.frame.number, 0)
+        # A cancellation has the number of a message that may still arrive, and announces no payload.
+        nbytes = self._begun.pop(message.frame.number, 0) if message.frame.payload_bytes else 0
         if nbytes:
             self._budget.release(self._holding, nbytes)
         return message

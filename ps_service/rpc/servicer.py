@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from ps_service.requests.evictions import end_unused
 from ps_service.rpc.direct import DirectListener
 from ps_service.rpc.grpc_stream import GrpcStream, address_of
 from ps_service.rpc.intake import Intake
@@ -20,7 +21,6 @@ from ps_service.rpc.session_handlers import SessionHandlers
 from ps_service.rpc.shared_memory import SharedMemoryListener
 from ps_service.rpc.unary import UnaryMethods
 from ps_service.sessions import arrivals
-from ps_service.sessions.administration import end_unused
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.sessions import Process
 from ps_wire import errors
@@ -31,6 +31,7 @@ from ps_wire.connections.outbox import Outbox
 from ps_wire.direct.connection import DirectConnection
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError, UnknownNameError
 from ps_wire.limits import PROTOCOL
+from ps_wire.refs import ContextId
 from ps_wire.release import RELEASE
 from ps_wire.shared_memory import descriptors
 from ps_wire.v1.frames_pb2 import Frame, Hello, Refusal, Welcome
@@ -94,7 +95,7 @@ class Servicer:
         """Serves a session on one connection, and returns the direct connection that has replaced it, if one has."""
         try:
             async with asyncio.timeout(_GREETING_SECONDS):
-                session_handler, turn = await self._greet(connection, listener)
+                session_handler, turn, may_move = await self._greet(connection, listener)
         except PsError as error:
             with suppress(ConnectionBroken):
                 await connection.send(Packet(Frame(refusal=Refusal(error=errors.to_message(error)))))
@@ -102,14 +103,17 @@ class Servicer:
         except (ConnectionBroken, TimeoutError):
             return None
         outbox, stream = Outbox(), session_handler.stream
-        if not stream.take_over(outbox, turn):
+        # The session may have ended by now, too: on the stream before.
+        if session_handler.session.ended or not stream.take_over(outbox, turn):
             # The trainer may have opened the direct connection of this welcome before the task went on.
             await connection.close()
             return stream.beside(turn)
         session = session_handler.session
         session.streams += 1
         session.transport, session.peer = "grpc" if listener is None else listener.transport, peer
-        arrivals.came(self._engine, session)
+        session.held_up = frozenset()
+        session_handler.tell_draining()
+        arrivals.came(self._engine.events, session, may_move)
         writer = asyncio.create_task(_drain(outbox, connection))
         why = ""
         try:
@@ -128,11 +132,12 @@ class Servicer:
             session.streams -= 1
             session.touch()
             stream.leave(outbox)
-            arrivals.away(self._engine, session, why)
+            if not self._engine.draining:  # which breaks all of them
+                arrivals.away(self._engine.events, session, why, self._engine.limits.lease_seconds)
             await connection.close()
         return None
 
-    async def _greet(self, connection: Connection, listener: Listener[Any] | None) -> tuple[SessionHandler, int]:
+    async def _greet(self, connection: Connection, listener: Listener[Any] | None) -> tuple[SessionHandler, int, bool]:
         first = await connection.receive()
         if first is None or not first.frame.HasField("hello"):
             raise InvalidArgumentError("a stream begins with Hello")
@@ -164,7 +169,7 @@ class Servicer:
             direct=None if listener is not None else self.direct.offer(hello),
         )
         await connection.send(Packet(Frame(welcome=welcome)))
-        return session_handler, turn
+        return session_handler, turn, welcome.HasField("shared_memory") or welcome.HasField("direct")
 
     def _check(self, hello: Hello) -> None:
         if hello.protocol != PROTOCOL:
@@ -224,6 +229,8 @@ class Servicer:
             return True
         if message is None:
             return False
+        if not session_handler.session.is_known:
+            arrivals.came(self._engine.events, session_handler.session)
         frame = message.frame
         body = frame.WhichOneof("body")
         if body == "request":
@@ -232,6 +239,8 @@ class Servicer:
             session_handler.confirm(frame.confirm.numbers)
         elif body == "cancel":
             session_handler.cancel(frame.number)
+        elif body == "draining":
+            session_handler.session.held_up = frozenset(map(ContextId.from_message, frame.draining.held_up))
         elif body == "goodbye":
             session_handler.session.said_goodbye = True
             self.session_handlers.end(session_handler)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.requests.context import RequestContext
 from ps_service.requests.error_answers import cancelled, failed_before, failure, stopping
-from ps_service.requests.execution import Execution
-from ps_service.requests.observer import Observer
+from ps_service.requests.execution import Execution, Observer
 from ps_service.requests.operations import OPERATIONS
 from ps_service.requests.probe import probe_of
 from ps_service.requests.run_handler import run_inline
@@ -20,7 +19,8 @@ from ps_service.sessions.gate import Gate
 from ps_service.sessions.request_sources import Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError, TooLargeError
 from ps_wire.limits import MAX_NESTING, SMALL_BYTES
-from ps_wire.v1.frames_pb2 import Frame, Waiting
+from ps_wire.numbers import LONGEST_SECONDS, no_seconds
+from ps_wire.v1.frames_pb2 import Draining, Frame, Waiting
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -74,12 +74,13 @@ class SessionHandler(Observer):
         if number in session.taken_numbers:
             self._answer_again(number)
             return
-        follows = envelope.after
+        follows, seconds = envelope.after, envelope.timeout_seconds
         name = envelope.WhichOneof("operation")
         if (
             name is None
             or message.error is not None
             or envelope.depth > MAX_NESTING
+            or not 0.0 <= seconds <= LONGEST_SECONDS
             or len(self._running) >= engine.limits.max_in_flight
             or (follows and not 0 < min(follows) <= max(follows) < number)
         ):
@@ -105,8 +106,7 @@ class SessionHandler(Observer):
         if answer is not None:
             self._finish(operation, number, answer)
         else:
-            seconds, depth = envelope.timeout_seconds, envelope.depth
-            self._queue(Execution(ctx, operation, request, self, number, seconds, depth), unanswered)
+            self._queue(Execution(ctx, operation, request, self, number, seconds, envelope.depth), unanswered)
 
     def _look_back(self, numbers: Sequence[int], number: int) -> tuple[Answer | None, Sequence[int]]:
         """Looks up the requests that a request follows.
@@ -145,6 +145,9 @@ class SessionHandler(Observer):
             )
         if message.frame.request.WhichOneof("operation") is None:
             return InvalidArgumentError("a request without an operation")
+        seconds = message.frame.request.timeout_seconds
+        if not 0.0 <= seconds <= LONGEST_SECONDS:
+            return no_seconds("timeout_seconds", seconds)
         return InvalidArgumentError("a request follows only earlier ones")
 
     def confirm(self, numbers: Sequence[int]) -> None:
@@ -171,6 +174,16 @@ class SessionHandler(Observer):
             answer.frame.reply.granted.extend(known.granted)
         self.stream.send(answer)
         self._followers.ended(number, answer)
+
+    def tell_draining(self, turned_away: Sequence[int] = ()) -> None:
+        """Tells the trainer that the owner drains, if it lets open passes end.
+
+        Args:
+            turned_away: Numbers of requests that were not taken up because of that.
+        """
+        outbox = self.stream.outbox
+        if outbox is not None and self._engine.gate.state is Gate.State.DRAINING:
+            outbox.put(Frame(draining=Draining(turned_away=turned_away)))
 
     @property
     def busy(self) -> bool:
@@ -231,18 +244,24 @@ class SessionHandler(Observer):
             self._refuse(failure(stopping(self._engine), number))
             return
         self._turned_away.add(number)
-        self._drop_followers(number)
+        self.tell_draining([number, *self._drop_followers(number)])
 
-    def _drop_followers(self, number: int) -> None:
-        """Forgets the requests that wait for a request, directly or not. The trainer sends them again later."""
-        left = self._followers.take(number)
+    def _drop_followers(self, number: int) -> list[int]:
+        """Forgets the requests that wait for a request, directly or not. The trainer sends them again later.
+
+        Returns:
+            Their numbers.
+        """
+        left, dropped = self._followers.take(number), []
         while left:
             execution = left.pop()
             if execution.drop(even_if_begun=False):
                 self._engine.counters.running -= not execution.operation.apart
                 self._forget(execution)
                 self.session.taken_numbers.discard(execution.number)
+                dropped.append(execution.number)
                 left += self._followers.take(execution.number)
+        return dropped
 
     # As the observer of executions
 

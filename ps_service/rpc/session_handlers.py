@@ -79,6 +79,11 @@ class SessionHandlers:
         """Whether a request is running, besides those that wait for other members."""
         return any(session_handler.busy for session_handler in self._all.values())
 
+    def tell_draining(self) -> None:
+        """Tells the connected trainers that the owner drains, if it lets open passes end."""
+        for session_handler in self._all.values():
+            session_handler.tell_draining()
+
     def cut_off(self) -> None:
         """Answers running requests as cut off."""
         for session_handler in self._all.values():

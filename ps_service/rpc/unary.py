@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from ps_service.execution.fair_queue import WorkItem
 from ps_service.requests.error_answers import cut_off, failure
+from ps_service.requests.evictions import BY_OPERATOR
 from ps_service.requests.operations import OPERATIONS
 from ps_service.requests.waiter import answer
 from ps_service.rpc.grpc_stream import address_of
@@ -20,9 +23,9 @@ from ps_service.rpc.serializers import reading, writing
 from ps_service.rpc.unary_budget import UNNAMED, UnaryBudget
 from ps_service.rpc.unary_metadata import ERROR_KEY, INCARNATION_KEY, STATUS, Caller, caller_of, fit_for_metadata
 from ps_service.sessions import arrivals
-from ps_service.sessions.administration import BY_OPERATOR
 from ps_service.sessions.request_sources import Running
-from ps_wire.errors import OverloadedError, PsError, SessionLostError
+from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError
+from ps_wire.numbers import LONGEST_SECONDS
 from ps_wire.v1 import owner_pb2
 from ps_wire.v1.frames_pb2 import Reply, Request
 
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.sessions.reply_cache import Answer
     from ps_service.sessions.sessions import SessionState
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +84,7 @@ class UnaryMethods:
                 operation = _snake(method.name)
                 handlers[method.name] = grpc.unary_unary_rpc_method_handler(
                     self._method(operation),
-                    request_deserializer=reading(_message_class(Request, operation).FromString, traffic),
+                    request_deserializer=reading(_parser(_message_class(Request, operation)), traffic),
                     response_serializer=writing(_message_class(Reply, operation).SerializeToString, traffic),
                 )
         return handlers
@@ -122,13 +128,16 @@ class UnaryMethods:
         """Runs one operation as a plain unary method."""
         metadata, rules = dict(context.invocation_metadata() or ()), OPERATIONS[operation]
         try:
+            if isinstance(request, PsError):
+                _log.warning("a request %s from %s: %s", operation, address_of(context), request)
+                raise request
             caller = caller_of(metadata, rules)
             self._check(metadata)
         except PsError as error:
             await context.abort(STATUS[error.code], str(error))
             raise
         self._opened(context)
-        seconds = context.time_remaining() or 0.0
+        seconds = min(context.time_remaining() or 0.0, LONGEST_SECONDS)
         of = caller.trainer if caller.named else UNNAMED
         try:
             with self._budget.counted(of, rules, request):
@@ -164,7 +173,7 @@ class UnaryMethods:
         if not session.streams:
             session.transport, session.peer = "unary", peer
         session.last_request = time.perf_counter()
-        arrivals.came(self._engine, session)
+        arrivals.came(self._engine.events, session)
         # Its lease does not run while the request waits.
         session.streams += 1
         self._changing += 1
@@ -173,6 +182,8 @@ class UnaryMethods:
                 result = await self._numbered.answer(session, caller.number, operation, request, timeout)
             else:
                 result = await self._run(trainer, operation, request, timeout)
+                if session.ended:
+                    self._engine.registry.revoke(trainer, result.granted)
             return cut_off(self._engine) if self._is_cut_off else result
         finally:
             self._changing -= 1
@@ -213,6 +224,18 @@ class UnaryMethods:
 
 def _snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+def _parser(message: Any) -> Callable[[bytes], Any]:
+    """Parses messages of a class; the result is an error for what is none. If it raised, gRPC would log a traceback."""
+
+    def parse(data: bytes) -> Any:
+        try:
+            return message.FromString(data)
+        except DecodeError as error:
+            return InvalidArgumentError(f"this is no {message.DESCRIPTOR.name}: {error}")
+
+    return parse
 
 
 def _message_class(envelope: type[Request] | type[Reply], operation: str) -> Any:

@@ -47,6 +47,10 @@ _LONGEST_METADATA: Final = 1024
 """Most bytes of an error's message, which is sent twice. Its traceback may have twice as many; gRPC allows 8 KiB."""
 
 
+_MOST_DIGITS: Final = 20
+"""Most digits of a number of 64 bits."""
+
+
 class Caller(NamedTuple):
     """The caller of a unary method.
 
@@ -74,7 +78,7 @@ def caller_of(metadata: Mapping[str, str], operation: Operation) -> Caller:
         trainer = bytes.fromhex(text)
     except ValueError:
         trainer = b""
-    if len(trainer) != 16 or not number.isdecimal():
+    if len(trainer) != 16 or not number.isdecimal() or len(number) > _MOST_DIGITS or int(number) >= 1 << 64:
         raise InvalidArgumentError(
             f"send the metadata {TRAINER_KEY} (32 hexadecimal digits of your choice, the same for all your calls) "
             f"and, to make repeated requests safe, {NUMBER_KEY} (1, 2, 3 …)"

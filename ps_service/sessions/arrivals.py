@@ -5,41 +5,49 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ps_service.engine import Engine
+    from ps_service.measures.events import Events
     from ps_service.sessions.sessions import SessionState
 
 
-def came(engine: Engine, session: SessionState) -> None:
-    """A trainer has connected, for the first time or again."""
+def came(events: Events, session: SessionState, may_move: bool = False) -> None:
+    """A trainer has connected, for the first time or again.
+
+    Args:
+        events: Those of the owner.
+        session: The session of the trainer.
+        may_move: Whether it was offered a faster connection. If it is not known yet, it is told of once it has moved
+            there, or has sent something here.
+    """
+    if may_move and not session.is_known:
+        return
     who = _who(session)
     if not session.is_known:
         session.is_known = True
         how = f"over {session.transport}" if session.peer else "inside this process"
-        engine.events.note("joined", f"{who} has connected {how}", trainer=session.name)
+        events.note("joined", f"{who} has connected {how}", trainer=session.name)
     elif session.is_away:
-        engine.events.note_again(
-            ("back", session.trainer), "back", f"{who} has connected again", "info", trainer=session.name
-        )
+        events.note_again(("back", session.trainer), "back", f"{who} has connected again", "info", trainer=session.name)
     session.is_away = False
 
 
-def away(engine: Engine, session: SessionState, why: str) -> None:
-    """The connection of a trainer broke. Nothing is told while the owner stops, which breaks all of them.
+def away(events: Events, session: SessionState, why: str, lease_seconds: float) -> None:
+    """The connection of a trainer broke.
 
     Args:
-        engine: The owner.
+        events: Those of the owner.
         session: The session of the trainer.
         why: The reason; empty if it is not known.
+        lease_seconds: How long it may be away.
     """
-    if session.ended or session.streams or not session.is_known or engine.draining:
+    if session.ended or session.streams or not session.is_known:
         return
     session.is_away = True
-    lease = f"it has {engine.limits.lease_seconds:g} s to come back"
+    lease = f"it has {lease_seconds:g} s to come back"
     text = f"the connection of {_who(session)} broke{f' ({why})' if why else ''}; {lease}"
-    engine.events.note_again(("away", session.trainer), "away", text, "info", trainer=session.name)
+    events.note_again(("away", session.trainer), "away", text, "info", trainer=session.name)
 
 
-def gone(engine: Engine, session: SessionState) -> None:
+def gone(events: Events, session: SessionState) -> None:
     """The session of a trainer has ended."""
     # Operators hear of what they have ended where they do it.
     if not session.is_known or session.why_lost:
@@ -47,11 +55,11 @@ def gone(engine: Engine, session: SessionState) -> None:
     steps = f" after {session.pace.steps:,} steps" if session.pace.steps else ""
     who = _who(session)
     if session.said_goodbye or session.transport == "unary":
-        engine.events.note("left", f"{who} has left{steps}", trainer=session.name)
+        events.note("left", f"{who} has left{steps}", trainer=session.name)
         return
     missed = session.idle_seconds()
     why = f"it has had no connection for {missed:.1f} s" if missed else "its session has ended"
-    engine.events.note("lost", f"{who} is lost{steps}: {why}", "warning", trainer=session.name)
+    events.note("lost", f"{who} is lost{steps}: {why}", "warning", trainer=session.name)
 
 
 def _who(session: SessionState) -> str:

@@ -59,6 +59,7 @@ class SessionState:
         last_request: When its latest request arrived, on the clock `time.perf_counter`.
         is_known: Whether it was told that the trainer has come.
         is_away: Whether it was told that its connection broke.
+        held_up: The passes that wait for other owners, as its trainer says while this owner drains.
     """
 
     def __init__(self, trainer: bytes, clock: Callable[[], float], number: int = 0) -> None:
@@ -75,6 +76,7 @@ class SessionState:
         self.pace = Pace(clock)
         self.last_request = time.perf_counter()
         self.is_known = self.is_away = False
+        self.held_up: frozenset[ContextId] = frozenset()
         self._clock = clock
         self._began = self._seen = clock()
 
@@ -132,6 +134,10 @@ class Sessions:
 
     def get(self, trainer: bytes) -> SessionState | None:
         return self._sessions.get(trainer)
+
+    def has(self, trainer: bytes) -> bool:
+        """Whether a trainer has a session. May be called in any thread."""
+        return trainer in self._sessions
 
     def describe(self, trainer: bytes) -> str:
         """A trainer for messages: the first digits of its id, and its process or address."""

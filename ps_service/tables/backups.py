@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 from weakref import ref
 
 import torch
-
-if TYPE_CHECKING:
-    from ps_service.tables.stand_in import RowsOfTable
 
 
 class _Before(NamedTuple):
@@ -24,6 +21,15 @@ class _Before(NamedTuple):
     values: torch.Tensor
 
 
+class _Table(Protocol):
+    """What backups need of a table."""
+
+    backups: tuple[ref[RowBackups], ...]
+
+    def read(self, keys: torch.Tensor) -> torch.Tensor:
+        """The values that rows have now, [n, dim]."""
+
+
 class RowBackups:
     """Copies of the rows that the last steps of a table have changed, as they were before.
 
@@ -36,7 +42,7 @@ class RowBackups:
         table: The table. It forgets this object when nobody else has it.
     """
 
-    def __init__(self, table: RowsOfTable) -> None:
+    def __init__(self, table: _Table) -> None:
         self._table = table
         # By version, what its step has changed; beside it, what was changed since the last version.
         self._steps: OrderedDict[int, list[_Before]] = OrderedDict()

@@ -221,13 +221,10 @@ class HostedTable(RowsOfTable):
 
     @remote
     def begin_restore(self, number: int) -> int:
-        """Removes all rows for a restore, and ends one that goes on.
+        """Removes all rows for a restore, and ends one that goes on. Returns its number.
 
         Args:
             number: The number that another owner has given the restore; 0 to give it one.
-
-        Returns:
-            Its number.
 
         Raises:
             InvalidArgumentError: A later restore has begun; no row was removed.
@@ -360,11 +357,12 @@ class HostedTable(RowsOfTable):
             self.shard.update_grouped(grouped)
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows, in blocks, which owner has which, and what admission remembers of ids without a row."""
+        """All rows, in blocks, which owner has which, what admission remembers, and the number of the last restore."""
         return {
             "routing": self.routing.to_plain(),
             "blocks": self.shard.contents.views(),
             "admission": self.shard.contents.admission_state(),
+            "restore": self.restores.latest,
         }
 
     def state_copy(self) -> dict[str, Any]:
@@ -377,6 +375,7 @@ class HostedTable(RowsOfTable):
         if (admission := state.get("admission")) is not None:
             self.shard.contents.load_admission(admission)
         self.routing = Routing.from_plain(state["routing"])
+        self.restores.latest = state.get("restore", 0)
 
     def __str__(self) -> str:
         return f"table {self.settings['name']!r}"

@@ -17,6 +17,7 @@ from ps_wire.errors import TooLargeError
 if TYPE_CHECKING:
     from ps_service.tables.budget import TableBudget
     from ps_service.tables.id_map import IdMap
+    from ps_service.tables.kernels import Kernels
     from ps_service.tables.rows import Rows
     from ps_wire.tables.life import Admission, Eviction
 
@@ -50,6 +51,7 @@ class Population:
     Args:
         id_map: The map from ids to rows.
         rows: The rows.
+        kernels: Computes with ids and rows.
         most: The most ids that may have a row.
         admission: Which new ids get a row; None for all.
         eviction: When rows are removed; None for never.
@@ -68,6 +70,7 @@ class Population:
         self,
         id_map: IdMap,
         rows: Rows,
+        kernels: Kernels,
         most: int,
         admission: Admission | None,
         eviction: Eviction | None,
@@ -76,6 +79,7 @@ class Population:
     ) -> None:
         self._map: Final = id_map
         self._rows: Final = rows
+        self._kernels: Final = kernels
         self._most: Final = most
         self._eviction: Final = eviction
         self._clock: Final = clock
@@ -251,7 +255,7 @@ class Population:
         missing = numbers < 0
         if missing.any():
             wanted = ids[missing]
-            new, inverse = self._rows.kernels.unique(wanted)
+            new, inverse = self._kernels.unique(wanted)
             admitted = self.gate.admits(new)
             added = torch.full((len(new),), self.default)
             added[admitted] = self._add(new[admitted], ids)
@@ -277,7 +281,7 @@ class Population:
         if new.any():
             added = numbers[new]
             self._rows.grow(self._map.rows)
-            self._rows.kernels.begin(self._rows, added, ids[new], fresh=bool((added >= used).all()))
+            self._kernels.begin(self._rows, added, ids[new], fresh=bool((added >= used).all()))
             if self.seen is not None:
                 self.seen.begin(self._map.rows, added, self._clock())
             self.statistics.added += len(added)
@@ -289,7 +293,7 @@ class Population:
         """The error for ids that would need more rows than there may be."""
         if most < self._most and self._budget is not None:
             return self._budget.exceeded(self._title)
-        missing = len(self._rows.kernels.unique(ids[self._map.find(ids) < 0])[0])
+        missing = len(self._kernels.unique(ids[self._map.find(ids) < 0])[0])
         where = "" if self._budget is None else f" on owner {self._budget.owner!r}"
         if self._eviction is None or self._eviction.at_capacity is None:
             evicted = "have rows evicted (evict=tc.Eviction(at_capacity=…))"
@@ -309,7 +313,7 @@ class Population:
         if self._eviction is None or self._eviction.at_capacity is None:
             return False
         numbers = self._map.find(ids)
-        needed = len(self._map) + len(self._rows.kernels.unique(ids[numbers < 0])[0]) - most
+        needed = len(self._map) + len(self._kernels.unique(ids[numbers < 0])[0]) - most
         wanted = max(needed, int(self._eviction.share * most))
         going = self.evict(wanted + len(kept), dry_run=True)
         going = going[~torch.isin(going, kept)][:wanted]
@@ -328,7 +332,7 @@ class Population:
 
     def _note(self, numbers: torch.Tensor) -> None:
         assert self.seen is not None
-        different, _ = self._rows.kernels.unique(numbers)
+        different, _ = self._kernels.unique(numbers)
         self.seen.note(different if self.default is None else different[different != self.default], self._clock())
 
     def _write_default(self) -> None:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import torch
 
@@ -27,10 +27,20 @@ from ps_wire.tables.options import (
     RowWiseAdagrad,
 )
 
-if TYPE_CHECKING:
-    from ps_service.tables.shard import TableShard
-
 _log = logging.getLogger(__name__)
+
+
+class _Shard(Protocol):
+    """What is run of a shard."""
+
+    def look_up(self, ids: torch.Tensor, *, add: bool = True) -> torch.Tensor:
+        """The rows of ids."""
+
+    def apply(self, ids: torch.Tensor, gradients: torch.Tensor) -> int:
+        """Updates rows."""
+
+    def remove(self, ids: torch.Tensor) -> int:
+        """Removes rows."""
 
 
 class Preparation:
@@ -41,7 +51,7 @@ class Preparation:
         self._begun = False
         self._ended = False
 
-    def ensure(self, make: Callable[..., TableShard]) -> None:
+    def ensure(self, make: Callable[..., _Shard]) -> None:
         """Returns when everything is compiled. Does nothing without numba, or within itself.
 
         Args:
@@ -60,7 +70,7 @@ class Preparation:
                 self._fill(cache, make)
             self._ended = True
 
-    def run(self, make: Callable[..., TableShard]) -> None:
+    def run(self, make: Callable[..., _Shard]) -> None:
         """The same in a process that has the turn to fill the cache.
 
         Args:
@@ -72,7 +82,7 @@ class Preparation:
             CodeCache().mark()
             self._ended = True
 
-    def _fill(self, cache: CodeCache, make: Callable[..., TableShard]) -> None:
+    def _fill(self, cache: CodeCache, make: Callable[..., _Shard]) -> None:
         turn = None
         with suppress(OSError):  # then each process compiles for itself
             turn = cache.turn(wait=False)
@@ -92,7 +102,7 @@ class Preparation:
             if turn is not None:
                 os.close(turn)
 
-    def _run_all(self, make: Callable[..., TableShard]) -> None:
+    def _run_all(self, make: Callable[..., _Shard]) -> None:
         every: tuple[RowOptimizer, ...] = (
             SGD(),
             SGD(momentum=0.5),

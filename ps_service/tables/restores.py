@@ -20,7 +20,10 @@ class Restores:
 
     Args:
         title: The table, for messages.
-        clock: Microseconds since 1970: numbers grow also over restarts of the owner.
+        clock: Microseconds since 1970: numbers grow also if the owner has lost the last one.
+
+    Attributes:
+        latest: The number of the restore that has begun last; 0 if there was none. A checkpoint has it.
     """
 
     def __init__(self, title: str, clock: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
@@ -28,7 +31,7 @@ class Restores:
         self._clock: Final = clock
         # Held while rows are put, so that none of an earlier restore come after a later one has begun.
         self._lock: Final = ReportingLock()
-        self._latest = 0
+        self.latest = 0
 
     def begin(self, number: int, clear: Callable[[], None]) -> int:
         """Begins a restore, which removes all rows; its number.
@@ -42,7 +45,7 @@ class Restores:
         """
         with self._lock:
             if type(number) is int and not number:
-                number = max(self._latest + 1, self._clock())
+                number = max(self.latest + 1, self._clock())
             self._check(number)
             clear()
             return number
@@ -61,9 +64,9 @@ class Restores:
     def _check(self, number: int) -> None:
         if type(number) is not int or number <= 0:
             raise InvalidArgumentError(f"the number of a restore is a whole number above 0, not {number!r}")
-        if number < self._latest:
+        if number < self.latest:
             raise InvalidArgumentError(
                 f"another restore of {self._title} has begun meanwhile, and has removed the rows of this one: the "
                 "table will have the rows of that one alone"
             )
-        self._latest = number
+        self.latest = number

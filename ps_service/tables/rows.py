@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ps_service.tables.initial import initial_rows
-from ps_service.tables.kernels.grouped import Grouped
 from ps_service.tables.randomness import ROUNDING, random_bits, uniform
 from ps_service.tables.rounding import round_stochastically
 from ps_service.tables.storage import RowStorage, make_rows
 
 if TYPE_CHECKING:
-    from ps_service.tables.kernels import Kernels
     from ps_service.tables.optimizers import Rates, RowRule
     from ps_wire.tables.options import Initialisation
 
@@ -25,8 +23,6 @@ class Rows:
     """Values in any of three dtypes, and states in float32, by the number of a row.
 
     Attributes:
-        default: A row that no update changes; None if there is none.
-        kernels: What computes with them.
         rule: How rows are updated.
         init: How rows begin.
         seed: Seed of the first values and of the rounding.
@@ -36,18 +32,8 @@ class Rows:
     """
 
     def __init__(
-        self,
-        kernels: Kernels,
-        capacity: int,
-        dim: int,
-        dtype: torch.dtype,
-        rule: RowRule,
-        init: Initialisation,
-        seed: int,
-        default: int | None,
+        self, capacity: int, dim: int, dtype: torch.dtype, rule: RowRule, init: Initialisation, seed: int
     ) -> None:
-        self.default: Final = default
-        self.kernels: Final = kernels
         self.rule: Final = rule
         self.init: Final = init
         self.seed: Final = seed
@@ -85,14 +71,8 @@ class Rows:
         """The first values of the rows of ids, [n, dim]."""
         return initial_rows(self.init, self.seed, ids, self.values.width, self.values.dtype)
 
-    def update(self, numbers: torch.Tensor, ids: torch.Tensor, gradients: torch.Tensor, rates: Rates) -> None:
-        """Applies gradients, float32 [n, dim], to different rows, with their ids. Those of `default` are left out."""
-        if self.default is not None and not bool((own := numbers != self.default).all()):
-            numbers, ids, gradients = numbers[own], ids[own], gradients[own]
-        self.kernels.update(self, numbers.contiguous(), Grouped.of_different(ids, gradients), rates)
-
     def update_copies(self, numbers: torch.Tensor, ids: torch.Tensor, gradients: torch.Tensor, rates: Rates) -> None:
-        """The same with torch: on copies of the rows, which are written back."""
+        """Applies gradients, float32 [n, dim], to copies of different rows, with their ids, and writes them back."""
         states = {name: storage.read(numbers) for name, storage in self.states.items()}
         values = self.values.read(numbers).float()
         self.rule.update(values, gradients, states, rates)

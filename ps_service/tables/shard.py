@@ -112,10 +112,11 @@ class TableShard:
             each for each in (max_rows, rows, MOST_ROWS, rows_in_memory(dim, dtype, rule.widths)) if each is not None
         )
         self._kernels: Final = make_kernels(implementation)
-        default = None if admission is None else self.max_rows
-        self._rows: Final = Rows(self._kernels, self.max_rows + 1, dim, dtype, rule, self.init, seed, default)
+        self._rows: Final = Rows(self.max_rows + 1, dim, dtype, rule, self.init, seed)
         self._map: Final = make_id_map(self.max_rows, implementation, rows, owners)
-        self._population: Final = Population(self._map, self._rows, self.max_rows, admission, eviction, seed, clock)
+        self._population: Final = Population(
+            self._map, self._rows, self._kernels, self.max_rows, admission, eviction, seed, clock
+        )
         self._lock: Final = ReportingLock()
         self.contents: Final = Contents(self._lock, self._map, self._rows, self._population)
         self._updates = 0

@@ -14,12 +14,14 @@ from ps_service.policies.missing import missing, ran_out
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import Rounds
 from ps_service.training.compensation import ParameterHistory
-from ps_service.training.event_queue import DRAINING, EventQueue
+from ps_service.training.event_queue import EventQueue
 from ps_service.training.outcomes import Decided, Membership, Outcome
 from ps_service.training.reported_values import ReportedValues
-from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added
+from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added_to_each
 from ps_service.training.tally import Tally
-from ps_wire.errors import DeadlineExceededError, DrainingError, InvalidArgumentError, StaleHandleError
+from ps_service.training.waiting_offers import WaitingOffers, gone
+from ps_wire.attempts import REPEATED
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.policies import Apply, Async, Compensate, Policy
 
 if TYPE_CHECKING:
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
     from ps_service.passes.pass_context import PassContext
     from ps_service.policies.coordinator import Coordinator
     from ps_service.policies.decisions import Entry
-    from ps_service.training.following import Following
-    from ps_service.training.optimizers import HostedOptimizer
+    from ps_service.training.following import Following, Stepper
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Aggregator:
         reported: The values that trainers report with gradients.
     """
 
-    def __init__(self, optimizer: HostedOptimizer) -> None:
+    def __init__(self, optimizer: Stepper) -> None:
         self.is_plain = True
         self.reported = ReportedValues()
         self.queue = EventQueue(self._handle)
@@ -71,18 +72,16 @@ class Aggregator:
         self.describe: Callable[[bytes], str] = bytes.hex
         self.title = "the optimizer"
         self._optimizer = optimizer
-        self._parameters = [covered.parameter for covered in optimizer.covered]
+        self._parameters = optimizer.parameters
         self._lock = threading.Lock()
         self._rounds = Rounds(PLAIN)
         self._numbers = itertools.count(1)
-        self._offered: dict[OfferKey, tuple[Contribution, int, Future[Outcome]]] = {}
+        self._offered = WaitingOffers(self.reported)
         self._outcomes: dict[OfferKey, Outcome] = {}
-        self._expired: dict[OfferKey, str] = {}
         self._pool: list[torch.Tensor | None] | None = None
         self._pooled_values = Tally()
         self._history: ParameterHistory | None = None
         self._is_removed = False
-        self._is_draining = False
         self._is_over = False
 
     @property
@@ -122,6 +121,8 @@ class Aggregator:
     def leave(self, trainer: bytes) -> None:
         """A trainer does not use it any more, or is lost."""
         with self._lock:
+            for key in self._offered.outside_of(trainer):
+                self.queue.extend(self._withdraw(key))
             self.queue.extend(self._rounds.leave(trainer))
         self.queue.go_on()
 
@@ -157,8 +158,7 @@ class Aggregator:
             if self._is_removed:
                 return
             self._is_removed = True
-            self.queue.extend([] if self.is_plain else self._end_round())
-            self.queue.extend([_End()])
+            self.queue.extend([*([] if self.is_plain else self._end_round()), _End()])
         self.queue.go_on()
 
     def _end_round(self) -> list[Event]:
@@ -210,8 +210,7 @@ class Aggregator:
         with self._lock:
             log = coordinator.log
             log.note(applied)
-            after = min((applied[name] for name in log.applied if name in applied), default=log.base)
-            return Decided(coordinator.epochs.get(trainer, 0), log.base, log.after(after))
+            return Decided(coordinator.epochs.get(trainer, 0), log.base, log.unknown(applied))
 
     def restore_rounds(
         self, number: int, known: Mapping[str, int], entries: Iterable[Entry], joins: int, epochs: Mapping[bytes, int]
@@ -242,27 +241,41 @@ class Aggregator:
             InvalidArgumentError: An offer with that number waits.
             StaleHandleError: The optimizer was removed.
         """
-        future: Future[Outcome] = Future()
         with self._lock:
             if self._is_removed:
-                raise _gone()
+                raise gone()
             key = OfferKey(trainer, number or next(self._numbers), epoch)
             if key in self._offered:
                 raise InvalidArgumentError(f"an offer with the number {number} waits already")
-            version = self._rounds.version
-            read = version if read is None else min(read, version)
-            self._offered[key] = contribution, read, future
-            self.queue.extend(self._rounds.offer(Offer(key, read)))
-            if self._is_draining and key in self._rounds.waiting_offers():
-                self.queue.extend(self._rounds.withdraw(key))
+            read = self._rounds.version if read is None else min(read, self._rounds.version)
+            future = self._offered.add(key, contribution, read)
+            if contribution.attempt is None:
+                self._enter(Offer(key, read))
+            else:
+                self._enter_later(Offer(key, read))
         self.queue.go_on()
         return key, future
+
+    def _enter(self, offer: Offer) -> None:
+        self.queue.extend(self._rounds.offer(offer))
+        if self._offered.is_draining and offer.key in self._rounds.waiting_offers():
+            self.queue.extend(self._rounds.withdraw(offer.key))
+
+    def _enter_later(self, offer: Offer) -> None:
+        self._offered.stay_outside(offer)
+        self.queue.extend([offer.key])
 
     def withdraw(self, key: OfferKey) -> None:
         """Stops waiting for an offer. It is taken back, if it is in no round yet."""
         with self._lock:
-            self.queue.extend(self._rounds.withdraw(key))
+            self.queue.extend(self._withdraw(key))
         self.queue.go_on()
+
+    def _withdraw(self, key: OfferKey) -> list[Event]:
+        events = self._rounds.withdraw(key)
+        if (offer := self._offered.enter(key)) is not None:
+            events.append(Dropped(key, self._rounds.staleness(offer), Reason.WITHDRAWN))
+        return events
 
     def drain(self) -> None:
         """Ends all waits, because this owner is about to stop, and those of later offers at once.
@@ -272,7 +285,7 @@ class Aggregator:
         if self.following is not None:
             self.following.drain()
         with self._lock:
-            self._is_draining = True
+            self._offered.is_draining = True
             for key in self._rounds.waiting_offers():
                 self.queue.extend(self._rounds.withdraw(key))
         self.queue.go_on()
@@ -283,27 +296,47 @@ class Aggregator:
             if key not in self._offered:
                 return
             policy = f"{self.title} with the policy {self.policy}"
-            self._expired[key] = ran_out(policy, seconds, self._rounds, self.describe)
-            self.queue.extend(self._rounds.withdraw(key))
+            self._offered.expire(key, ran_out(policy, seconds, self._rounds, self.describe))
+            self.queue.extend(self._withdraw(key))
         self.queue.go_on()
 
-    def _handle(self, event: Event | _End) -> None:
+    def _handle(self, event: Event | OfferKey | _End) -> None:
         if self._is_over:
             return
         if isinstance(event, _End):
             self._is_over = True
-            for key in list(self._offered):
-                self._fail(key, _gone())
+            self._offered.fail_all(gone())
             self._forget()
+        elif isinstance(event, OfferKey):
+            self._enter_once(event)
         elif isinstance(event, Close):
             self._close(event)
         elif isinstance(event, Pooled):
             self._add_to_pool(event)
         elif isinstance(event, Answer):
-            self._answer(event.key, self._outcomes.pop(event.key, None))
+            self._offered.answer(event.key, self._outcomes.pop(event.key, None))
         else:
             assert isinstance(event, Dropped)
-            self._answer(event.key, Outcome(self._optimizer.version, event.staleness, 0, event.reason.value))
+            self._offered.answer(event.key, Outcome(self._optimizer.version, event.staleness, 0, event.reason.value))
+
+    def _enter_once(self, key: OfferKey) -> None:
+        """Offers to the rounds, unless another attempt has counted, or is about to."""
+        with self._lock:
+            offer = self._offered.enter(key)
+            attempt = None if offer is None else self._offered[key].contribution.attempt
+            if offer is None or attempt is None:
+                return  # it was taken back
+            is_due = not attempt.was_applied(self._optimizer.number)
+            if is_due:
+                taken_back = [self._rounds.withdraw(other) for other in self._offered.beside(attempt)]
+                self.queue.extend(itertools.chain.from_iterable(taken_back))
+                if all(taken_back):
+                    self._enter(offer)
+                else:  # one is decided, and not handled
+                    self._enter_later(offer)
+        if not is_due:
+            attempt.passed(self._optimizer.number, applied=False)
+            self._offered.answer(key, Outcome(self._optimizer.version, 0, 1, REPEATED))
 
     def _forget(self) -> None:
         """Drops what would keep tensors until the garbage collector finds the cycle."""
@@ -316,16 +349,14 @@ class Aggregator:
         """Steps with the gradients of a round. If the step raises, its trainers get the error, and may go on."""
         counted = sorted(close.counted, key=lambda each: each.key)
         pooled, self._pooled_values = self._pooled_values, Tally()
-        if self._pool is not None:
-            pool, self._pool = self._pool, None
-            terms = [Term(Contribution(pool, None), 1.0)]
-        else:
-            terms = [self._term(each.key, each.weight, each.staleness) for each in counted]
+        pool, self._pool = self._pool, None
+        terms = [] if pool is None else [Term(Contribution(pool, None), 1.0)]
+        terms = terms or [self._term(each.key, each.weight, each.staleness) for each in counted]
         try:
             self._optimizer.apply_round(RoundGradients(terms, close.divisor), close.version)
         except BaseException as error:
             self.reported.drop_pool(pooled)
-            waiting = [self._fail(each.key, error) for each in counted]
+            waiting = [self._offered.fail(each.key, error) for each in counted]
             if not all(waiting):
                 # Their trainers went on long ago.
                 _log.warning("a round of %d gradients was not applied: %s", len(counted), error)
@@ -349,51 +380,20 @@ class Aggregator:
         contribution, read, _ = self._offered[counted.key]
         try:
             gradients = self._compensated(contribution, read, counted.staleness).gradients
-            before: Sequence[torch.Tensor | None] = self._pool or [None] * len(gradients)
-            self._pool = [
-                total if gradient is None else added(total, gradient.clone(), counted.weight)
-                for total, gradient in zip(before, gradients, strict=True)
-            ]
+            own = [None if each is None else each.clone() for each in gradients]
+            self._pool = added_to_each(self._pool, own, counted.weight)
         except Exception as error:  # there may be no memory for the sum
-            self._fail(counted.key, error)
+            self._offered.fail(counted.key, error)
             return
         # Its trainer goes on, and the pass may be over before the round is.
         if contribution.attempt is not None:
             contribution.attempt.passed(self._optimizer.number, applied=True)
         self.reported.pool(self._pooled_values, contribution.report)
         if not event.completes:
-            self._answer(counted.key, Outcome(event.version, counted.staleness, 0))
+            self._offered.answer(counted.key, Outcome(event.version, counted.staleness, 0))
 
     def _compensated(self, contribution: Contribution, read: int, staleness: int) -> Contribution:
         stale = getattr(self.policy, "stale", None)
         if self._history is None or not staleness or not isinstance(stale, Compensate):
             return contribution
         return contribution._replace(gradients=self._history.compensated(contribution.gradients, read, stale.lambda_))
-
-    def _answer(self, key: OfferKey, outcome: Outcome | None) -> None:
-        offered, why = self._offered.pop(key, None), self._expired.pop(key, "")
-        if offered is None or outcome is None:
-            return
-        contribution, _, future = offered
-        self.reported.drop(contribution.report)
-        if outcome.reason == Reason.WITHDRAWN.value and self._is_draining:
-            future.set_exception(DrainingError(DRAINING))
-        elif why:
-            fate = f"its gradients do not count ({outcome.reason})" if outcome.reason else "its gradients are applied"
-            future.set_exception(DeadlineExceededError(f"{why}; {fate}"))
-        else:
-            future.set_result(outcome)
-
-    def _fail(self, key: OfferKey, error: BaseException) -> bool:
-        """Ends the wait for an offer with an error; false if nothing waits for it."""
-        offered = self._offered.pop(key, None)
-        self._expired.pop(key, None)
-        if offered is not None:
-            contribution, _, future = offered
-            self.reported.drop(contribution.report)
-            future.set_exception(error)
-        return offered is not None
-
-
-def _gone() -> StaleHandleError:
-    return StaleHandleError("the optimizer was deleted or replaced, or its module was; make one with ps.optimizer(…)")

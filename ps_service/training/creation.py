@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
+from ps_service.hosting.host import Host
 from ps_service.hosting.objects import HostedObject
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads, optimizer_of
@@ -17,12 +18,38 @@ from ps_wire.errors import InvalidArgumentError, PsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ps_service.engine import Engine
+    from ps_service.execution.thread_pool import ThreadPool
+    from ps_service.passes.staleness import StepCounters
     from ps_wire.refs import Ref
 
 
+class _Counters(Protocol):
+    steps: StepCounters
+
+
+class _Sessions(Protocol):
+    def describe(self, trainer: bytes) -> str:
+        """A trainer for messages."""
+
+
+class OptimizerHost(Host, Protocol):
+    """The owner of optimizers; see `Engine`."""
+
+    @property
+    def compute(self) -> ThreadPool:
+        """The threads that run hosted code."""
+
+    @property
+    def counters(self) -> _Counters:
+        """Counts the steps of optimizers."""
+
+    @property
+    def sessions(self) -> _Sessions:
+        """The sessions of trainers."""
+
+
 def create_optimizer(
-    engine: Engine,
+    engine: OptimizerHost,
     class_name: str,
     groups: Sequence[tuple[Sequence[Ref], Mapping[str, Any]]],
     options: Mapping[str, Any],
@@ -86,7 +113,7 @@ def create_optimizer(
 
 
 def create_scheduler(
-    engine: Engine,
+    engine: Host,
     class_name: str,
     optimizer: Ref,
     args: Sequence[Any],
@@ -125,7 +152,7 @@ def create_scheduler(
     return engine.registry.get_or_make(name, fingerprint, make, replace=replace)
 
 
-def _covered(engine: Engine, ref: Ref, hosts: dict[str, HostedObject]) -> Covered:
+def _covered(engine: Host, ref: Ref, hosts: dict[str, HostedObject]) -> Covered:
     host = engine.registry.find(ref)
     hosts[ref.object_id] = host
     return Covered(ref, host.parameter(ref.parameter), host.parameter_state(ref.parameter))

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ps_service.execution.deferred import Deferred
 from ps_service.memory.available import half_of_memory
@@ -17,14 +17,28 @@ from ps_service.policies.follower import Follower, Gap, Recent
 from ps_service.policies.offers import Close, OfferKey, Pooled
 from ps_service.training.compensation import ParameterHistory
 from ps_service.training.event_queue import DRAINING, EventQueue
-from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added
+from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added_to_each
 from ps_wire.errors import DrainingError
 from ps_wire.policies import Compensate, Policy
 
 if TYPE_CHECKING:
     import torch
 
-    from ps_service.training.optimizers import HostedOptimizer
+    from ps_service.passes.pass_context import PassContext
+
+
+class Stepper(Protocol):
+    """What rounds need of their optimizer; see `HostedOptimizer`."""
+
+    number: int
+    version: int
+    parameters: list[torch.Tensor]
+
+    def step(self, context: PassContext) -> int:
+        """Applies the gradients of a context; returns the version after it."""
+
+    def apply_round(self, gradients: RoundGradients, version: int) -> None:
+        """Applies the gradients of a round; `version` is that of the optimizer from now on, whatever happens."""
 
 
 class Copy(NamedTuple):
@@ -68,12 +82,12 @@ class Following:
         most_bytes: The most bytes of gradients that are held.
     """
 
-    def __init__(self, optimizer: HostedOptimizer, policy: Policy) -> None:
+    def __init__(self, optimizer: Stepper, policy: Policy) -> None:
         self.policy = policy
         self.queue = EventQueue(self._carry_out)
         self.most_bytes = half_of_memory()
         self._optimizer = optimizer
-        self._parameters = [covered.parameter for covered in optimizer.covered]
+        self._parameters = optimizer.parameters
         self._lock = threading.Lock()
         self._follower = Follower()
         self._copies: dict[OfferKey, Copy] = {}
@@ -235,12 +249,7 @@ class Following:
         copy = self._taken(event.counted.key)
         if copy is None:
             return
-        gradients = self._compensated(copy).gradients
-        before: Sequence[torch.Tensor | None] = self._pool or [None] * len(gradients)
-        self._pool = [
-            total if gradient is None else added(total, gradient, event.counted.weight)
-            for total, gradient in zip(before, gradients, strict=True)
-        ]
+        self._pool = added_to_each(self._pool, self._compensated(copy).gradients, event.counted.weight)
 
     def _taken(self, key: OfferKey) -> Copy | None:
         with self._lock:

@@ -11,12 +11,12 @@ from torch import nn
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ps_service.engine import Engine
+    from ps_service.hosting.host import Host
     from ps_service.hosting.objects import HostedObject
     from ps_wire.refs import Ref
 
 
-def set_requires_grad(engine: Engine, targets: Sequence[Ref], requires_grad: bool) -> None:
+def set_requires_grad(engine: Host, targets: Sequence[Ref], requires_grad: bool) -> None:
     """Freezes or unfreezes parameters: all of them, or none if one of them cannot be changed.
 
     Passes that have read them are not affected; calls that begin later see the new flags.

@@ -88,6 +88,7 @@ class HostedOptimizer:
         counter: Counts its steps for the metrics.
         pace: Counts them for the status.
         covered: Every covered parameter, in the order of the groups.
+        parameters: The parameters themselves.
         aggregator: The rounds of its policy.
     """
 
@@ -101,7 +102,7 @@ class HostedOptimizer:
         parameter_locks: ParameterLocks,
     ) -> None:
         self.covered = [covered for members, _ in groups for covered in members]
-        self._parameters = [covered.parameter for covered in self.covered]
+        self.parameters = [covered.parameter for covered in self.covered]
         self._group_of = [number for number, (members, _) in enumerate(groups) for _ in members]
         self.number = next(_NUMBERS)
         self.version = 0
@@ -187,9 +188,9 @@ class HostedOptimizer:
             The exceptions of `step`.
         """
         if context is None:
-            return Contribution([None] * len(self._parameters), None)
+            return Contribution([None] * len(self.parameters), None)
         self.check(context)
-        return Contribution(context.gradients_of(self._parameters), context, attempt=context.attempt)
+        return Contribution(context.gradients_of(self.parameters), context, attempt=context.attempt)
 
     def read_version(self, context: PassContext | FirstReadings | None) -> int | None:
         """The version whose parameters a pass or replica has first read; None if it has read none.
@@ -200,7 +201,7 @@ class HostedOptimizer:
         states = [covered.parameter_state for covered in self.covered]
         # A step counts for parameters before it counts here, and rounds may be decided that are not applied yet.
         with self._parameter_locks.alone(self.lock):
-            staleness = None if context is None else context.staleness(self._parameters, states)
+            staleness = None if context is None else context.staleness(self.parameters, states)
             if staleness is None:
                 return None
             read = self.version - staleness
@@ -260,7 +261,7 @@ class HostedOptimizer:
         """The gradients of a pass or a round for covered parameters. Raises `ContextEndedError`."""
         present = []
         for covered, group, gradient in zip(
-            self.covered, self._group_of, gradients.gradients_of(self._parameters), strict=True
+            self.covered, self._group_of, gradients.gradients_of(self.parameters), strict=True
         ):
             if gradient is not None:
                 present.append((covered, group, gradient))

@@ -57,13 +57,15 @@ class RoundGradients:
         last_staleness: The largest staleness that the step has found.
     """
 
-    attempt = None
-    """Which steps other attempts of a pass have applied: a round has several passes, and none that has counted."""
-
     def __init__(self, terms: Sequence[Term], divisor: int) -> None:
         self._terms = terms
         self._divisor = divisor
         self.last_staleness = 0
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """Which steps other attempts of a push have applied, for a push that is a round by itself."""
+        return self._terms[0].contribution.attempt if len(self._terms) == 1 else None
 
     @property
     def gradient_bytes(self) -> int:
@@ -119,6 +121,15 @@ def added(total: Optional, gradient: torch.Tensor, weight: float) -> torch.Tenso
     if total.is_sparse and not weighted.is_sparse:
         return weighted + _wide(total)  # torch adds sparse tensors to dense ones only
     return _wide(total) + weighted
+
+
+def added_to_each(totals: Sequence[Optional] | None, gradients: Sequence[Optional], weight: float) -> list[Optional]:
+    """The sums for all parameters with the gradients of one more trainer. A sum may be its gradient itself."""
+    before: Sequence[Optional] = totals or [None] * len(gradients)
+    return [
+        total if gradient is None else added(total, gradient, weight)
+        for total, gradient in zip(before, gradients, strict=True)
+    ]
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

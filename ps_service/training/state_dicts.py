@@ -16,12 +16,12 @@ _OF_OPTIMIZERS: Final = frozenset(("state", "param_groups"))
 """What torch calls the parts of the state of every optimizer."""
 
 if TYPE_CHECKING:
-    from ps_service.engine import Engine
+    from ps_service.hosting.host import Host
     from ps_service.hosting.objects import HostedObject
     from ps_wire.refs import Ref
 
 
-def state_dict(engine: Engine, ref: Ref) -> Any:
+def state_dict(engine: Host, ref: Ref) -> Any:
     """The state of a module, optimizer or scheduler, as a copy with torch's own keys.
 
     Raises:
@@ -30,7 +30,7 @@ def state_dict(engine: Engine, ref: Ref) -> Any:
     return state_of(engine, engine.registry.find(ref))
 
 
-def state_of(engine: Engine, target: HostedObject) -> Any:
+def state_of(engine: Host, target: HostedObject) -> Any:
     """Like `state_dict`, for an object that need not have a handle.
 
     Raises:
@@ -50,7 +50,7 @@ def state_of(engine: Engine, target: HostedObject) -> Any:
     raise InvalidArgumentError(f"{target} has no state_dict")
 
 
-def load_state_dict(engine: Engine, ref: Ref, state: Any, strict: bool) -> tuple[list[str], list[str]]:
+def load_state_dict(engine: Host, ref: Ref, state: Any, strict: bool) -> tuple[list[str], list[str]]:
     """Loads a state, entirely or not at all.
 
     Returns:
@@ -71,7 +71,7 @@ def load_state_dict(engine: Engine, ref: Ref, state: Any, strict: bool) -> tuple
 
 
 def _load_module(
-    engine: Engine, target: HostedObject, module: nn.Module, state: dict[str, Any], strict: bool
+    engine: Host, target: HostedObject, module: nn.Module, state: dict[str, Any], strict: bool
 ) -> tuple[list[str], list[str]]:
     known = module.state_dict()
     for name, value in state.items():

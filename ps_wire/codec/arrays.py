@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ps_wire.codec.records import by_value
+from ps_wire.codec.names import name_of
+from ps_wire.codec.records import Codec, add
 from ps_wire.errors import InvalidArgumentError
 
 Array = npt.NDArray[np.generic]
@@ -43,4 +44,5 @@ def to_array(tensor: Any) -> Array:
 
 def register() -> None:
     """Lets arrays be arguments and results."""
-    by_value(encode=to_tensor, decode=to_array)(np.ndarray)
+    # A tensor of a GPU is copied.
+    add(np.ndarray, Codec(name_of(np.ndarray), to_tensor, to_array, is_record=False, copies=True))

@@ -29,12 +29,14 @@ class Codec(NamedTuple):
         decode: Makes an instance from them.
         is_record: Whether it is a dataclass, NamedTuple or exception, made by calling the class with its fields, or an
             enumeration.
+        copies: Whether `decode` copies tensors, so that each has to be sent.
     """
 
     name: str
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
     is_record: bool
+    copies: bool = False
 
 
 _BY_CLASS: Final[dict[type, Codec]] = {}
@@ -92,13 +94,20 @@ def by_value(
 
     def register(cls: C) -> C:
         functions = _functions(cls, encode, decode) if make is None else _of_module(cls, make, encode or decode)
-        codec = Codec(name or name_of(cls), *functions, is_record=encode is None and make is None)
-        _BY_CLASS[cls] = _BY_NAME[codec.name] = codec
+        codec = Codec(
+            name or name_of(cls), *functions, is_record=encode is None and make is None, copies=make is not None
+        )
+        add(cls, codec)
         if issubclass(cls, Exception):
             keep_type(cls, codec.name)
         return cls
 
     return register if cls is None else register(cls)
+
+
+def add(cls: type, codec: Codec) -> None:
+    """Registers the codec of a class."""
+    _BY_CLASS[cls] = _BY_NAME[codec.name] = codec
 
 
 def codec_of(cls: type) -> Codec | None:

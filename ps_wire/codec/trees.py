@@ -17,18 +17,18 @@ def leaves_in(value: Any) -> Iterator[Any]:
     """The leaves of a tree, in the order in which the codec encodes them."""
     if isinstance(value, torch.Tensor):
         yield value
+    elif type(value) not in _PLAIN and (codec := codec_of(type(value))) is not None:
+        # Before the kinds of containers: what is sent of a list or NamedTuple may be in another order than its items.
+        yield from leaves_in(codec.encode(value))
     elif isinstance(value, (list, tuple)) and not isinstance(value, Ref):
-        # A registered NamedTuple is encoded as a tuple, too.
         for item in value:
             yield from leaves_in(item)
-    elif isinstance(value, dict) and (type(value) is dict or codec_of(type(value)) is None):
+    elif isinstance(value, dict):
         for key, item in value.items():
             yield from leaves_in(key)
             yield from leaves_in(item)
     elif isinstance(value, slice):
         yield from leaves_in((value.start, value.stop, value.step))
-    elif (codec := codec_of(type(value))) is not None:
-        yield from leaves_in(codec.encode(value))
     else:
         yield value
 
@@ -56,31 +56,52 @@ def _inside(part: Any) -> list[Any] | None:
     """What a container or record holds; None for a leaf."""
     if isinstance(part, (torch.Tensor, Ref)):
         return None
+    codec = None if type(part) in _PLAIN else codec_of(type(part))
+    if codec is not None:
+        return [codec.encode(part)]
     if isinstance(part, (list, tuple)):
         return list(part)
     if isinstance(part, dict):
         return [*part.keys(), *part.values()]
-    if isinstance(part, slice):
-        return [part.start, part.stop, part.step]
-    codec = codec_of(type(part))
-    return None if codec is None else [codec.encode(part)]
+    return [part.start, part.stop, part.step] if isinstance(part, slice) else None
+
+
+def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The same change, which gives the same tensor when it is asked again for one."""
+    # The keys are alive, so that no `id()` is used again.
+    known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        found = known.get(id(tensor))
+        if found is None:
+            found = known[id(tensor)] = tensor, change(tensor)
+        return found[1]
+
+    return changed
 
 
 def mapped(
     value: Any, change: Callable[[torch.Tensor], torch.Tensor], other: Callable[[Any], Any] | None = None
 ) -> Any:
-    """A copy of a tree with each tensor replaced by `change(tensor)`, and each other leaf by `other(leaf)`."""
+    """A copy of a tree with each tensor replaced by `change(tensor)`, and each other leaf by `other(leaf)`.
+
+    A tensor that occurs several times is changed once.
+    """
+    return change(value) if isinstance(value, torch.Tensor) else _mapped(value, once(change), other)
+
+
+def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor], other: Callable[[Any], Any] | None) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     codec = None if type(value) in _PLAIN else codec_of(type(value))
     if codec is not None:
-        return codec.decode(mapped(codec.encode(value), change, other))
+        return codec.decode(_mapped(codec.encode(value), change, other))
     if isinstance(value, list):
-        return [mapped(item, change, other) for item in value]
+        return [_mapped(item, change, other) for item in value]
     if isinstance(value, dict):
-        return {mapped(key, change, other): mapped(item, change, other) for key, item in value.items()}
+        return {_mapped(key, change, other): _mapped(item, change, other) for key, item in value.items()}
     if isinstance(value, tuple) and not isinstance(value, Ref):
-        return tuple([mapped(item, change, other) for item in value])
+        return tuple([_mapped(item, change, other) for item in value])
     if isinstance(value, slice):
-        return slice(*[mapped(part, change, other) for part in (value.start, value.stop, value.step)])
+        return slice(*[_mapped(part, change, other) for part in (value.start, value.stop, value.step)])
     return value if other is None else other(value)

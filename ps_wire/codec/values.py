@@ -44,17 +44,24 @@ class Encoder:
         payload: Receives the bytes of tensors; None puts them into the messages.
         on_other: Called with a value of another type. Returns what to send in its place: a handle, a value, or the
             position of a result of an earlier call; None if it cannot be sent.
+        once: Whether a tensor that occurs several times is sent once. One `Decoder`, to which this is said as well, has
+            to read all messages then, in their order.
 
     Attributes:
         tensors: The tensors that were encoded so far, in the order in which the receiver decodes them.
     """
 
     def __init__(
-        self, payload: PayloadWriter | None, on_other: Callable[[Any], Handle | Instead | int | None] | None = None
+        self,
+        payload: PayloadWriter | None,
+        on_other: Callable[[Any], Handle | Instead | int | None] | None = None,
+        once: bool = False,
     ) -> None:
         self._payload = payload
         self._on_other = on_other
         self.tensors: list[torch.Tensor] = []
+        # By `id()`, their positions in that list, which keeps them alive.
+        self._positions: dict[int, int] | None = {} if once else None
 
     def encode(self, value: Any) -> Value:
         """The message for a value.
@@ -72,6 +79,12 @@ class Encoder:
         if value is None:
             message.none.SetInParent()
         elif isinstance(value, torch.Tensor):
+            if self._positions is not None:
+                new = len(self.tensors)
+                position = self._positions.setdefault(id(value), new)
+                if position != new:
+                    message.same_tensor = position
+                    return
             self.tensors.append(value)
             if value.layout is torch.strided:
                 tensors.pack(value, message.tensor, self._payload)
@@ -186,6 +199,7 @@ class Decoder:
         on_tensor: Called with every tensor and its `requires_grad` at the sender; returns the tensor to use.
         on_name: Called with the name of a function or class; returns it. Without it, names are refused.
         on_result: Called with the position of a result; returns its value. Without it, results are refused.
+        once: Whether a tensor may stand for one that has come before, in this message or an earlier one.
     """
 
     def __init__(
@@ -195,12 +209,17 @@ class Decoder:
         on_tensor: Callable[[torch.Tensor, bool], torch.Tensor] | None = None,
         on_name: Callable[[str], Any] | None = None,
         on_result: Callable[[int], Any] | None = None,
+        once: bool = False,
     ) -> None:
         self._payload = payload
         self._on_handle = on_handle
         self._on_tensor = on_tensor
         self._on_name = on_name
         self._on_result = on_result
+        self._once = once
+        self._tensors: list[torch.Tensor] = []
+        # Whether the value is inside of one that copies its tensors.
+        self._copied = False
 
     def decode(self, message: Value, depth: int = 0) -> Any:
         """The value of a message that is inside `depth` containers.
@@ -217,10 +236,16 @@ class Decoder:
                 return None
             case "tensor":
                 tensor = tensors.unpack(message.tensor, self._payload)
-                return tensor if self._on_tensor is None else self._on_tensor(tensor, message.tensor.requires_grad)
+                if self._on_tensor is not None:
+                    tensor = self._on_tensor(tensor, message.tensor.requires_grad)
+                self._tensors.append(tensor)
+                return tensor
             case "sparse":
                 tensor = tensors.unpack_sparse(message.sparse, self._payload)
-                return tensor if self._on_tensor is None else self._on_tensor(tensor, message.sparse.requires_grad)
+                if self._on_tensor is not None:
+                    tensor = self._on_tensor(tensor, message.sparse.requires_grad)
+                self._tensors.append(tensor)
+                return tensor
             case "list":
                 return list(map(self.decode, message.list.items, repeat(depth + 1)))
             case "tuple":
@@ -231,6 +256,17 @@ class Decoder:
                 return getattr(message, kind)
             case _:
                 return self._rare(message, kind, depth)
+
+    def _same_tensor(self, position: int) -> torch.Tensor:
+        if not self._once:
+            raise InvalidArgumentError("a tensor that stands for another is sent here, where none may")
+        if self._copied:
+            # A small message that names a tensor a thousand times must not cost a thousand times the memory.
+            raise InvalidArgumentError("a tensor of a module or array stands for another; each has to be sent")
+        # Only complete tensors are in the list, and a tensor holds no values: there are no cycles.
+        if position >= len(self._tensors):
+            raise InvalidArgumentError(f"a tensor stands for tensor {position} of {len(self._tensors)} before it")
+        return self._tensors[position]
 
     def _rare(self, message: Value, kind: str | None, depth: int) -> Any:
         match kind:
@@ -256,6 +292,8 @@ class Decoder:
                 return self._on_result(message.result)
             case "record":
                 return self._record(message, depth)
+            case "same_tensor":
+                return self._same_tensor(message.same_tensor)
             case "slice":
                 parts = message.slice
                 return slice(*(self.decode(part, depth + 1) for part in (parts.start, parts.stop, parts.step)))
@@ -264,7 +302,9 @@ class Decoder:
 
     def _record(self, message: Value, depth: int) -> Any:
         codec = codec_named(message.record.class_name)
+        outside, self._copied = self._copied, self._copied or codec.copies
         state = self.decode(message.record.state, depth + 1)
+        self._copied = outside
         try:
             return codec.decode(state)
         except Exception as error:

@@ -11,16 +11,6 @@ import torch
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 
 
-def whole(name: str, value: Any, least: int, most: int) -> None:
-    """Checks that a parameter is an int in a range, and no bool.
-
-    Raises:
-        InvalidArgumentError: It is not.
-    """
-    if type(value) is not int or not least <= value <= most:
-        raise InvalidArgumentError(f"{name} is a whole number from {least} to {most}, not {value!r}")
-
-
 def fraction(value: Any) -> None:
     """Checks that a parameter is above 0 and at most 1.
 

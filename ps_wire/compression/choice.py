@@ -8,10 +8,10 @@ from typing import Final
 
 import torch
 
-from ps_wire.compression import checks
 from ps_wire.compression.codec import Codec
 from ps_wire.compression.registry import codec_named
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numbers import check_whole
 
 DEFAULT: Final = "default"
 """The key of the codec for parameters that no pattern matches."""
@@ -45,7 +45,7 @@ class Choice:
     def __init__(
         self, codecs: Codec | str | Mapping[str, Codec | str | None] | None = None, min_numel: int = MIN_NUMEL
     ) -> None:
-        checks.whole("min_numel", min_numel, 0, 1 << 62)
+        check_whole("min_numel", min_numel, 0, 1 << 62)
         self._min_numel = min_numel
         entries = dict(codecs) if isinstance(codecs, Mapping) else {DEFAULT: codecs}
         if not all(isinstance(pattern, str) for pattern in entries):

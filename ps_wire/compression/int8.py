@@ -12,6 +12,7 @@ import torch
 from ps_wire.compression import checks
 from ps_wire.compression.codec import Codec, State, vector, work_dtype
 from ps_wire.compression.pieces import blocks_in, pieces, scratch_for
+from ps_wire.numbers import check_whole
 
 _LARGEST = 127
 
@@ -40,7 +41,7 @@ class Int8(Codec):
     takes_sparse = True
 
     def __post_init__(self) -> None:
-        checks.whole("block", self.block, 1, 1 << 30)
+        check_whole("block", self.block, 1, 1 << 30)
 
     def _encode(self, values: torch.Tensor, state: State) -> Sequence[torch.Tensor]:
         flat = vector(values)

@@ -10,6 +10,7 @@ import torch
 
 from ps_wire.compression import checks
 from ps_wire.compression.codec import Codec, State, vector, work_dtype
+from ps_wire.numbers import check_whole
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class PowerSGD(Codec):
     name = "powersgd"
 
     def __post_init__(self) -> None:
-        checks.whole("rank", self.rank, 1, 1 << 20)
+        check_whole("rank", self.rank, 1, 1 << 20)
 
     def _encode(self, values: torch.Tensor, state: State) -> Sequence[torch.Tensor]:
         sizes = self._sizes(tuple(values.shape))

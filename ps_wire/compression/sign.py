@@ -12,6 +12,7 @@ import torch
 from ps_wire.compression import checks
 from ps_wire.compression.codec import Codec, State, vector, work_dtype
 from ps_wire.compression.pieces import blocks_in, pieces, scratch_for
+from ps_wire.numbers import check_whole
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Sign(Codec):
     name = "sign"
 
     def __post_init__(self) -> None:
-        checks.whole("block", self.block, 8, 1 << 30)
-        checks.whole("the rest of block divided by 8", self.block % 8, 0, 0)
+        check_whole("block", self.block, 8, 1 << 30)
+        check_whole("the rest of block divided by 8", self.block % 8, 0, 0)
 
     def _encode(self, values: torch.Tensor, state: State) -> Sequence[torch.Tensor]:
         flat = vector(values)

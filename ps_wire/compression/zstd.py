@@ -15,6 +15,7 @@ from ps_wire.codec import tensors
 from ps_wire.compression import checks
 from ps_wire.compression.codec import Codec, State, fitting_coordinates, index_dtype
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numbers import check_whole
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Zstd(Codec):
     dtypes = frozenset()
 
     def __post_init__(self) -> None:
-        checks.whole("level", self.level, 1, 22)
+        check_whole("level", self.level, 1, 22)
         _library()
 
     @property

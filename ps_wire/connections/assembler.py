@@ -9,10 +9,11 @@ import numpy as np
 from ps_wire.codec.payload import Buffer, joined
 from ps_wire.connections.buffers import RECEIVED
 from ps_wire.connections.reclaim import LARGE_BYTES, RECLAIMER
-from ps_wire.errors import InvalidArgumentError, OverloadedError, TooLargeError
+from ps_wire.errors import InvalidArgumentError, TooLargeError
 
 if TYPE_CHECKING:
     from ps_wire.connections.frames import Packet
+    from ps_wire.errors import PsError
     from ps_wire.v1.frames_pb2 import Frame
 
 
@@ -27,7 +28,7 @@ class Message(NamedTuple):
 
     frame: Frame
     payload: Buffer | None = None
-    error: TooLargeError | OverloadedError | None = None
+    error: PsError | None = None
 
 
 class _Partial:
@@ -110,7 +111,7 @@ class Assembler:
         partial = self._partial.get(frame.number)
         return None if partial is None or not frame.HasField("part") else partial.place(frame.part.offset, nbytes)
 
-    def refuse(self, packet: Packet, error: TooLargeError | OverloadedError) -> Message:
+    def refuse(self, packet: Packet, error: PsError) -> Message:
         """A refused message for the one that begins with a packet; its other parts are dropped."""
         number = packet.frame.number
         to_come = packet.frame.payload_bytes - packet.nbytes
@@ -119,6 +120,8 @@ class Assembler:
         return Message(packet.frame, error=error)
 
     def _continue(self, number: int, packet: Packet) -> Message | None:
+        if packet.frame.payload_bytes:
+            raise InvalidArgumentError(f"a part of message {number} announces a payload")
         if number in self._refused:
             self._skip(number, packet.nbytes)
             return None

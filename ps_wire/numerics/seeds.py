@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from operator import index
 from typing import Final
 
 _BITS: Final = 1 << 64
 _CALLS: Final = 0
 _BRANCHES: Final = 1
+
+
+def of_torch(seed: int) -> int:
+    """The seed of 64 bits that `torch.manual_seed` takes a number for: negative ones count from the end.
+
+    Raises:
+        TypeError: It is no integer.
+    """
+    return index(seed) % _BITS
 
 
 def derived(seed: int, *path: int) -> int:

@@ -128,7 +128,7 @@ class StreamSocket:
         if not self._closed:
             self.reading = True
             self._look_no_more()
-            self._loop.add_reader(self._sock.fileno(), self._read)
+            self._watch()
 
     def close(self) -> None:
         """Closes the socket; unwritten pieces are lost. Calling it again does nothing."""
@@ -211,6 +211,14 @@ class StreamSocket:
 
     # Reading
 
+    def _watch(self) -> None:
+        """Has the loop tell when there is something to read."""
+        try:
+            self._loop.add_reader(self._sock.fileno(), self._read)
+        except RuntimeError as error:
+            # After an error of the socket, uvloop has closed what it watches it with.
+            self._break(error)
+
     def _look_later(self) -> None:
         if self._looking is None:
             self._looking = self._loop.call_later(_LOOK_SECONDS, self._look)
@@ -227,7 +235,7 @@ class StreamSocket:
         # No events are requested: a hang-up is reported in any case.
         poll.register(self._sock.fileno(), 0)
         if poll.poll(0):
-            self._loop.add_reader(self._sock.fileno(), self._read)
+            self._watch()
         else:
             self._look_later()
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from html import escape
+from typing import Final
 
 # ruff: noqa: TC001  # not for annotations only: `Readable` looks them up
-from ps_wire.status import html
 from ps_wire.status.activity import CommunicatorStatus, EventStatus, MemoryStatus, OperationStatus
 from ps_wire.status.hosted import ObjectStatus, OptimizerStatus, TableStatus
+from ps_wire.status.html import table
 from ps_wire.status.reading import Readable
 from ps_wire.status.trainers import MemberStatus, PassStatus, TrainerStatus
+
+_MOST: Final = 20
+"""Most rows of a table that a notebook shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,4 +140,62 @@ class OwnerStatus(Readable):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return html.page(self)
+        head = (
+            f"<b>{escape(self.owner)}</b> is {escape(self.state)}, {self.connected_sessions:,} of "
+            f"{self.sessions:,} sessions connected, {self.steps_per_second:.3g} steps/s, "
+            f"{self.parameters:,} parameters"
+        )
+        return f"<div><p>{head}</p>{''.join(_tables(self))}</div>"
+
+
+def _tables(status: OwnerStatus) -> Iterable[str]:
+    yield table(
+        "Trainers",
+        ("trainer", "host", "steps", "steps/s", "seen", "in flight", "bytes held"),
+        [
+            (
+                each.name,
+                each.host_name,
+                f"{each.steps:,}",
+                f"{each.steps_per_second:.3g}",
+                f"{each.last_seen_seconds:.1f} s" if each.connected else f"away {each.away_seconds:.0f} s",
+                f"{each.requests_in_flight:,}",
+                f"{each.held_bytes:,}",
+            )
+            for each in status.trainers[:_MOST]
+        ],
+        status.sessions,
+    )
+    yield table(
+        "Optimizers",
+        ("optimizer", "class", "lr", "version", "steps/s", "staleness p50/p99", "policy"),
+        [
+            (
+                each.name or "(anonymous)",
+                each.class_name,
+                ", ".join(f"{rate:.3g}" for rate in each.lr),
+                f"{each.version:,}",
+                f"{each.steps_per_second:.3g}",
+                "" if each.staleness_p50 is None else f"{each.staleness_p50}/{each.staleness_p99}",
+                each.policy,
+            )
+            for each in status.optimizers[:_MOST]
+        ],
+        status.optimizers_hosted,
+    )
+    yield table(
+        "Objects",
+        ("object", "class", "parameters", "bytes", "handles"),
+        [
+            (
+                each.name or "(anonymous)",
+                each.class_name,
+                f"{each.parameters:,}",
+                f"{each.bytes:,}",
+                f"{each.references:,}",
+            )
+            for each in status.objects[:_MOST]
+        ],
+        status.objects_hosted - status.optimizers_hosted,
+    )
+    yield table("Events", ("number", "event"), [(str(each.number), each.text) for each in status.events[-_MOST:]], 0)

@@ -98,9 +98,11 @@ class MemberStatus(Readable):
         address: Host and port of its owner.
         id: Its rank or number.
         away: Whether its process has no connection to the directory now.
+        is_owner: Whether it is an owner that serves trainers, and no program that has joined by itself.
     """
 
     name: str
     address: str
     id: int
     away: bool
+    is_owner: bool

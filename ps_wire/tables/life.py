@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ps_wire.close_names import suggesting
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numbers import check_finite, check_seconds, check_whole
 
 By = Literal["least_recent", "least_frequent", "smallest_norm"]
 
@@ -37,9 +37,9 @@ class AfterSightings:
     default: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_whole("sightings", self.sightings, 2, _MOST_SIGHTINGS)
-        _check_whole("counters", self.counters, 1 << 10, 1 << 30)
-        _check_finite("default", self.default, -math.inf, math.inf)
+        check_whole("sightings", self.sightings, 2, _MOST_SIGHTINGS)
+        check_whole("counters", self.counters, 1 << 10, 1 << 30)
+        check_finite("default", self.default)
 
 
 @suggesting
@@ -57,10 +57,10 @@ class WithProbability:
     default: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_finite("probability", self.probability, 0, 1)
+        check_finite("probability", self.probability, 0, 1)
         if not self.probability:
             raise InvalidArgumentError("with a probability of 0 no id would ever get a row")
-        _check_finite("default", self.default, -math.inf, math.inf)
+        check_finite("default", self.default)
 
 
 Admission = AfterSightings | WithProbability
@@ -88,22 +88,10 @@ class Eviction:
 
     def __post_init__(self) -> None:
         if self.ttl is not None:
-            _check_finite("ttl", self.ttl, 0, math.inf)
+            check_seconds("ttl", self.ttl)
         if self.at_capacity not in (None, "least_recent", "least_frequent", "smallest_norm"):
             raise InvalidArgumentError(
                 f'at_capacity is "least_recent", "least_frequent" or "smallest_norm", not {self.at_capacity!r}'
             )
-        _check_finite("share", self.share, 0, 1)
-        _check_finite("spare", self.spare, 0, math.inf)
-
-
-def _check_whole(name: str, value: Any, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidArgumentError(f"{name} is a whole number from {least} to {most:,}, not {value!r}")
-
-
-def _check_finite(name: str, value: Any, least: float, most: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidArgumentError(f"{name} is a finite number, not {value!r}")
-    if not least <= value <= most:
-        raise InvalidArgumentError(f"{name} is from {least} to {most}, not {value!r}")
+        check_finite("share", self.share, 0, 1)
+        check_seconds("spare", self.spare)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from ps_wire.close_names import hint, suggesting
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numbers import check_finite, check_whole
 from ps_wire.tables.life import Admission, AfterSightings, Eviction, WithProbability
 
 
@@ -29,7 +29,7 @@ class Normal:
     std: float = 0.01
 
     def __post_init__(self) -> None:
-        _check_number("std", self.std)
+        check_finite("std", self.std, 0.0)
 
 
 @suggesting
@@ -47,8 +47,8 @@ class Uniform:
     high: float = 0.05
 
     def __post_init__(self) -> None:
-        _check_number("low", self.low, least=-math.inf)
-        _check_number("high", self.high, least=self.low)
+        check_finite("low", self.low)
+        check_finite("high", self.high, self.low)
 
 
 @suggesting
@@ -72,7 +72,7 @@ class Constant:
     value: float
 
     def __post_init__(self) -> None:
-        _check_number("value", self.value, least=-math.inf)
+        check_finite("value", self.value)
 
 
 Initialisation = Normal | Uniform | Zeros | Constant
@@ -96,7 +96,7 @@ class SGD:
 
     def __post_init__(self) -> None:
         _check_common(self)
-        _check_number("momentum", self.momentum, below=1.0)
+        check_finite("momentum", self.momentum, 0.0, below=1.0)
 
 
 @suggesting
@@ -217,8 +217,8 @@ class FTRL:
 
     def __post_init__(self) -> None:
         for name in ("beta", "l1", "l2"):
-            _check_number(name, getattr(self, name))
-        _check_number("lr", self.lr)
+            check_finite(name, getattr(self, name), 0.0)
+        check_finite("lr", self.lr, 0.0)
         if not self.lr:
             raise InvalidArgumentError("the learning rate of FTRL is divided by, so it is not 0")
 
@@ -247,13 +247,13 @@ class RowGroup:
     weight_decay: float | None = None
 
     def __post_init__(self) -> None:
-        _check_id("low", self.low)
-        _check_id("high", self.high)
+        check_whole("low", self.low, -(1 << 63), (1 << 63) - 1)
+        check_whole("high", self.high, -(1 << 63), (1 << 63) - 1)
         if self.high < self.low:
             raise InvalidArgumentError(f"a group of rows ends before it begins: low={self.low}, high={self.high}")
         for name in ("lr", "weight_decay"):
             if getattr(self, name) is not None:
-                _check_number(name, getattr(self, name))
+                check_finite(name, getattr(self, name), 0.0)
 
 
 def check_groups(optimizer: RowOptimizer, groups: Iterable[RowGroup]) -> None:
@@ -324,13 +324,13 @@ def from_plain(values: Any) -> Any:
 
 
 def _check_common(option: Any) -> None:
-    _check_number("lr", option.lr)
-    _check_number("weight_decay", option.weight_decay)
+    check_finite("lr", option.lr, 0.0)
+    check_finite("weight_decay", option.weight_decay, 0.0)
 
 
 def _check_accumulator(option: Any) -> None:
-    _check_number("eps", option.eps)
-    _check_number("initial_accumulator", option.initial_accumulator)
+    check_finite("eps", option.eps, 0.0)
+    check_finite("initial_accumulator", option.initial_accumulator, 0.0)
     if not option.eps and not option.initial_accumulator:
         raise InvalidArgumentError("with eps=0 and initial_accumulator=0, a gradient of 0 would make a row NaN")
 
@@ -340,20 +340,7 @@ def _check_betas(option: Any) -> None:
     if not isinstance(betas, tuple) or len(betas) != 2:
         raise InvalidArgumentError(f"betas is a tuple of two numbers, not {betas!r}")
     for beta in betas:
-        _check_number("each of betas", beta, below=1.0)
-    _check_number("eps", option.eps)
+        check_finite("each of betas", beta, 0.0, below=1.0)
+    check_finite("eps", option.eps, 0.0)
     if not option.eps:
         raise InvalidArgumentError("with eps=0, a gradient of 0 would make a row NaN")
-
-
-def _check_number(name: str, value: Any, least: float = 0.0, below: float = math.inf) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InvalidArgumentError(f"{name} is a finite number, not {value!r}")
-    if not least <= value < below:
-        end = "" if below == math.inf else f" and less than {below}"
-        raise InvalidArgumentError(f"{name} is at least {least}{end}, not {value!r}")
-
-
-def _check_id(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
-        raise InvalidArgumentError(f"{name} is an int64, not {value!r}")

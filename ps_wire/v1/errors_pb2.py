@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17ps_wire/v1/errors.proto\x12\nps_wire.v1\"e\n\x05\x45rror\x12#\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x15.ps_wire.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x13\n\x0bremote_type\x18\x03 \x01(\t\x12\x11\n\ttraceback\x18\x04 \x01(\t*\xe8\x03\n\tErrorCode\x12\x15\n\x11\x45RROR_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x45RROR_INVALID_ARGUMENT\x10\x01\x12\x16\n\x12\x45RROR_UNKNOWN_NAME\x10\x02\x12\x15\n\x11\x45RROR_NOT_ALLOWED\x10\x03\x12\x17\n\x13\x45RROR_NAME_CONFLICT\x10\x04\x12\x16\n\x12\x45RROR_STALE_HANDLE\x10\x05\x12\x18\n\x14\x45RROR_FOREIGN_HANDLE\x10\x06\x12\x17\n\x13\x45RROR_CONTEXT_ENDED\x10\x07\x12\x16\n\x12\x45RROR_CONTEXT_LOST\x10\x08\x12\x10\n\x0c\x45RROR_REMOTE\x10\t\x12\x1d\n\x19\x45RROR_NON_FINITE_GRADIENT\x10\n\x12\x13\n\x0f\x45RROR_TOO_LARGE\x10\x0b\x12\x1b\n\x17\x45RROR_DEADLINE_EXCEEDED\x10\x0c\x12\x13\n\x0f\x45RROR_CANCELLED\x10\r\x12\x14\n\x10\x45RROR_OVERLOADED\x10\x0e\x12\x15\n\x11\x45RROR_UNAVAILABLE\x10\x0f\x12\x16\n\x12\x45RROR_SESSION_LOST\x10\x10\x12\x12\n\x0e\x45RROR_INTERNAL\x10\x11\x12\x18\n\x14\x45RROR_UNKNOWN_METHOD\x10\x12\x12\x12\n\x0e\x45RROR_DRAINING\x10\x13\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17ps_wire/v1/errors.proto\x12\nps_wire.v1\"v\n\x05\x45rror\x12#\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x15.ps_wire.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x13\n\x0bremote_type\x18\x03 \x01(\t\x12\x11\n\ttraceback\x18\x04 \x01(\t\x12\x0f\n\x07\x64rained\x18\x05 \x01(\x08*\xe8\x03\n\tErrorCode\x12\x15\n\x11\x45RROR_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x45RROR_INVALID_ARGUMENT\x10\x01\x12\x16\n\x12\x45RROR_UNKNOWN_NAME\x10\x02\x12\x15\n\x11\x45RROR_NOT_ALLOWED\x10\x03\x12\x17\n\x13\x45RROR_NAME_CONFLICT\x10\x04\x12\x16\n\x12\x45RROR_STALE_HANDLE\x10\x05\x12\x18\n\x14\x45RROR_FOREIGN_HANDLE\x10\x06\x12\x17\n\x13\x45RROR_CONTEXT_ENDED\x10\x07\x12\x16\n\x12\x45RROR_CONTEXT_LOST\x10\x08\x12\x10\n\x0c\x45RROR_REMOTE\x10\t\x12\x1d\n\x19\x45RROR_NON_FINITE_GRADIENT\x10\n\x12\x13\n\x0f\x45RROR_TOO_LARGE\x10\x0b\x12\x1b\n\x17\x45RROR_DEADLINE_EXCEEDED\x10\x0c\x12\x13\n\x0f\x45RROR_CANCELLED\x10\r\x12\x14\n\x10\x45RROR_OVERLOADED\x10\x0e\x12\x15\n\x11\x45RROR_UNAVAILABLE\x10\x0f\x12\x16\n\x12\x45RROR_SESSION_LOST\x10\x10\x12\x12\n\x0e\x45RROR_INTERNAL\x10\x11\x12\x18\n\x14\x45RROR_UNKNOWN_METHOD\x10\x12\x12\x12\n\x0e\x45RROR_DRAINING\x10\x13\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ps_wire.v1.errors_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ERRORCODE']._serialized_start=143
-  _globals['_ERRORCODE']._serialized_end=631
+  _globals['_ERRORCODE']._serialized_start=160
+  _globals['_ERRORCODE']._serialized_end=648
   _globals['_ERROR']._serialized_start=39
-  _globals['_ERROR']._serialized_end=140
+  _globals['_ERROR']._serialized_end=157
 # @@protoc_insertion_point(module_scope)

@@ -49,13 +49,15 @@ ERROR_UNKNOWN_METHOD: ErrorCode
 ERROR_DRAINING: ErrorCode
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "remote_type", "traceback")
+    __slots__ = ("code", "message", "remote_type", "traceback", "drained")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REMOTE_TYPE_FIELD_NUMBER: _ClassVar[int]
     TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
     code: ErrorCode
     message: str
     remote_type: str
     traceback: str
-    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., remote_type: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
+    drained: bool
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., remote_type: _Optional[str] = ..., traceback: _Optional[str] = ..., drained: bool = ...) -> None: ...

@@ -282,6 +282,14 @@ class Waiting(_message.Message):
     numbers: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, numbers: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class Draining(_message.Message):
+    __slots__ = ("turned_away", "held_up")
+    TURNED_AWAY_FIELD_NUMBER: _ClassVar[int]
+    HELD_UP_FIELD_NUMBER: _ClassVar[int]
+    turned_away: _containers.RepeatedScalarFieldContainer[int]
+    held_up: _containers.RepeatedCompositeFieldContainer[_operations_pb2.ContextId]
+    def __init__(self, turned_away: _Optional[_Iterable[int]] = ..., held_up: _Optional[_Iterable[_Union[_operations_pb2.ContextId, _Mapping]]] = ...) -> None: ...
+
 class Goodbye(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -299,7 +307,7 @@ class Batch(_message.Message):
     def __init__(self, frames: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("number", "hello", "welcome", "request", "reply", "part", "cancel", "confirm", "goodbye", "refusal", "waiting", "batch", "payload_bytes", "payload")
+    __slots__ = ("number", "hello", "welcome", "request", "reply", "part", "cancel", "confirm", "goodbye", "refusal", "waiting", "batch", "draining", "payload_bytes", "payload")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -312,6 +320,7 @@ class Frame(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     number: int
@@ -326,6 +335,7 @@ class Frame(_message.Message):
     refusal: Refusal
     waiting: Waiting
     batch: Batch
+    draining: Draining
     payload_bytes: int
     payload: bytes
-    def __init__(self, number: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., confirm: _Optional[_Union[Confirm, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., payload_bytes: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., confirm: _Optional[_Union[Confirm, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ..., payload_bytes: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...

@@ -182,7 +182,7 @@ class Numerics(_message.Message):
     def __init__(self, autocast: _Optional[_Iterable[_Union[Autocast, _Mapping]]] = ..., uncached: bool = ..., seed: _Optional[int] = ...) -> None: ...
 
 class CallRequest(_message.Message):
-    __slots__ = ("target", "method", "args", "kwargs", "context", "call", "training", "keep", "function", "place", "numerics", "result_id", "results")
+    __slots__ = ("target", "method", "args", "kwargs", "context", "call", "training", "keep", "function", "place", "numerics", "result_id", "results", "own_mode")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +196,7 @@ class CallRequest(_message.Message):
     NUMERICS_FIELD_NUMBER: _ClassVar[int]
     RESULT_ID_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
+    OWN_MODE_FIELD_NUMBER: _ClassVar[int]
     target: _values_pb2.Handle
     method: str
     args: _values_pb2.Value
@@ -209,7 +210,8 @@ class CallRequest(_message.Message):
     numerics: Numerics
     result_id: str
     results: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., method: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., training: bool = ..., keep: bool = ..., function: _Optional[str] = ..., place: _Optional[_Iterable[int]] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ..., result_id: _Optional[str] = ..., results: _Optional[_Iterable[str]] = ...) -> None: ...
+    own_mode: bool
+    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., method: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., training: bool = ..., keep: bool = ..., function: _Optional[str] = ..., place: _Optional[_Iterable[int]] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ..., result_id: _Optional[str] = ..., results: _Optional[_Iterable[str]] = ..., own_mode: bool = ...) -> None: ...
 
 class CallReply(_message.Message):
     __slots__ = ("result",)
@@ -709,7 +711,7 @@ class PullReply(_message.Message):
     def __init__(self, positions: _Optional[_Iterable[int]] = ..., parameters: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., marks: _Optional[_Iterable[int]] = ..., steps: _Optional[_Iterable[int]] = ..., buffers: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., buffers_mark: _Optional[bytes] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("optimizer", "target", "positions", "gradients", "steps", "wait_seconds", "pull", "values")
+    __slots__ = ("optimizer", "target", "positions", "gradients", "steps", "wait_seconds", "pull", "values", "run", "runs_from")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -718,6 +720,8 @@ class PushRequest(_message.Message):
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FROM_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     target: _values_pb2.Handle
     positions: _containers.RepeatedScalarFieldContainer[int]
@@ -726,7 +730,9 @@ class PushRequest(_message.Message):
     wait_seconds: float
     pull: PullRequest
     values: _containers.RepeatedCompositeFieldContainer[ReportedValue]
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., positions: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., steps: _Optional[_Iterable[int]] = ..., wait_seconds: _Optional[float] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ...) -> None: ...
+    run: int
+    runs_from: int
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., positions: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., steps: _Optional[_Iterable[int]] = ..., wait_seconds: _Optional[float] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ..., run: _Optional[int] = ..., runs_from: _Optional[int] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("step", "pull")
@@ -787,30 +793,34 @@ class LoadStateReply(_message.Message):
     def __init__(self, missing_keys: _Optional[_Iterable[str]] = ..., unexpected_keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("name", "address", "id", "away")
+    __slots__ = ("name", "address", "id", "away", "is_owner")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     AWAY_FIELD_NUMBER: _ClassVar[int]
+    IS_OWNER_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     id: int
     away: bool
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ..., away: bool = ...) -> None: ...
+    is_owner: bool
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ..., away: bool = ..., is_owner: bool = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("name", "address", "id", "world_size", "wait_seconds")
+    __slots__ = ("name", "address", "id", "world_size", "wait_seconds", "is_owner")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    IS_OWNER_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     id: int
     world_size: int
     wait_seconds: float
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ..., world_size: _Optional[int] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+    is_owner: bool
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ..., world_size: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., is_owner: bool = ...) -> None: ...
 
 class RegisterReply(_message.Message):
     __slots__ = ("member", "members", "missing")
@@ -839,12 +849,14 @@ class LookupReply(_message.Message):
     def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
 
 class MembersRequest(_message.Message):
-    __slots__ = ("at_least", "wait_seconds")
+    __slots__ = ("at_least", "wait_seconds", "owners_at_least")
     AT_LEAST_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_AT_LEAST_FIELD_NUMBER: _ClassVar[int]
     at_least: int
     wait_seconds: float
-    def __init__(self, at_least: _Optional[int] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+    owners_at_least: int
+    def __init__(self, at_least: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., owners_at_least: _Optional[int] = ...) -> None: ...
 
 class MembersReply(_message.Message):
     __slots__ = ("members",)

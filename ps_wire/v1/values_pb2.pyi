@@ -201,7 +201,7 @@ class Record(_message.Message):
     def __init__(self, class_name: _Optional[str] = ..., state: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
 
 class Value(_message.Message):
-    __slots__ = ("none", "boolean", "integer", "big_integer", "floating", "text", "binary", "list", "tuple", "dict", "tensor", "sparse", "handle", "dtype", "device", "slice", "name", "record", "result")
+    __slots__ = ("none", "boolean", "integer", "big_integer", "floating", "text", "binary", "list", "tuple", "dict", "tensor", "sparse", "handle", "dtype", "device", "slice", "name", "record", "result", "same_tensor")
     NONE_FIELD_NUMBER: _ClassVar[int]
     BOOLEAN_FIELD_NUMBER: _ClassVar[int]
     INTEGER_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +221,7 @@ class Value(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    SAME_TENSOR_FIELD_NUMBER: _ClassVar[int]
     none: Nothing
     boolean: bool
     integer: int
@@ -240,4 +241,5 @@ class Value(_message.Message):
     name: str
     record: Record
     result: int
-    def __init__(self, none: _Optional[_Union[Nothing, _Mapping]] = ..., boolean: bool = ..., integer: _Optional[int] = ..., big_integer: _Optional[bytes] = ..., floating: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ..., list: _Optional[_Union[Sequence, _Mapping]] = ..., tuple: _Optional[_Union[Sequence, _Mapping]] = ..., dict: _Optional[_Union[Dict, _Mapping]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., sparse: _Optional[_Union[SparseTensor, _Mapping]] = ..., handle: _Optional[_Union[Handle, _Mapping]] = ..., dtype: _Optional[_Union[DType, str]] = ..., device: _Optional[str] = ..., slice: _Optional[_Union[Slice, _Mapping]] = ..., name: _Optional[str] = ..., record: _Optional[_Union[Record, _Mapping]] = ..., result: _Optional[int] = ...) -> None: ...
+    same_tensor: int
+    def __init__(self, none: _Optional[_Union[Nothing, _Mapping]] = ..., boolean: bool = ..., integer: _Optional[int] = ..., big_integer: _Optional[bytes] = ..., floating: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ..., list: _Optional[_Union[Sequence, _Mapping]] = ..., tuple: _Optional[_Union[Sequence, _Mapping]] = ..., dict: _Optional[_Union[Dict, _Mapping]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., sparse: _Optional[_Union[SparseTensor, _Mapping]] = ..., handle: _Optional[_Union[Handle, _Mapping]] = ..., dtype: _Optional[_Union[DType, str]] = ..., device: _Optional[str] = ..., slice: _Optional[_Union[Slice, _Mapping]] = ..., name: _Optional[str] = ..., record: _Optional[_Union[Record, _Mapping]] = ..., result: _Optional[int] = ..., same_tensor: _Optional[int] = ...) -> None: ...

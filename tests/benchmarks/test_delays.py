@@ -50,8 +50,9 @@ def test_a_machine_without_the_means_is_told_so(
     assert capsys.readouterr().out.startswith("skipped: ")
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_passes_over_a_link_are_measured_or_the_reason_is_said(tmp_path: Path) -> None:
-    short = ["--rounds", "1", "--seconds", "0.2", "--works", "scale,prefetch", "--out", str(tmp_path)]
+    short = ["--rounds", "1", "--seconds", "0.02", "--works", "scale,prefetch", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "benchmarks.delays", *short]
     before = set(psutil.Process().children(recursive=True))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -33,6 +33,7 @@ def run(
             env=environment,
             cwd=cwd,
             check=False,
+            close_fds=False,  # a reaper waits for the end of this command, too
         )
     except FileNotFoundError:
         raise EngineError(f"there is no command {command[0]!r}") from None

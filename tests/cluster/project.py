@@ -6,15 +6,14 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from tests.cluster import engine
 from tests.cluster.containers import Container, Owner, Trainer
 from tests.cluster.engine import EngineError, docker
+from tests.cluster.reaper import ROOT, Reaper, left
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 FILE: Final = ROOT / "deploy" / "compose.yaml"
 OUT: Final = ROOT / "out" / "cluster"
 OWNERS: Final = ("directory", "ps0", "ps1")
@@ -29,7 +28,7 @@ _FREE_PORTS: Final = {
 
 
 class Project:
-    """Builds an image, runs containers of it, and removes all of that when its block is left.
+    """Builds an image, runs containers of it, and removes all of that when its block is left or this process ends.
 
     When the block is left with an error, what the containers have written is kept in `out/cluster` first.
 
@@ -89,19 +88,14 @@ class Project:
 
     def left(self) -> list[str]:
         """What is still there of it."""
-        of_it = ("--quiet", "--filter", f"label=com.docker.compose.project={self.name}")
-        found = {
-            "container": docker("ps", "--all", *of_it),
-            "network": docker("network", "ls", *of_it),
-            "volume": docker("volume", "ls", *of_it),
-        }
-        return [f"{kind} {id}" for kind, ids in found.items() for id in ids.split()]
+        return [f"{kind} {id}" for kind in ("container", "network", "volume") for id in left(self.name, kind)]
 
     def say(self, what: str) -> None:
         """Prints the progress."""
         print(f"{time.monotonic() - self._began:6.1f} s  {what}", flush=True)
 
     def __enter__(self) -> Self:
+        self._reaper = Reaper(self.name, self.image)
         return self
 
     def __exit__(
@@ -109,11 +103,9 @@ class Project:
     ) -> None:
         if error is not None:
             self._keep(f"{kind.__name__ if kind else 'error'}: {error}")
-        try:
+        # The reaper removes the image, and what is left if this fails.
+        with self._reaper:
             self.down()
-        finally:
-            with suppress(EngineError):  # it may never have been made
-                docker("image", "rm", self.image)
 
     def _ids(self, service: str) -> list[str]:
         label = "label=com.docker.compose"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from tests.cluster import accounts, engine
 from tests.cluster.containers import Owner, Trainer
 from tests.cluster.project import Project
-from tests.cluster.waiting import wait_for
+from tests.cluster.waiting import WaitedInVain, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
@@ -120,8 +121,8 @@ class Story:
         """All trainers have finished, the network has learnt, each step was told once, and nothing is held any more."""
         trainers = self._project.trainers()
         assert all(trainer.state == "running" for trainer in trainers), "training was over too early: raise STEPS"
+        self._train_on_to_the_end(trainers)
         for trainer in trainers:
-            wait_for(f"{trainer} to end", lambda trainer=trainer: _ended(trainer), 300)
             assert (trainer.exit_code, "Traceback" in trainer.log) == (0, False), trainer.log[-2000:]
             assert trainer.accuracy is not None and trainer.accuracy >= 0.97, trainer.log[-2000:]
         self.say(f"accuracies: {', '.join(f'{trainer.accuracy:.4f}' for trainer in trainers)}")
@@ -133,6 +134,17 @@ class Story:
             accounts.check(name, steps, final, self._kills)
             self.say(f"{name} is at version {final}, and has told each to one trainer")
         self._nothing_is_held()
+
+    def _train_on_to_the_end(self, trainers: list[Trainer]) -> None:
+        """Waits until they have ended, for as long as that takes while one or the other takes steps."""
+        taken = -1
+        while (now := sum(len(trainer.steps) for trainer in trainers)) > taken:
+            taken = now
+            with suppress(WaitedInVain):
+                for trainer in trainers:
+                    wait_for(f"{trainer} to end", lambda trainer=trainer: _ended(trainer), 60)
+                return
+        raise WaitedInVain(f"no trainer has taken a step for 60 s, and not all have ended: {trainers}")
 
     def the_trainers_noticed_nothing(self) -> None:
         """No pass had to be run again, and no trainer had to attach again."""

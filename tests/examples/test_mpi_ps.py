@@ -32,6 +32,7 @@ def test_the_batches_of_the_trainers_are_those_of_one_process() -> None:
     assert 2.2 < loss_of(Net(), test_part).item() < 2.4
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_sync_is_exact_and_compression_with_feedback_learns_from_few_bytes(tmp_path: Path) -> None:
     runs: dict[str, Run] = {run.name: run async for run in train(SMALL, COMPARED)}
     whole, compressed, forgetful, averaged, diloco = (runs[name] for name in COMPARED)

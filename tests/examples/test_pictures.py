@@ -117,15 +117,9 @@ PICTURES = (
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that were written."""
+    """The figures that would be written."""
     figures: list[Figure] = []
-    save = Figure.savefig
-
-    def remember(self: Figure, *arguments: object, **options: object) -> None:
-        save(self, *arguments, **options)  # type: ignore[arg-type]
-        figures.append(self)
-
-    monkeypatch.setattr(Figure, "savefig", remember)
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
     return figures
 
 

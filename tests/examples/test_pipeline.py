@@ -22,6 +22,8 @@ from examples.pipeline.shards import Shard1, Shard2
 from tests.examples import gated_shards
 from tests.examples.gated_shards import Gate, GatedShard1, GatedShard2
 from tests.examples.output import assert_announced
+from tests.forking.process import Forking
+from tests.forking.programs import forked_programs
 from trainer_client import autograd, rpc
 from trainer_client.nn import RemoteModule
 from trainer_client.rpc.current import agent
@@ -33,9 +35,9 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def owners() -> Iterator[tuple[str, ...]]:
+def owners(forking: Forking) -> Iterator[tuple[str, ...]]:
     """A group of this process and two owners."""
-    with together(gated_shards) as names:
+    with forked_programs(forking), together(gated_shards) as names:
         yield names
 
 
@@ -143,7 +145,6 @@ def test_the_bound_is_that_of_the_machine() -> None:
     assert Machine([20.0, 22.0, 900.0], [20.0, 20.0, 20.0]).bound(8) == pytest.approx(8 / (1 + 7 / 1.1))
 
 
-@pytest.mark.usefixtures("forked_programs")
 def test_the_whole_example_writes_its_figures(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.pipeline", "--out", str(tmp_path), "--rounds", "2", "--width", "2"]
     command += ["--batch-size", "8", "--micro-batches", "4", "--in-flight", "1", "3"]

@@ -175,21 +175,21 @@ def test_two_trainers_learn_as_much_as_one_process(tmp_path: Path) -> None:
     path = tmp_path / "ratings.dat"
     users, items, times = planted.draw(users=150, items=300).ratings
     path.write_text("".join(f"{u},{i},4.0,{t}\n" for u, i, t in zip(users, items, times, strict=True)))
-    command = [sys.executable, "-m", "examples.recommender", "--ratings", str(path), "--steps", "61"]
+    command = [sys.executable, "-m", "examples.recommender", "--ratings", str(path), "--steps", "31"]
     command += ["--model", "gmf", "--lr", "0.01", "--table-lr", "0.02", "--tolerance", "0.1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, "--out", str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert_announced(done.stdout, until="step 6/61")
+    assert_announced(done.stdout, until="step 3/31")
     assert not [*tmp_path.glob("ratings.[jp]*")], "a short run leaves the files of a full one alone"
     report = json.loads((tmp_path / "short" / "ratings.json").read_text())
     (step, (hits, _)), (_, (expected, _)) = report["course"][-1], report["reference"][-1]
-    assert step == 61
+    assert step == 31
     assert hits == pytest.approx(expected, abs=0.1)
     assert hits > 0.2
-    assert f"HR@10 {hits:.4f}" in done.stdout and "step 61/61" in done.stdout
+    assert f"HR@10 {hits:.4f}" in done.stdout and "step 31/31" in done.stdout
     assert (tmp_path / "short" / "ratings.png").stat().st_size > 10_000
 
 

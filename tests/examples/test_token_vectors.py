@@ -162,19 +162,19 @@ def test_neighbours_are_by_direction() -> None:
 
 @pytest.mark.usefixtures("forked_programs")
 def test_the_program_shows_neighbours(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "examples.token_vectors", "--source", str(standard_library() / "email")]
+    command = [sys.executable, "-m", "examples.token_vectors", "--source", str(standard_library() / "http")]
     command += ["--epochs", "1", "--batch-size", "256", "--sightings", "3", "--max-rows", "500", "--dim", "16"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, "--out", str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert_announced(done.stdout, until="files 29/29")
+    assert_announced(done.stdout, until="files 5/5")
     assert os.listdir(tmp_path) == ["short"], "a short run leaves the files of a full one alone"
     report = json.loads((tmp_path / "short" / "token_vectors.json").read_text())
     assert report["losses"][-1] < report["losses"][0] - 0.3
     assert all(size <= 1000 for size in report["rows"][-1])
-    assert report["different"] > 1000 and report["tokens"] > 10_000
+    assert report["different"] > 500 and report["tokens"] > 5_000
     assert len(report["neighbours"]["append"]) == 6
     for shown in ("append", f"{report['tokens']:,} identifiers"):
         assert shown in done.stdout

@@ -40,7 +40,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory, forking: Forking) -> tuple
     """A run beside a local model: where its files are, its figures, and what it printed."""
     out = tmp_path_factory.mktemp("out")
     with forked_programs(forking):
-        return out, *run(out, "--check-local", "--epochs", "3")
+        return out, *run(out, "--check-local", "--epochs", "2")
 
 
 def test_every_loss_equals_that_of_local_training(checked: tuple[Path, dict[str, Any], str]) -> None:
@@ -71,15 +71,16 @@ def test_a_check_keeps_the_files_of_a_full_run(checked: tuple[Path, dict[str, An
     assert os.listdir(out) == ["short"]
 
 
-def test_no_process_is_left_after_a_signal_to_the_trainer(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_programs")
+def test_no_process_is_left_after_a_signal_to_the_trainer(tmp_path: Path, forking: Forking) -> None:
+    before = forking.children()
     command = [sys.executable, "-m", "examples.word_language_model", "--out", str(tmp_path), *SMALL]
     with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
         while not trainer.stdout.readline().startswith("untrained"):
             assert trainer.poll() is None
-        children = Path(f"/proc/{trainer.pid}/task/{trainer.pid}/children").read_text().split()
-        assert len(children) == 1
+        assert len(forking.children() - before) == 2
         trainer.send_signal(signal.SIGTERM)
         assert trainer.wait(60) == 128 + signal.SIGTERM
-    assert not Path(f"/proc/{children[0]}").exists()
+    assert forking.children() == before
     assert not list(tmp_path.iterdir())

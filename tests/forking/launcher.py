@@ -63,6 +63,8 @@ def main() -> None:
         "cwd": os.getcwd(),
         "environment": dict(os.environ),
         "descriptors": inherited,
+        "launcher": os.getpid(),
+        "network": os.readlink("/proc/self/ns/net"),
     }
     socket.send_fds(server, [json.dumps(request).encode()], inherited)
     # So that the other ends of pipes notice the end of the program.

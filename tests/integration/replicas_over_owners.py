@@ -12,7 +12,7 @@ from torch import nn, optim
 import trainer_client as tc
 from ps_service.server import Server
 from tests.training import owners
-from trainer_client.contexts.stepped import Stepped
+from trainer_client.session.stepped import Stepped
 
 
 class Pusher(NamedTuple):

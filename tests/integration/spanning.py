@@ -14,7 +14,7 @@ import trainer_client as tc
 from ps_service.server import Server
 from ps_service.training.optimizers import HostedOptimizer
 from tests.training import apart, owners
-from trainer_client.contexts.stepped import Stepped
+from trainer_client.session.stepped import Stepped
 
 
 class Trainer(NamedTuple):

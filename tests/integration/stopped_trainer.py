@@ -25,7 +25,7 @@ async def main(address: str, transport: str, what: str) -> None:
             print("ready", flush=True)
             if what == "computes":
                 # One call into C that keeps Python from running: neither the event loop nor any thread gets a turn.
-                ctypes.PyDLL(None).usleep(6_000_000)
+                ctypes.PyDLL(None).usleep(4_500_000)
                 print("called", len(await net(torch.ones(4))), "lost", net.session.losses, flush=True)
                 waiting.cancel()
                 return

@@ -70,8 +70,8 @@ async def in_memory(limits: Limits | None = None) -> AsyncIterator[MemoryOwner]:
 
 
 async def until(ps: tc.Client, so: Callable[[OwnerStatus], bool], owner: str = "") -> OwnerStatus:
-    """The first status of an owner in which something is so; asks again and again, for at most twenty seconds."""
-    last = asyncio.get_running_loop().time() + 20
+    """The first status of an owner in which something is so; asks again and again, for at most a minute."""
+    last = asyncio.get_running_loop().time() + 60
     while asyncio.get_running_loop().time() < last:
         status = await ps.status(owner)
         if so(status):

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.requests import evictions
 from ps_service.server import Server
-from ps_service.sessions import administration
 from ps_wire.connections.outbox import Outbox
 from ps_wire.refs import ContextId
 from ps_wire.v1 import operations_pb2 as pb
@@ -187,7 +187,7 @@ async def test_a_stream_that_is_being_opened_does_not_go_on_with_an_evicted_sess
         trainer = bytes(range(16))
         session_handler = owner.servicer.session_handlers.open(trainer)
         turn = session_handler.stream.greeted()
-        administration.evict_session(owner.engine, trainer.hex()[:8])
+        evictions.evict_session(owner.engine, trainer.hex()[:8])
         assert not session_handler.stream.take_over(Outbox(), turn)
         assert owner.engine.sessions.take_why_lost(trainer) == "its operator ended it"
         assert owner.engine.sessions.take_why_lost(trainer) == "", "it is told once"
@@ -206,7 +206,7 @@ async def test_a_stream_that_is_being_opened_does_not_go_on_with_an_evicted_sess
         ({"session": "0" * 32}, tc.InvalidArgumentError, "is not the id of a session"),
         ({"context": "ffffffff/1"}, tc.UnknownNameError, "there is no context ffffffff/1 here"),
         ({"context": "ffffffff"}, tc.InvalidArgumentError, "is not the id of a context; one looks like 0123abcd/7"),
-        ({"unused_seconds": -1.0}, tc.InvalidArgumentError, "has to be 0 s or more, not -1"),
+        ({"unused_seconds": -1.0}, tc.InvalidArgumentError, "is a number of seconds from 0 to 1,000,000,000, not -1"),
         ({"unused_seconds": float("nan")}, tc.InvalidArgumentError, "not nan"),
         ({}, tc.InvalidArgumentError, "say which session or context"),
     ],

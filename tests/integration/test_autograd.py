@@ -16,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import trainer_client as tc
+from tests.integration.support import COUNTER
+from tests.ps_wire.codec.test_trees import Turned
 from tests.training import MODELS, pins, same, same_gradients, training, twin
 
 
@@ -332,3 +334,12 @@ def _local_explodes() -> nn.Module:
     module.inner = nn.Linear(4, 4)
     module.forward = lambda x: module.inner(x)  # type: ignore[method-assign]
     return module
+
+
+async def test_gradients_go_to_the_right_results_in_a_container_with_a_codec_of_its_own(ps: tc.Client) -> None:
+    counter, x = await ps.create(COUNTER), torch.ones(3, requires_grad=True)
+    async with ps.context() as ctx:
+        found = await counter.echo(Turned(2 * x, 10 * x))
+        assert torch.equal(found.second, 10 * x)
+        await ctx.backward((found.first + 100 * found.second).sum())
+        assert torch.equal((await ctx.get_gradients())[x], torch.full((3,), 1002.0))

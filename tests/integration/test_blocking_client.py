@@ -178,7 +178,8 @@ def test_unwrapped_has_many_calls_in_flight(ps: Any) -> None:
         waiting[0].wait()
 
 
-def test_clients_share_one_portal_that_ends_with_the_last_of_them(address: str) -> None:
+def test_clients_share_one_portal_also_one_after_the_other(address: str) -> None:
+    Portal.end()
     assert portals() == []
     with tc.connect(address) as first:
         (thread,) = portals()
@@ -186,30 +187,45 @@ def test_clients_share_one_portal_that_ends_with_the_last_of_them(address: str) 
             assert portals() == [thread]
             assert first.create(COUNTER).add() == second.create(COUNTER).add() == 1
         assert portals() == [thread] and first.create(COUNTER, 4).get() == 4
-        # A backward runs in a thread of the loop's own pool.
+        # A backward runs in another thread.
         net = first.module(torch.nn.Linear, 1, 1)
         with first.context() as ctx:
             ctx.backward(net(torch.ones(1, 1)).sum())
-    assert portals() == [] and not thread.is_alive()
-    for helper in [each for each in threading.enumerate() if each.name.startswith("asyncio_")]:
-        helper.join(timeout=10)
-        assert not helper.is_alive()
+    began = threading.active_count()
+    for number in range(10):
+        with tc.connect(address) as ps:
+            assert portals() == [thread] and ps.create(COUNTER, number).get() == number
+    assert portals() == [thread] and threading.active_count() == began
 
 
 def portals() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "trainer-client"]
 
 
-def test_an_error_inside_the_block_ends_the_portal_too(address: str) -> None:
+def test_an_error_inside_the_block_gives_the_portal_back(address: str) -> None:
     with pytest.raises(KeyError), tc.connect(address) as ps:
         ps.create(COUNTER)
         raise KeyError
-    assert portals() == []
     with pytest.raises(tc.UnavailableError), tc.connect("127.0.0.1:1", connect_timeout=0.05):
         pass
-    assert portals() == []
     with tc.connect(address) as ps:
         assert ps.create(COUNTER).add() == 1
+    Portal.end()
+    assert portals() == []
+
+
+def test_ctrl_c_once_the_client_is_open_closes_it(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tc.Client] = []
+
+    def interrupted(client: tc.Client) -> None:
+        opened.append(client)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer_client.client.connect.BlockingClient", interrupted)
+    with pytest.raises(KeyboardInterrupt), tc.connect(address):
+        raise AssertionError("it is not entered")
+    (client,) = opened
+    assert client.closed and client.sessions["ps0"].state == "closed"
 
 
 def test_after_the_block_a_call_says_that_the_client_is_closed(address: str) -> None:

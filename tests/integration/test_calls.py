@@ -312,7 +312,7 @@ async def test_a_reply_that_fits_no_frame_is_an_error_of_its_own_call() -> None:
     async with serving() as owner, tc.connect(owner.address) as ps:
         loud = await ps.create(f"{MODELS}.Loud")
         with pytest.raises(tc.TooLargeError, match="bytes besides its tensors"):
-            await loud.options(timeout=20).shout(65 * MIB)
+            await loud.options(timeout=60).shout(65 * MIB)
         assert await loud.shout(3) == bytes(3)
         with pytest.raises(tc.TooLargeError, match="Send large data as tensors"):
             await loud.shout(b"x" * (65 * MIB))

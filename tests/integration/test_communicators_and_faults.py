@@ -14,9 +14,9 @@ import torch
 import trainer_client as tc
 from ps_wire.limits import Limits
 from tests.forking.process import Forked, Forking
+from tests.integration.breaking import FAULTS, no_fault, same_wherever_it_breaks
 from tests.integration.restarting import Owner
 from tests.integration.support import in_memory
-from tests.integration.test_retries import FAULTS, BreakOnce, no_fault
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
 
 
@@ -42,10 +42,7 @@ async def job(plan: Plan) -> list[Any]:
 async def test_a_call_counts_once_wherever_the_stream_breaks(fault: Fault, direction: Direction) -> None:
     expected = await job(no_fault)
     assert [each[0] for each in expected[::2]] == [[2, 2], [20, 20], [200, 200]]
-    plans = [BreakOnce(fault, direction, index) for index in range(16)]
-    for plan, result in zip(plans, await asyncio.gather(*(job(plan) for plan in plans)), strict=True):
-        assert result == expected, plan
-    assert sum(plan.hit for plan in plans) >= 8
+    await same_wherever_it_breaks(job, fault, direction)
 
 
 class Member:

@@ -21,6 +21,7 @@ from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from tests import waiting
 from tests.conftest import StartOwner
 from tests.integration.support import in_memory, until
+from tests.transports import TRANSPORTS, over_each
 
 MODELS = "tests.hosted_models"
 COUNTER = f"{MODELS}.Counter"
@@ -58,6 +59,16 @@ async def test_a_trainer_that_comes_and_leaves_is_told_once(owner: Server, caplo
     assert left.startswith(who) and left.endswith("has left")
     told = [each.getMessage() for each in caplog.records if each.name.startswith("ps_service")]
     assert [each for each in told if me.id in each] == [joined, left]
+
+
+@over_each
+async def test_a_trainer_is_told_with_the_transport_that_it_ends_up_with(owner: Server, transport: str) -> None:
+    async with tc.connect(owner.address, **TRANSPORTS[transport]) as ps:
+        (me,) = (await ps.status()).trainers
+        (joined,) = of_kind(owner, "joined")
+        assert me.transport == transport and joined.endswith(f" has connected over {transport}")
+    await until_told(owner, "left")
+    assert len(of_kind(owner, "joined")) == 1
 
 
 async def test_a_trainer_that_is_lost_is_told(start_owner: StartOwner) -> None:

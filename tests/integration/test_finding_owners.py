@@ -4,59 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 import pytest
 
 import trainer_client as tc
-from ps_service.engine import Engine
-from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from tests import hosted_models
+from tests.owner_groups import OwnerGroup
 from tests.waiting import until
-from trainer_client.rpc.agent import Agent
-from trainer_client.rpc.entry import Plan
-from trainer_client.session.settings import Settings
 from trainer_client.transport.in_process import MemoryConnector
 
 COUNTER = "tests.hosted_models.Counter"
 
 
-class Group:
-    """Owners in this process, of which the first keeps the directory."""
-
-    def __init__(self, stack: AsyncExitStack) -> None:
-        self._stack = stack
-        self.agents: list[Agent] = []
-
-    async def enter(self, name: str) -> Agent:
-        """Another owner, which leaves before those that came earlier."""
-        server = Server(Engine(name, AllowList([hosted_models])))
-        await server.start()
-        agent = Agent(server, Settings())
-        self._stack.push_async_callback(agent.leave, 0.0)
-        await agent.join(Plan(self.directory if self.agents else ""))
-        self.agents.append(agent)
-        return agent
-
-    @property
-    def directory(self) -> str:
-        """Address of the first owner."""
-        return self.agents[0].server.address
-
-
 @pytest.fixture
-async def group() -> AsyncIterator[Group]:
+async def group() -> AsyncIterator[OwnerGroup]:
     """A group of which the keeper of the directory is there."""
-    async with AsyncExitStack() as stack:
-        group = Group(stack)
+    async with OwnerGroup() as group:
         await group.enter("directory")
         yield group
 
 
-async def test_the_group_its_members_and_their_states_are_told(group: Group) -> None:
+async def test_the_group_its_members_and_their_states_are_told(group: OwnerGroup) -> None:
     (await group.enter("ps0"), await group.enter("ps1"))
-    addresses = {agent.name: agent.server.address for agent in group.agents}
+    addresses = {agent.name: agent.server.address for agent in group.agents.values()}
     async with tc.connect("ps1", "ps0", directory=group.directory) as ps:
         told = ", ".join(f"{name} at {addresses[name]}, connected" for name in ("ps1", "ps0", "directory"))
         assert repr(ps) == f"<Client of the group with its directory at {group.directory}: {told}>"
@@ -65,33 +35,33 @@ async def test_the_group_its_members_and_their_states_are_told(group: Group) -> 
         assert repr(alone) == f"<Client of ps0 at {addresses['ps0']}, connected>"
 
 
-async def test_owners_are_found_by_name_and_come_first_in_their_order(group: Group) -> None:
+async def test_owners_are_found_by_name_and_come_first_in_their_order(group: OwnerGroup) -> None:
     for name in ("ps0", "ps1"):
         await group.enter(name)
     async with tc.connect("ps1", "ps0", directory=group.directory) as ps:
         assert ps.owners == ["ps1", "ps0", "directory"]
         assert (await ps.create(COUNTER, 1)).owner == "ps1"
         assert (await ps.create(COUNTER, 1, owner="ps0")).owner == "ps0"
-    assert [len(agent.engine.registry) for agent in group.agents] == [0, 0, 0]
+    assert [len(agent.engine.registry) for agent in group.agents.values()] == [0, 0, 0]
 
 
-async def test_the_owner_with_the_directory_may_be_one_of_them(group: Group) -> None:
+async def test_the_owner_with_the_directory_may_be_one_of_them(group: OwnerGroup) -> None:
     await group.enter("ps0")
     async with tc.connect("ps0", "directory", directory=group.directory) as ps:
         assert ps.owners == ["ps0", "directory"]
         assert (await ps.create(COUNTER, 1, owner="directory")).owner == "directory"
 
 
-async def test_any_owner_of_the_group_can_be_asked(group: Group) -> None:
+async def test_any_owner_of_the_group_can_be_asked(group: OwnerGroup) -> None:
     first = await group.enter("ps0")
     await group.enter("ps1")
     async with tc.connect("ps1", directory=first.server.address) as ps:
         assert ps.owners == ["ps1", "ps0"]
 
 
-async def test_owners_that_have_not_come_yet_are_waited_for(group: Group) -> None:
+async def test_owners_that_have_not_come_yet_are_waited_for(group: OwnerGroup) -> None:
     connecting = asyncio.ensure_future(tc.connect("ps0", directory=group.directory).__aenter__())
-    directory = group.agents[0].engine.directory
+    directory = group.keeper.engine.directory
     await until(lambda: directory.waiting > 0)
     assert not connecting.done()
     await group.enter("ps0")
@@ -100,16 +70,16 @@ async def test_owners_that_have_not_come_yet_are_waited_for(group: Group) -> Non
     await ps.close()
 
 
-async def test_the_error_for_an_unknown_name_lists_the_members(group: Group) -> None:
+async def test_the_error_for_an_unknown_name_lists_the_members(group: OwnerGroup) -> None:
     await group.enter("ps0")
     with pytest.raises(tc.UnknownNameError, match="the group has no member 'ps9'; its members are: directory, ps0"):
         await tc.connect("ps0", "ps9", directory=group.directory, connect_timeout=0.05)
     # Only the member itself is still connected to the keeper of the directory: nothing is left behind.
-    keeper = group.agents[0].engine.sessions
+    keeper = group.keeper.engine.sessions
     await until(lambda: len(keeper) == 2)
 
 
-async def test_without_await_it_is_the_same(group: Group) -> None:
+async def test_without_await_it_is_the_same(group: OwnerGroup) -> None:
     await group.enter("ps0")
 
     def train() -> list[str]:
@@ -123,7 +93,6 @@ async def test_without_await_it_is_the_same(group: Group) -> None:
 @pytest.mark.parametrize(
     ("owners", "message"),
     [
-        ((), "at least one owner"),
         (("ps0", "ps1", "ps0"), "'ps0' is named twice"),
         (("127.0.0.1:50051",), "names of owners; '127.0.0.1:50051' is an address"),
     ],

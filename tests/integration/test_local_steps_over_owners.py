@@ -17,13 +17,13 @@ from ps_service.rpc.servicer import Servicer
 from ps_service.server import Server
 from ps_wire.compression.choice import Choice
 from tests.integration import support
+from tests.integration.breaking import same_wherever_it_breaks
 from tests.integration.spanning import held, hosted, waiting
 from tests.integration.support import AFFINE, bits
 from tests.integration.test_local_steps import Inner, Reference, adamw, close, data, sgd
-from tests.integration.test_retries import BreakOnce, no_fault
 from tests.training import hosted_value, owners
 from tests.waiting import until
-from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
+from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 from trainer_client.transport.in_process import MemoryConnector
 
 Method = tc.LocalSGD | tc.DiLoCo
@@ -222,7 +222,7 @@ async def test_a_push_that_was_cancelled_and_has_counted_is_not_sent_again(monke
             lost.cancel()
             await asyncio.wait([lost])
             await until(lambda: [hosted(server).version for server in servers] == [1, 1])
-        with pytest.raises(tc.InvalidArgumentError, match=r"leaves open .* call pull\(\)"):
+        with pytest.raises(tc.InvalidArgumentError, match=r"has counted.* call pull\(\)"):
             await one.local.push()
         assert [hosted(server).version for server in servers] == [1, 1]
         await one.model.pull()
@@ -348,14 +348,5 @@ async def job(plan: Plan, broken: int) -> list[Any]:
 
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.CUT_AFTER])
 async def test_a_difference_counts_once_on_every_owner_wherever_the_stream_breaks(fault: Fault) -> None:
-    expected = await job(no_fault, 0)
-    lines = [(direction, broken) for direction in Direction for broken in (0, 1)]
-    plans = [
-        (BreakOnce(fault, direction, index), broken)
-        for start, (direction, broken) in enumerate(lines)
-        for index in range(2 + start, 20, 7)
-    ]
-    results = await asyncio.gather(*(job(plan, broken) for plan, broken in plans))
-    for (plan, broken), result in zip(plans, results, strict=True):
-        assert result == expected, (plan, broken)
-    assert sum(plan.hit for plan, _ in plans) >= 5
+    await same_wherever_it_breaks(lambda plan: job(plan, 0), fault, kinds=["add_gradients", "step"])
+    await same_wherever_it_breaks(lambda plan: job(plan, 1), fault, kinds=["hold", "settle"])

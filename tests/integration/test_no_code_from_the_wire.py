@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
+from tests.forking.process import Forking
 
 PACKAGES = (ROOT / "ps_wire", ROOT / "ps_service", ROOT / "trainer_client")
 
@@ -51,18 +50,12 @@ ALLOWED = {
 
 
 @pytest.fixture(scope="module")
-def audited() -> dict[str, Any]:
+def audited(forking: Forking) -> dict[str, Any]:
     """What the audited job told; it is a process of its own, because an audit hook stays until the end."""
-
-    async def run() -> bytes:
-        job = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.integration.audited_job", stdout=asyncio.subprocess.PIPE, cwd=ROOT
-        )
-        output, _ = await job.communicate()
-        assert job.returncode == 0
-        return output
-
-    result: dict[str, Any] = json.loads(asyncio.run(run()))
+    with forking.start("tests.integration.audited_job") as job:
+        output = job.communicate(100)
+        assert job.wait() == 0
+    result: dict[str, Any] = json.loads(output)
     return result
 
 

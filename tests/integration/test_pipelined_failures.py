@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 
 import trainer_client as tc
 from ps_service.server import Server
-from ps_wire.connections.frames import Packet
 from ps_wire.errors import (
     CancelledCallError,
     DeadlineExceededError,
@@ -27,15 +25,19 @@ from ps_wire.v1.frames_pb2 import Cancel, Frame, Request
 from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest
 from ps_wire.v1.values_pb2 import Handle, Nothing, Sequence, Value
 from tests.conftest import StartOwner
+from tests.integration.breaking import FAULTS, same_wherever_it_breaks
 from tests.integration.support import AFFINE, COUNTER, GATE, Cuttable, HandMade, bits, in_memory, until
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
 from trainer_client.transport.grpc_stream import GrpcConnector
 
 
 async def idle(ps: tc.Client, owner: Server, objects: int) -> None:
-    """Waits until an owner has no more than these objects, and nothing in flight but the question."""
-    registry = owner.engine.registry
-    await until(ps, lambda status: len(registry) == objects and status.requests_in_flight == 0)
+    """Waits until an owner has no more than these objects, no result, and nothing in flight but the question."""
+    engine = owner.engine
+    await until(
+        ps,
+        lambda status: (len(engine.registry), engine.held.nbytes, status.requests_in_flight) == (objects, 0, 0),
+    )
 
 
 async def test_an_error_names_the_call_that_failed(ps: tc.Client, owner: Server) -> None:
@@ -185,7 +187,7 @@ async def job(ps: tc.Client) -> list[Any]:
 
 
 @pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize("fault", [Fault.CUT, Fault.CUT_AFTER, Fault.TWICE])
+@pytest.mark.parametrize("fault", FAULTS)
 async def test_a_stream_may_break_at_any_packet(fault: Fault, direction: Direction) -> None:
     async def run(plan: Plan) -> list[Any]:
         async with in_memory() as owner:
@@ -195,22 +197,7 @@ async def test_a_stream_may_break_at_any_packet(fault: Fault, direction: Directi
                 await until(ps, lambda _: len(owner.engine.registry) <= 3)
             return found
 
-    expected = await run(lambda *_: Fault.NONE)
-    struck = True
-    for index in itertools.count():
-        if not struck:
-            break
-        struck = False
-
-        def plan(where: Direction, number: int, packet: Packet, index: int = index) -> Fault:
-            nonlocal struck
-            if struck or where is not direction or number != index:
-                return Fault.NONE
-            struck = True
-            return fault
-
-        assert await run(plan) == expected, index
-    assert index > 20
+    await same_wherever_it_breaks(run, fault, direction)
 
 
 async def test_a_chain_fails_when_its_owner_has_restarted(start_owner: StartOwner) -> None:

@@ -16,8 +16,8 @@ from ps_service.server import Server
 from ps_service.training.optimizers import HostedOptimizer
 from tests.training import apart, owners, same_state
 from tests.waiting import until
-from trainer_client.contexts.stepped import Stepped
 from trainer_client.optimizers import parts
+from trainer_client.session.stepped import Stepped
 
 
 class Trainer(NamedTuple):
@@ -167,7 +167,7 @@ async def test_a_trainer_that_leaves_blocks_no_round_and_may_come_back() -> None
 async def test_the_error_of_a_time_out_names_the_trainer_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async with trainers(2, tc.Sync(2)) as (server, (one, other)):
         # By default a little less than the time-out of the call, which a loaded machine may miss.
-        monkeypatch.setattr(parts, "wait_seconds", lambda session: 0.2)
+        monkeypatch.setattr(parts, "owner_seconds", lambda seconds: 0.2)
         session = server.engine.sessions.describe(other.client.trainer)
         waits = r"the optimizer '.*\.optimizer' on owner 'ps0' with the policy Sync\(.*\) has waited 0\.2 s for trainer"
         with pytest.raises(tc.DeadlineExceededError, match=waits) as raised:

@@ -15,11 +15,11 @@ from torch import optim
 import trainer_client as tc
 from ps_service.rpc.servicer import Servicer
 from tests.integration import support
+from tests.integration.breaking import FAULTS, same_wherever_it_breaks
 from tests.integration.restarting import Owner
 from tests.integration.spanning import Trainer, begun
 from tests.integration.support import AFFINE, bits, until
-from tests.integration.test_retries import FAULTS, BreakOnce, no_fault
-from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
+from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 from trainer_client.transport.in_process import MemoryConnector
 
 POLICIES: dict[str, tc.Policy] = {
@@ -62,10 +62,10 @@ async def job(policy: tc.Policy, plan: Plan, broken: int) -> list[Any]:
                 optim.SGD, [each for net in nets for each in net.parameters()], lr=0.1, momentum=0.9, policy=policy
             )
             parts.append((client, nets, opt))
-        for number in range(3):
+        for number in range(2):
             await asyncio.gather(*(step(*each, number + 1.0) for each in parts))
         client, nets, opt = parts[1]
-        versions = 6 if isinstance(policy, tc.BoundedStaleness) else 3
+        versions = 4 if isinstance(policy, tc.BoundedStaleness) else 2
         if isinstance(policy, tc.Quorum):
             await opt.set_policy(tc.Sync(2))  # brings the last decisions
         for name in ("ps0", "ps1"):
@@ -76,18 +76,9 @@ async def job(policy: tc.Policy, plan: Plan, broken: int) -> list[Any]:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
 async def test_a_step_counts_once_wherever_the_stream_breaks(policy: tc.Policy, fault: Fault) -> None:
-    expected = await job(policy, no_fault, 0)
-    # Of the owner that decides, and of the other; each in places of its own, and all places together.
-    lines = [(direction, broken) for direction in Direction for broken in (0, 1)]
-    plans = [
-        (BreakOnce(fault, direction, index), broken)
-        for start, (direction, broken) in enumerate(lines)
-        for index in range(start, 24, 4)
-    ]
-    results = await asyncio.gather(*(job(policy, plan, broken) for plan, broken in plans))
-    for plan, result in zip(plans, results, strict=True):
-        assert result == expected, plan
-    assert sum(plan.hit for plan, _ in plans) >= 12
+    # Of the owner that decides, and of the other. The rest of a pass is the same in every policy.
+    await same_wherever_it_breaks(lambda plan: job(policy, plan, 0), fault, kinds=["step"])
+    await same_wherever_it_breaks(lambda plan: job(policy, plan, 1), fault, kinds=["hold", "settle"])
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -54,6 +55,18 @@ async def test_a_seed_gives_the_numbers_of_a_local_seed() -> None:
             assert torch.equal(y, dropped) and torch.equal(ctx.gradient(x), dropped)
         assert torch.equal(await drop.options(seed=11).eval()(X), X)
         assert drop.options(seed=11).options(timeout=3.0)._seed == 11
+
+
+@pytest.mark.parametrize("seed", [-3, np.int64(-3), torch.tensor(-3), (1 << 64) - 3], ids=repr)
+async def test_seeds_may_be_negative_and_numbers_of_numpy_or_torch(ps: tc.Client, seed: Any) -> None:
+    torch.manual_seed(-3)
+    local = nn.Linear(6, 6)
+    made = await ps.module("torch.nn.Linear", 6, 6, seed=seed)
+    assert all(torch.equal(value, local.state_dict()[name]) for name, value in (await made.state_dict()).items())
+    torch.manual_seed(-3)
+    dropped = nn.Dropout(0.5)(X)
+    drop = await ps.module("torch.nn.Dropout", 0.5)
+    assert torch.equal(await drop.options(seed=seed)(X), dropped)
 
 
 async def run(ps: tc.Client, seed: int | None, name: str = "") -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,18 @@ from torch import nn, optim
 
 import trainer_client as tc
 from ps_service.cli import probe
+from ps_service.hosting.objects import HostedObject
+from ps_service.requests.operations import OPERATIONS
+from ps_service.tables.optimizer import RowOptimizer
+from ps_service.training import joint_steps
+from ps_service.training.optimizers import HostedOptimizer
 from tests.conftest import StartOwner
 from tests.integration.administering import evict
+from tests.integration.held import held_method
 from tests.integration.restarting import Owner
+from tests.waiting import until
+from trainer_client.client.blocking import BlockingClient
+from trainer_client.client.passes import Attempts
 
 LINEAR = "torch.nn.Linear"
 X = torch.ones(1, 2)
@@ -159,6 +169,67 @@ async def test_an_attempt_after_several_others_counts_once(pair: tc.Client) -> N
     assert await training.counts() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("how", "policy"),
+    [
+        ("values", None),
+        ("tables", None),
+        ("values", tc.Async()),
+        ("values", tc.Sync(trainers=1)),
+        ("values", tc.Quorum(1)),
+        ("tables", tc.Sync(trainers=1)),
+    ],
+    ids=str,
+)
+async def test_a_step_counts_once_if_it_still_runs_when_the_next_attempt_asks_for_it(
+    start_owner: StartOwner, monkeypatch: pytest.MonkeyPatch, how: str, policy: tc.Policy | None
+) -> None:
+    owners = [await start_owner(name) for name in ("ps0", "ps1")]
+    async with tc.connect(*(each.address for each in owners)) as ps:
+        training = Training(ps, how, policy=policy)
+        await training.attach()
+        (optimizer,) = [each.value for each in owners[0].engine.registry.objects() if is_of_parameters(each)]
+        if policy is not None:
+            running = held_method(monkeypatch, optimizer, "apply_round")
+        elif how == "tables":
+            running = held_method(monkeypatch, joint_steps, "_apply")
+        else:
+            running = held_method(monkeypatch, optimizer, "_apply")
+        known, asked = OPERATIONS["step"], list[int]()
+
+        def noted(ctx: Any, request: Any, reply: Any) -> None:
+            if ctx.engine is owners[0].engine and not (request.check_only or request.offer.withdraw):
+                asked.append(training.passes)
+            known.handle(ctx, request, reply)
+
+        async def step(ctx: tc.Context) -> Any:
+            training.passes += 1
+            loss = sum([(await net(X)).sum() for net in training.nets])
+            if how == "tables":
+                loss = loss + (await training.items(IDS)).sum()
+            await ctx.backward(loss)
+            stepping = training.opt.step(ctx, values={"passes": 1}, reduce="sum")
+            if training.passes == 1:
+                await running.has_come()
+                stepping.cancel()
+                await _lost()
+            return await stepping
+
+        with running:
+            monkeypatch.setitem(OPERATIONS, "step", replace(known, handle=noted, expected_seconds=None))
+            passes = ps.run(step)
+            await until(lambda: 2 in asked)
+            await running.go_on()
+            await passes
+        assert training.passes == 2
+        assert await training.counts() == [1.0, 1.0]
+        assert await training.counting().values() == {"passes": 1}
+
+
+def is_of_parameters(hosted: HostedObject) -> bool:
+    return isinstance(hosted.value, HostedOptimizer) and not isinstance(hosted.value.optimizer, RowOptimizer)
+
+
 async def test_several_steps_of_a_pass_count_once_each(pair: tc.Client) -> None:
     training = Training(pair)
     await training.attach()
@@ -209,6 +280,45 @@ async def test_a_pass_of_another_trainer_is_not_taken_for_this_one(start_owner: 
             training.after = _lost
             await trained(training)
         assert await training.counts() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_restarts_in_order_do_not_count_as_attempts(tmp_path: Path, blocking: bool) -> None:
+    async with AsyncExitStack() as stack:
+        owners = [await stack.enter_async_context(Owner(tmp_path / name, name)) for name in ("ps0", "ps1")]
+        ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
+        training = Training(ps)
+        await training.attach()
+        loop, passes = asyncio.get_running_loop(), []
+
+        async def step(ctx: tc.Context) -> dict[str, int]:
+            passes.append(ctx)
+            loss = sum([(await net(X)).sum() for net in training.nets])
+            await ctx.backward(loss)
+            if len(passes) <= 4:
+                await owners[len(passes) % 2].restart(drain_seconds=0)
+            elif len(passes) == 5:
+                await _lost()
+            return dict(await training.opt.step(ctx))
+
+        def step_here(ctx: Any) -> dict[str, int]:
+            return asyncio.run_coroutine_threadsafe(step(ctx.unwrapped), loop).result(60)
+
+        with pytest.raises(tc.SessionLostError, match="the answer of the step was lost") as caught:
+            if blocking:
+                await asyncio.to_thread(BlockingClient(ps).run, step_here, attempts=1)
+            else:
+                await ps.run(step, attempts=1)
+        assert len(passes) == 5 and caught.value.__notes__ == ["the pass was run 5 times, and lost each time"]
+
+
+def test_restarts_that_do_not_count_have_an_end_too() -> None:
+    attempts, error = Attempts(1, attaches=False), tc.DrainingError("it is about to stop")
+    for _ in range(100):
+        attempts.failed(error)
+    with pytest.raises(tc.DrainingError):
+        attempts.failed(error)
+    assert error.__notes__ == ["the pass was run 101 times, and lost each time"]
 
 
 def test_a_blocking_program_has_the_same(owner_process_address: str) -> None:

@@ -13,11 +13,11 @@ from torch import optim
 
 import trainer_client as tc
 from ps_wire.compression.choice import Choice
+from tests.integration.breaking import FAULTS, same_wherever_it_breaks
 from tests.integration.restarting import Owner
 from tests.integration.support import AFFINE, bits, in_memory, until
 from tests.integration.test_policies_and_faults import POLICIES
-from tests.integration.test_retries import FAULTS, BreakOnce, no_fault
-from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
+from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 
 CASES: dict[str, tc.Policy] = {"plain": tc.Async(), **POLICIES}
 
@@ -51,12 +51,7 @@ async def job(policy: tc.Policy, plan: Plan) -> list[Any]:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", CASES.values(), ids=CASES.keys())
 async def test_a_push_counts_once_wherever_the_stream_breaks(policy: tc.Policy, fault: Fault) -> None:
-    expected = await job(policy, no_fault)
-    # What comes before the pushes is like that of any job.
-    plans = [BreakOnce(fault, direction, index) for direction in Direction for index in range(4, 11)]
-    for plan, result in zip(plans, await asyncio.gather(*(job(policy, plan) for plan in plans)), strict=True):
-        assert result == expected, plan
-    assert sum(plan.hit for plan in plans) >= 6
+    await same_wherever_it_breaks(lambda plan: job(policy, plan), fault, kinds=["push"])
 
 
 async def test_a_replica_gets_the_parameters_of_a_restarted_owner(tmp_path: Path) -> None:

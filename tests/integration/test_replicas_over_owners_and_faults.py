@@ -13,18 +13,18 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
+from ps_service.requests.evictions import evict_session
 from ps_service.rpc.servicer import Servicer
-from ps_service.sessions.administration import evict_session
 from ps_wire.compression.choice import Choice
 from tests.integration import support
+from tests.integration.breaking import FAULTS, same_wherever_it_breaks
 from tests.integration.replicas_over_owners import Pusher, batches, begun, learn, local, same_everywhere
 from tests.integration.restarting import Owner
 from tests.integration.spanning import held, hosted
 from tests.integration.support import AFFINE, bits, until
-from tests.integration.test_retries import FAULTS, BreakOnce, no_fault
 from tests.waiting import until as waiting_until
 from trainer_client.replicas.several import Replicas
-from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
+from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 from trainer_client.transport.in_process import MemoryConnector
 
 CASES: dict[str, tc.Policy] = {"plain": tc.Async(), "sync": tc.Sync(2, "sum"), "bounded": tc.BoundedStaleness(0)}
@@ -84,18 +84,9 @@ async def job(policy: tc.Policy, plan: Plan, broken: int) -> list[Any]:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", CASES.values(), ids=CASES.keys())
 async def test_a_push_counts_once_on_every_owner_wherever_the_stream_breaks(policy: tc.Policy, fault: Fault) -> None:
-    expected = await job(policy, no_fault, 0)
-    # Of the owner that decides, and of the other; each in places of its own, and all places together.
-    lines = [(direction, broken) for direction in Direction for broken in (0, 1)]
-    plans = [
-        (BreakOnce(fault, direction, index), broken)
-        for start, (direction, broken) in enumerate(lines)
-        for index in range(2 + start, 20, 5)
-    ]
-    results = await asyncio.gather(*(job(policy, plan, broken) for plan, broken in plans))
-    for plan, result in zip(plans, results, strict=True):
-        assert result == expected, plan
-    assert sum(plan.hit for plan, _ in plans) >= 8
+    # Of the owner that decides, and of the other.
+    await same_wherever_it_breaks(lambda plan: job(policy, plan, 0), fault, kinds=["add_gradients", "step", "pull"])
+    await same_wherever_it_breaks(lambda plan: job(policy, plan, 1), fault, kinds=["hold", "settle"])
 
 
 @pytest.fixture

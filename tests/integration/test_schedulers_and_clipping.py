@@ -78,19 +78,22 @@ async def test_learning_rates_change_on_all_owners_and_here_as_they_do_in_torch(
     local = cls(model.local_opt, **options)
     rates = []
     for number in range(8):
-        async with model.ps.context() as ctx:
-            await model.propagate(ctx, torch.randn(3, 4))
-            await model.opt.step(ctx)
-            model.local_opt.step()
+        trains = number in (0, 4, 7)
+        if trains:
+            async with model.ps.context() as ctx:
+                await model.propagate(ctx, torch.randn(3, 4))
+                await model.opt.step(ctx)
+                model.local_opt.step()
         metric = [1.0 / (number + 1) if number < 3 else 1.0] if name == "plateau" else []
         found = await scheduler.step(*metric)
         local.step(*metric)
         group = model.local_opt.param_groups[0]
         assert found == await scheduler.get_last_lr() == [group["lr"]]
         rates.append(group["lr"])
-        for each in (await model.opt.state_dict())["param_groups"], model.opt.local.optimizer.param_groups:
-            assert (each[0]["lr"], each[0]["momentum"]) == (group["lr"], group["momentum"])
-        await model.compare(f"{name}, step {number}")
+        if trains:
+            for each in (await model.opt.state_dict())["param_groups"], model.opt.local.optimizer.param_groups:
+                assert (each[0]["lr"], each[0]["momentum"]) == (group["lr"], group["momentum"])
+            await model.compare(f"{name}, step {number}")
     assert len(set(rates)) > 1
 
 

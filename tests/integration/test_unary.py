@@ -370,3 +370,17 @@ async def test_reflection_lists_the_service(roomy: Server) -> None:
         await asking.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol="ps_wire.v1.Owner"))
         assert (await asking.read()).file_descriptor_response.file_descriptor_proto
         await asking.done_writing()
+
+
+async def test_bytes_that_are_no_message_are_refused_with_one_line_in_the_log(
+    roomy: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with grpc.aio.insecure_channel(roomy.address) as channel:
+        for method in ("Status", "Create", "Call"):
+            caplog.clear()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary(f"/ps_wire.v1.Owner/{method}")(b"\xff\xff\xff", metadata=ME)
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert f"this is no {method}Request" in str(caught.value.details())
+            (line,) = caplog.records
+            assert line.exc_info is None and f"this is no {method}Request" in line.getMessage()

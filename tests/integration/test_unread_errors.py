@@ -26,7 +26,7 @@ from trainer_client.collectives.communicator import Communicator
 
 Reports = Callable[[], list[str]]
 
-pytestmark = pytest.mark.usefixtures("reports")
+pytestmark = pytest.mark.usefixtures("quick_collect", "reports")
 
 
 @pytest.fixture

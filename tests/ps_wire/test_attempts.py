@@ -21,7 +21,15 @@ def test_each_step_is_applied_in_one_attempt(steps: list[tuple[str, bool]], ends
             assert again == (counts[number] > 0)
             counts[number] += has_gradients and not again
             attempt.passed(optimizer, has_gradients and not again)
+            assert attempt.was_left_out(optimizer) == again
     assert counts == [int(has_gradients) for _, has_gradients in steps]
+
+
+def test_attempts_of_one_pass_know_each_other() -> None:
+    applied: Applied = {}
+    one = Attempt(applied)
+    assert one.is_beside(Attempt(applied))
+    assert not any(map(one.is_beside, (one, Attempt({}), None)))
 
 
 def test_a_pass_with_very_many_steps_does_not_fill_the_memory() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import trainer_client
 from ps_wire import errors
-from ps_wire.errors import ClosedError, InternalError, PsError, RemoteError, from_message, to_message
+from ps_wire.errors import ClosedError, ContextLostError, InternalError, PsError, RemoteError, from_message, to_message
 from ps_wire.v1 import errors_pb2
 from ps_wire.v1.errors_pb2 import ErrorCode
 
@@ -69,16 +69,21 @@ def test_trainers_find_every_error_at_the_front_door() -> None:
 
 
 @pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls is not RemoteError], ids=lambda cls: cls.__name__)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(message=st.text(st.characters(codec="utf-8")))
 def test_an_error_survives_the_wire(cls: type[PsError], message: str) -> None:
     wire = errors_pb2.Error.FromString(to_message(cls(message)).SerializeToString())
     error = from_message(wire)
     assert type(error) is cls
-    assert str(error) == message
+    assert (str(error), error.drained) == (message, cls.drained)
 
 
-@settings(deadline=None, max_examples=50)
+def test_an_error_keeps_that_an_owner_was_stopped_in_order() -> None:
+    error = ContextLostError("lost")
+    error.drained = True
+    assert errors.caused(from_message(to_message(error)), "a later call").drained
+
+
 @given(*[st.text(st.characters(codec="utf-8"))] * 3)
 def test_a_remote_error_survives_the_wire_with_type_and_traceback(message: str, kind: str, traceback: str) -> None:
     wire = errors_pb2.Error.FromString(to_message(RemoteError(message, kind, traceback)).SerializeToString())

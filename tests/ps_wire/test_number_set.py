@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_wire.number_set import SeenNumbers
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(1, 40)))
 def test_the_set_contains_exactly_the_added_numbers(numbers: list[int]) -> None:
     seen, reference = SeenNumbers(), set[int]()
@@ -56,7 +55,6 @@ def test_a_gap_that_never_closes_does_not_hold_memory_for_ever() -> None:
     assert 1 in seen
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(1, 60), unique=True))
 def test_few_gaps_are_remembered_however_much_comes_after_them(numbers: list[int]) -> None:
     seen = SeenNumbers(most=60)
@@ -91,7 +89,6 @@ def test_adding_a_number_again_changes_nothing() -> None:
         assert seen._above == {4}
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     st.lists(
         st.one_of(st.integers(1, 40), st.tuples(st.integers(1, 40), st.sets(st.integers(0, 45), max_size=6))),

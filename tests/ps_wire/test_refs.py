@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_wire.errors import InvalidArgumentError
@@ -14,7 +14,6 @@ owners = st.from_regex(r"[\w.-]+", fullmatch=True)
 object_ids = st.text("0123456789abcdef", min_size=32, max_size=32)
 
 
-@settings(deadline=None, max_examples=200)
 @given(owners, object_ids, st.text(st.characters(codec="utf-8")))
 def test_a_handle_reads_back_from_its_text_and_its_message(owner: str, object_id: str, parameter: str) -> None:
     ref = Ref(owner, object_id, parameter)

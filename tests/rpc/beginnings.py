@@ -16,6 +16,8 @@ import torch.distributed as dist
 from tests.rpc import groups
 from tests.rpc.groups import news, tell, wait_for_file, wait_for_news
 from trainer_client import rpc
+from trainer_client.rpc import entry
+from trainer_client.rpc.waiting import Deadline
 
 SECONDS = 20.0
 
@@ -42,6 +44,17 @@ def when_it_waits(does: str, says: str = "joins its group", logger: str = "train
 
     logging.getLogger(logger).setLevel(logging.INFO)
     logging.getLogger(logger).addHandler(Heard())
+
+
+def give_up_when(does: str) -> None:
+    """Has joining end, as at the end of its time, once a process has announced this."""
+
+    class Announced(Deadline):
+        @property
+        def over(self) -> bool:
+            return os.path.exists(path(does)) or super().over
+
+    entry.Deadline = Announced  # type: ignore[misc]
 
 
 def path(what: str) -> str:
@@ -102,20 +115,24 @@ def open_and_whole(rank: int, size: int) -> None:
 def one_too_few(rank: int, size: int) -> None:
     """The group is to have one member more. The process of rank 0 says so in the log, and then gives up for both.
 
-    Before that, and after 1.5 s each, rank 0 says that it waits, and rank 1, which begins then.
+    Before that, rank 1 has begun and said so as well.
     """
     when_it_waits(f"waits{rank}", "waits for rank 2" if rank else "waits for rank 1, rank 2")
     if rank == 1:
         process_that("waits0")
-    begin(f"worker{rank}", rank, size + 1, 8.0 if rank == 0 else SECONDS)
+    else:
+        give_up_when("waits1")
+    begin(f"worker{rank}", rank, size + 1)
     with open(path(f"waits{rank}")) as file:
         tell(rank, file.read().partition(" ")[2].partition("; it has waited")[0])
 
 
 def killed(rank: int, size: int, comes_back: str) -> None:
-    """One is killed in `init_rpc`; it comes back, or does not."""
+    """One is killed in `init_rpc`; it comes back, or the others give up."""
     if rank == 0:
         when_it_waits("noticed", "the connection of trainer", "ps_service.events")
+        if comes_back == "no":
+            give_up_when("waits2")
     if rank == 1:
         when_it_waits("killed")
         begin("worker1", rank, size)
@@ -124,12 +141,13 @@ def killed(rank: int, size: int, comes_back: str) -> None:
         os.kill(process_that("killed"), signal.SIGKILL)
         # Until the directory has noticed, the group would be complete.
         process_that("noticed")
+        when_it_waits("waits2", "rank 1")
         if comes_back == "yes" and not os.fork():
             if begin("worker1", 1, size):
                 rpc.shutdown(timeout=SECONDS)
                 tell(1, "left")
             os._exit(0)
-    if begin(f"worker{rank}", rank, size, SECONDS if comes_back == "yes" else 7.0):
+    if begin(f"worker{rank}", rank, size):
         rpc.shutdown(timeout=SECONDS)
         tell(rank, "left")
 

@@ -52,7 +52,7 @@ def killed_in_shutdown(rank: int, size: int) -> None:
     """One is killed while it waits in `shutdown`, and the others come later."""
     joined(rank, size)
     if rank == 1:
-        when_it_waits("killed", "has called shutdown")
+        when_it_waits("killed", "has called shutdown, and waits for worker")
     elif rank == 2:
         os.kill(process_that("killed"), signal.SIGKILL)
         news(2)
@@ -65,7 +65,7 @@ def keeper_killed_in_shutdown(rank: int, size: int) -> None:
     """The member with the directory is killed while it waits in `shutdown`."""
     joined(rank, size)
     if rank == 0:
-        when_it_waits("killed", "has called shutdown")
+        when_it_waits("killed", "has called shutdown, and waits for worker")
     else:
         os.kill(process_that("killed"), signal.SIGKILL)
         when_it_waits("waits", "has called shutdown")
@@ -80,7 +80,7 @@ def stopped(rank: int, size: int) -> None:
         announce("stopped")
         wait_for_news(0)
     else:
-        when_it_waits("waits", "has called shutdown")
+        when_it_waits("waits", "has called shutdown, and waits for worker")
         os.kill(process_that("stopped"), signal.SIGSTOP)
         news(0)
         if not os.fork():
@@ -110,7 +110,7 @@ def keeper_leaves(rank: int, size: int) -> None:
         rpc.shutdown(graceful=False)
         tell(rank, "left at once")
         return
-    when_it_waits("waits", "has called shutdown")
+    when_it_waits("waits", "has called shutdown, and waits for worker")
     leave(rank)
 
 

@@ -24,6 +24,7 @@ from ps_wire.errors import DeadlineExceededError, PsError
 from tests.ports import ReservedPort
 from tests.rpc import situations as s
 from trainer_client import rpc
+from trainer_client.rpc import entry, rendezvous, waiting
 from trainer_client.rpc.current import agent
 
 
@@ -320,7 +321,11 @@ def published_directory() -> str:
 
 
 def main(run: Callable[..., None], size: int, *arguments: str) -> int:
-    """Starts the members, and gives the worst of their exit codes. One that is killed counts as ended well."""
+    """Starts the members, and gives the worst of their exit codes. One that is killed counts as ended well.
+
+    They look for what they wait for, and say so, after a tenth of a second.
+    """
+    waiting._FIRST_SECONDS = waiting.LOOK_SECONDS = entry.LOOK_SECONDS = rendezvous.LOOK_SECONDS = 0.1  # type: ignore[misc]
     with ReservedPort() as port, ReservedPort() as another, tempfile.TemporaryDirectory() as files:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port.number), SECOND_PORT=str(another.number))
         os.environ["GROUP_FILES"] = files

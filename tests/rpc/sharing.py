@@ -211,3 +211,13 @@ def mode_behind(rref: rpc.RRef) -> bool:
     modes = {each.training for each in rref.local_value().modules()}
     assert len(modes) == 1
     return modes.pop()
+
+
+@remote
+def set_mode(rref: rpc.RRef, mode: bool, part: str = "") -> None:
+    rref.local_value().get_submodule(part).train(mode)
+
+
+@remote
+def modes_behind(rref: rpc.RRef) -> list[bool]:
+    return [each.training for each in rref.local_value().modules()]

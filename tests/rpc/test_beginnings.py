@@ -61,7 +61,7 @@ def test_dynamic_and_static_init_rpc_together(run: Run) -> None:
 
 def test_a_member_that_does_not_come_is_named_in_the_log_and_in_the_error(run: Run) -> None:
     all_there = "there are: worker0 (0), worker1 (1)"
-    error = "2 of 3 members came within 8 s: worker0 (0), worker1 (1); missing: rank 2"
+    error = "2 of 3 members came within 20 s: worker0 (0), worker1 (1); missing: rank 2"
     assert run("one_too_few", 2) == [
         "0 'worker0' joins its group, and waits for rank 1, rank 2 (there are: worker0 (0))",
         f"0 DeadlineExceededError {error}",

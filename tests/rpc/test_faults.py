@@ -114,3 +114,16 @@ def test_my_parameter_server() -> None:
 
 def test_my_parameter_server_sparse() -> None:
     parameter_server(True)
+
+
+def test_calls_that_were_given_up_and_still_run_do_not_hold_up_others() -> None:
+    events = [f"given up {number}" for number in range(12)]
+    try:
+        for event in events:
+            future = rpc.rpc_async("worker3", s.wait_for, args=(event,))
+            assert rpc.rpc_sync("worker3", s.begun, args=(event,))
+            future.cancel()
+        assert rpc.rpc_sync("worker3", s.my_add, args=(1, 2)) == 3
+    finally:
+        for event in events:
+            rpc.rpc_sync("worker3", s.let_go, args=(event,))

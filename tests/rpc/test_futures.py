@@ -224,3 +224,16 @@ def test_wait_all_takes_futures_of_torch() -> None:
         rpc.wait_all([theirs, failed])
     listed = [theirs, rpc.rpc_async(TO, s.my_add, args=(1, 1))]
     assert rpc.collect_all(listed).wait() == listed and rpc.collect_all([]).wait() == []
+
+
+def test_callbacks_run_in_the_order_in_which_they_were_added() -> None:
+    for future in (rpc.Future[int](), rpc.rpc_async("worker1", s.my_add, args=(1, 1))):
+        overtaken, after = threading.Event(), list[bool]()
+        future.add_done_callback(lambda _, after=after, event=overtaken: after.append(event.wait(0.1)))
+        following = future.then(lambda _, event=overtaken: event.set())
+        if future._own:
+            future.set_result(2)
+        following.wait()
+        assert after == [False]
+        # Once they have begun, further ones run at once.
+        assert future.then(lambda done: done.then(lambda _: 1).wait()).wait() == 1

@@ -92,6 +92,25 @@ def test_the_mode_of_a_remote_module_is_that_of_the_module_for_functions_of_its_
             rref.rpc_sync().train(wrong)
 
 
+def test_a_mode_that_a_function_sets_stays_for_all_that_use_the_reference() -> None:
+    rref, x = rpc.remote(TO, nn.Dropout, args=(0.5,)), torch.ones(100)
+    for mode in (False, True, False):
+        rpc.rpc_sync(TO, sharing.set_mode, args=(rref, mode))
+        assert rpc.rpc_sync(TO, sharing.modes_behind, args=(rref,)) == [mode]
+        for found in (rref.rpc_sync().forward(x), rref.remote().forward(x).to_here()):
+            assert torch.equal(found, x) is not mode
+
+
+def test_a_part_of_a_module_has_a_mode_of_its_own() -> None:
+    rref = rpc.remote(TO, s.Chain)
+    rpc.rpc_sync(TO, sharing.set_mode, args=(rref, False, "layer"))
+    assert rpc.rpc_sync(TO, sharing.modes_behind, args=(rref,)) == [True, False]
+    rref.rpc_sync().eval()
+    assert rpc.rpc_sync(TO, sharing.modes_behind, args=(rref,)) == [False, False]
+    rpc.rpc_sync(TO, sharing.set_mode, args=(rref, True, "layer"))
+    assert rpc.rpc_sync(TO, sharing.modes_behind, args=(rref,)) == [False, True]
+
+
 def test_unsupported_methods() -> None:
     module = RemoteModule(TO, nn.Linear, (2, 2))
     for name in ("parameters", "state_dict", "to", "cuda", "children", "zero_grad", "register_forward_hook"):

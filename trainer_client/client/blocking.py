@@ -30,7 +30,7 @@ from trainer_client.tables.together import OptimizerWithTables
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainer_client.contexts.stepped import Stepped
+    from trainer_client.session.stepped import Stepped
 
 T = TypeVar("T")
 

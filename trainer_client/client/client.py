@@ -18,7 +18,6 @@ from trainer_client.client.connected import Connected
 from trainer_client.client.passes import OffersPasses
 from trainer_client.client.sessions import Sessions
 from trainer_client.collectives.joining import Joins
-from trainer_client.contexts.runs import Runs
 from trainer_client.graph.open_contexts import Openings
 from trainer_client.handles import calls
 from trainer_client.handles.freezing import set_everywhere
@@ -76,7 +75,7 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
         trainer = new_trainer_id()
         super().__init__(trainer, Sessions(trainer, connectors, settings, dial))
         self._openings = Openings()
-        self._runs = Runs()
+        self._runs = settings.runs
         self._seeding, self._tracing = settings.seeding, settings.tracing
         self._tables = Tables(self._sessions, objects.create_shard, objects.attach_named, creation.create, self._loop)
         self.keep: Callable[[ContextId], LocalGradients] | None = None
@@ -338,7 +337,9 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
         if not isinstance(optimizer, OptimizerWithTables):
             return Pending.run(self._loop, make(optimizer, name=name))
         make_local = partial(scheduler.create_local, cls, args=args, kwargs=kwargs)
-        return Pending.run(self._loop, schedules.create(optimizer, make, make_local, name, self._loop))
+        return Pending.run(
+            self._loop, schedules.create(optimizer.parameters, optimizer.tables, make, make_local, name, self._loop)
+        )
 
     def requires_grad_(
         self, handles: Iterable[RemoteModule | RemoteParameter], requires_grad: bool = True
@@ -358,7 +359,7 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
 
     def replicas(self, module: nn.Module, *, overlap: int = 0) -> Replicas:
         """A local module with replicas inside, for one optimizer that steps all of them; see `Replicas`."""
-        return Replicas(module, self.context, overlap)
+        return Replicas(module, self.attempt, overlap)
 
     def status(self, owner: str = "", *, most: int = 0, events: int = 0, events_after: int = 0) -> Pending[OwnerStatus]:
         """The status of an owner: its trainers, objects, optimizers, passes, counts and memory.

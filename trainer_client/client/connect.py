@@ -26,9 +26,12 @@ class Connecting:
     client that was awaited has to be closed with `close()`.
     """
 
-    def __init__(self, connectors: Sequence[Connector], settings: Settings, names: Sequence[str] = ()) -> None:
+    def __init__(
+        self, connectors: Sequence[Connector], settings: Settings, names: Sequence[str] = (), directory: str = ""
+    ) -> None:
         self._connectors = connectors
         self._names = names
+        self._directory = directory
         self._settings = settings
         self._client: Client | None = None
         self._portal: Portal | None = None
@@ -43,7 +46,7 @@ class Connecting:
 
     async def __aenter__(self) -> Client:
         client = Client(self._connectors, self._settings, GrpcConnector)
-        await client.open(self._names)
+        await client.open(self._names, self._directory)
         self._client = client
         return client
 
@@ -60,7 +63,10 @@ class Connecting:
     def __enter__(self) -> Any:
         self._portal = Portal.acquire()
         try:
-            return BlockingClient(self._portal.run(self.__aenter__()))
+            return BlockingClient(self._portal.run(self.__aenter__(), ends_early=True))
+        except KeyboardInterrupt as error:
+            self.__exit__(type(error), error, None)  # it may be open by now
+            raise
         except BaseException:
             self._portal.release()
             raise
@@ -93,12 +99,15 @@ def connect(
         async with tc.connect("127.0.0.1:50051") as ps: ...     # methods return awaitables
         with tc.connect("127.0.0.1:50051") as ps: ...           # methods block
         async with tc.connect("ps0", "ps1", directory="127.0.0.1:50051") as ps: ...     # found by their names
+        async with tc.connect(directory="127.0.0.1:50051") as ps: ...   # all owners of the group; see `find_owners`
 
     Args:
-        owners: Addresses (host:port), or connectors of another transport; with `directory`, names.
+        owners: Addresses (host:port), or connectors of another transport; with `directory`, names, or none for all
+            owners of the group. Programs that have joined it with `init_rpc` are not among these.
         directory: Address of an owner in the group of those owners (`ps-service serve --directory`).
         timeout: Default timeout of calls, in seconds; None is no limit.
-        connect_timeout: Seconds to wait for an owner that cannot be reached yet, or is not in the directory yet.
+        connect_timeout: Seconds to wait for an owner that cannot be reached yet, or is not in the directory yet; with
+            `directory` alone, also for the first owner of the group.
         reconnect_timeout: Seconds to try to open a broken stream again before the session is given up.
         shared_memory: Whether to use shared memory with an owner on the same host that offers it.
         direct: Whether to use a direct connection with an owner that offers one, where shared memory is not used.
@@ -109,16 +118,18 @@ def connect(
 
     Raises:
         InvalidArgumentError: No address was given, or one that is not host:port; or a name was given twice.
-        UnavailableError: When entered: an owner cannot be reached in time, or this process is a fork of one that has
-            used gRPC.
+        UnavailableError: When entered: an owner cannot be reached in time, the group has none in time, or this process
+            is a fork of one that has used gRPC.
         UnknownNameError: When entered: an owner has not entered the directory in time.
     """
     settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory, direct, on_state=on_state)
     settings.seeding.begin(seed)
-    if not owners:
-        raise InvalidArgumentError("connect() needs the address of at least one owner")
     if directory:
-        return Connecting([GrpcConnector(addresses.checked(directory))], settings, _checked(owners))
+        return Connecting((), settings, _checked(owners), addresses.checked(directory, may_be_name=False))
+    if not owners:
+        raise InvalidArgumentError(
+            "connect() needs the address of at least one owner, or directory= for all of a group"
+        )
     connectors = [GrpcConnector(addresses.checked(each)) if isinstance(each, str) else each for each in owners]
     return Connecting(connectors, settings)
 

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime import forks
+from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     from trainer_client.client.sessions import Sessions
@@ -23,27 +25,20 @@ class Connected:
 
     Attributes:
         trainer: The id of this trainer, 16 random bytes.
+        closed: Whether it was closed.
         others: Finds further owners, and holds references to their objects.
     """
 
     def __init__(self, trainer: bytes, sessions: Sessions) -> None:
         self.trainer = trainer
+        self.closed = False
         self._loop = asyncio.get_running_loop()
         self._sessions = sessions
         self.others = sessions.others
 
-    async def open(self, names: Sequence[str] = ()) -> None:
-        """Connects to every owner.
-
-        Args:
-            names: Further owners, looked up in the directory of the first owner.
-
-        Raises:
-            UnavailableError: An owner cannot be reached in time.
-            UnknownNameError: An owner has not entered the directory in time.
-            InvalidArgumentError: Two owners have the same name.
-        """
-        await self._sessions.open(names)
+    async def open(self, names: Sequence[str] = (), directory: str = "") -> None:
+        """Connects to every owner; arguments and errors as for `Sessions.open`."""
+        await self._sessions.open(names, directory)
 
     async def close(self, error: BaseException | None = None) -> None:
         """Closes all sessions; owners free what this trainer held. Does nothing the second time, and in a fork.
@@ -54,6 +49,7 @@ class Connected:
         """
         fails = (error or sys.exception()) is not None
         if not self.is_foreign:
+            self.closed = True
             await self._sessions.close(fails)
 
     @property
@@ -63,8 +59,37 @@ class Connected:
 
     @property
     def owners(self) -> list[str]:
-        """Names of the owners, in the order of their addresses."""
-        return list(self._sessions.by_owner)
+        """Names of the owners, in the order in which they were given to `connect`.
+
+        With `directory` alone, those of the group when it was asked last, by `connect` or `find_owners`. They are in
+        the order of their numbers in the directory: one that joins comes last, for all trainers.
+        """
+        return self._sessions.names
+
+    def find_owners(self, at_least: int = 1) -> Pending[list[str]]:
+        """Asks the directory for the owners of the group, and connects to those that have joined since.
+
+        The new ones then stand in `owners`, and tables that are made from now on use them, too. Those that have left
+        are removed from it. A session that was given up is opened anew, if the owner is in the directory again.
+
+        Args:
+            at_least: How many owners there have to be. They are waited for as long as `connect_timeout`.
+
+        Returns:
+            `owners`.
+
+        Raises:
+            InvalidArgumentError: The client was told its owners, and not a directory alone.
+            UnavailableError: The directory or an owner of the group cannot be reached in time, or there are not enough
+                owners in time. `owners` is as it was.
+        """
+        group = self._sessions.group
+        if group is None:
+            raise InvalidArgumentError(
+                "this client was told which owners to connect to: connect(directory='host:port'), without names, finds "
+                "all owners of a group, also those that join later"
+            )
+        return Pending.run(self._loop, group.find(at_least))
 
     @property
     def sessions(self) -> Mapping[str, Session]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.codec.values import Encoder
+from ps_wire.numerics.seeds import of_torch
 from ps_wire.tables.names import SHARD
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import AttachRequest, CreateRequest
-from trainer_client.graph.current import current_context
+from trainer_client.contexts.current import current_context
 from trainer_client.handles import references
 from trainer_client.handles.handles import RemoteObject, handle_from
 from trainer_client.numerics import Seeding
@@ -58,7 +59,10 @@ def create(
     handles: list[RRef] = []
     encoder = Encoder(payload, partial(references.handle_message, handles, context))
     default_seed = seeding.next(context.seeds if context is not None else None)
-    request = CreateRequest(class_name=name_of(cls), name=name, seed=seed, default_seed=default_seed, replace=replace)
+    own_seed = None if seed is None else of_torch(seed)
+    request = CreateRequest(
+        class_name=name_of(cls), name=name, seed=own_seed, default_seed=default_seed, replace=replace
+    )
     encoder.encode_into(request.args, args)
     encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
     # Keeps the handles among the arguments alive until the object is made.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_wire.errors import (
     CancelledCallError,
+    ClosedError,
     ContextLostError,
     DrainingError,
     InvalidArgumentError,
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from ps_wire.tracing import Tracing
     from trainer_client.contexts.local_gradients import LocalGradients
     from trainer_client.contexts.prefetching import LookedUp
-    from trainer_client.contexts.runs import Run, Runs
     from trainer_client.graph.open_contexts import Openings
     from trainer_client.numerics import Seeding
+    from trainer_client.session.runs import Run, Runs
     from trainer_client.session.session import Session
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,9 @@ T = TypeVar("T")
 ATTEMPTS: Final = 3
 """How often a pass is run at most, unless the program says otherwise."""
 
+_MOST_DRAINS: Final = 100
+"""How often it is run again, besides, because an owner was stopped in order."""
+
 _LOST: Final = (ContextLostError, SessionLostError, DrainingError)
 """Errors after which a pass can be run again: an owner does not have it any more."""
 
@@ -58,7 +62,8 @@ class Attempts:
     """Decides whether a pass is run again.
 
     Args:
-        most: How often it is run at most.
+        most: How often it is run at most. Attempts that end because an owner is stopped in order do not count, up to a
+            hundred of them.
         attaches: Whether the program can get its handles again.
 
     Raises:
@@ -69,22 +74,26 @@ class Attempts:
         if not isinstance(most, int) or most < 1:
             raise InvalidArgumentError(f"attempts is how often a pass is run at most, at least 1, not {most!r}")
         self._most = most
-        self._made = 0
+        self._made = self._drained = 0
         # Stale handles stay so, unless there are new ones.
         self._lost: tuple[type[PsError], ...] = (*_LOST, StaleHandleError) if attaches else _LOST
 
     @property
     def is_again(self) -> bool:
         """Whether the pass was run before."""
-        return self._made > 0
+        return self._made + self._drained > 0
 
     def failed(self, error: Exception) -> None:
         """Takes note that the pass has raised; raises that again if it is not run again."""
-        self._made += 1
         if not isinstance(error, self._lost):
             raise error
+        if error.drained and self._drained < _MOST_DRAINS:
+            self._drained += 1
+            _log.warning("a pass is run again, because an owner was stopped in order: %s", error)
+            return
+        self._made += 1
         if self._made >= self._most:
-            error.add_note(f"the pass was run {self._made} times, and lost each time")
+            error.add_note(f"the pass was run {self._made + self._drained} times, and lost each time")
             raise error
         _log.warning("a pass was lost and is run again (%d of %d): %s", self._made + 1, self._most, error)
 
@@ -93,6 +102,7 @@ class OffersPasses:
     """What a client does with passes."""
 
     trainer: bytes
+    closed: bool
     keep: Callable[[ContextId], LocalGradients] | None
     _loop: asyncio.AbstractEventLoop
     _openings: Openings
@@ -105,11 +115,17 @@ class OffersPasses:
         raise NotImplementedError
 
     def context(self) -> Context:
-        """A new context, for one pass: `async with ps.context() as ctx`."""
+        """A new context, for one pass: `async with ps.context() as ctx`.
+
+        Raises:
+            ClosedError: The client is closed.
+        """
         return self.attempt(None)
 
     def attempt(self, run: Run | None) -> Context:
         """A new context for an attempt of a pass; None for a pass that is not run again."""
+        if self.closed:
+            raise ClosedError("this client is closed")
         id = ContextId(self.trainer, self._openings.number())
         gradients = None if self.keep is None else self.keep(id)
         seeds, tracing = self._seeding.branch(), self._tracing
@@ -165,7 +181,8 @@ class OffersPasses:
             attach: Asks for the objects again, as at the beginning, and puts the handles where `step` finds them. It
                 runs before each repetition: an owner that was killed has lost what its last checkpoint does not have.
                 Without it, a pass whose handles are stale is not run again.
-            attempts: How often the pass is run at most.
+            attempts: How often the pass is run at most. Attempts that end because an owner is stopped in order do not
+                count, up to a hundred of them.
 
         Returns:
             What `step` returns.

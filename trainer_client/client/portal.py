@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
-from collections.abc import Coroutine
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar, Final, TypeVar
 
+from ps_wire.errors import ClosedError
 from ps_wire.runtime import forks
 
 T = TypeVar("T")
+
+_END_SECONDS: Final = 5.0
+"""How long the exit of the interpreter waits for the loop, which a callback of the program may hold up."""
 
 
 class Portal:
     """Runs coroutines in the one background loop of this process.
 
-    gRPC for Python wants one event loop per process, so all blocking clients share one portal; its thread ends with the
-    last of them.
+    gRPC for Python wants one event loop per process, so all blocking clients share one portal. It stays when the last
+    of them is closed, because each further loop and thread with gRPC would take memory that the process never gets
+    back. It ends when the interpreter exits, also if a client is open then: a thread that comes from C++ code of gRPC
+    into an interpreter that is gone would end the process with an abort.
     """
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -45,25 +52,48 @@ class Portal:
         return forks.is_foreign(self.loop)
 
     def release(self) -> None:
-        """Ends the thread if this was the last user of the portal; tasks that still run in it are cancelled."""
+        """Cancels the tasks that still run in it if this was its last user. The thread waits for the next one."""
         if self.is_foreign:
             return
+        cancelled = threading.Event()
         with self._lock:
             self._users -= 1
-            if self._users:
+            if self._users or self.loop.is_closed():
                 return
-            Portal._shared = None
-        self.run(_cancel_everything())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+            # With the lock, so that no task of the next user is among them.
+            self.loop.call_soon_threadsafe(self._cancel_tasks, cancelled.set)
+        if threading.current_thread() is not self._thread:
+            cancelled.wait()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _cancel_tasks(self, then: Callable[[], None]) -> None:
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        asyncio.gather(*tasks, return_exceptions=True).add_done_callback(lambda _: then())
+
+    @classmethod
+    def end(cls) -> None:
+        """Ends the portal of this process, if there is one. What its users still ask of it is a `ClosedError`."""
+        with cls._lock:
+            ended, cls._shared = cls._shared, None
+            if ended is None:
+                return
+            ended.loop.call_soon_threadsafe(ended._cancel_tasks, ended.loop.stop)
+        ended._thread.join(_END_SECONDS)
+        if not ended._thread.is_alive():
+            with cls._lock:
+                ended.loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T], *, ends_early: bool = False) -> T:
         """Runs a coroutine on the loop, waits, and returns its result.
+
+        Args:
+            work: The coroutine.
+            ends_early: Whether Ctrl-C cancels it. Otherwise it goes on without the caller.
 
         Raises:
             RuntimeError: This is the portal's own thread.
-            ClosedError: The portal belongs to the parent of this forked process.
+            ClosedError: The portal belongs to the parent of this forked process, or the interpreter exits.
         """
         if self.is_foreign:
             work.close()
@@ -71,7 +101,17 @@ class Portal:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a blocking call inside the client's own event loop would wait for itself")
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        try:
+            running = asyncio.run_coroutine_threadsafe(work, self.loop)
+        except RuntimeError:
+            work.close()
+            raise ClosedError("this client is closed, and so is its event loop") from None
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            if ends_early:
+                running.cancel()
+            raise
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -85,13 +125,7 @@ def _forget_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_parent)
-
-
-async def _cancel_everything() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+atexit.register(Portal.end)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from ps_wire.close_names import hint
 from ps_wire.errors import InvalidArgumentError, UnknownNameError
 from ps_wire.v1.operations_pb2 import LookupRequest
+from trainer_client.client.group import Group
 from trainer_client.handles.other_owners import OtherOwners
 from trainer_client.session.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ps_wire.connections.connection import Connector
     from trainer_client.session.settings import Settings
@@ -31,6 +32,7 @@ class Sessions:
         by_owner: The sessions by the names of their owners.
         opening: Those that were opened by address.
         others: Finds further owners, and holds references to their objects.
+        group: The owners of the group; None if the client was told which owners to connect to.
     """
 
     def __init__(
@@ -43,16 +45,18 @@ class Sessions:
         self.by_owner: dict[str, Session] = {}
         self.others = OtherOwners(trainer, settings, self.by_owner, dial)
         self.opening = [Session(each, trainer, settings, self.others) for each in connectors]
+        self.group: Group | None = None
         self._patience = settings.connect_timeout
 
-    async def open(self, names: Sequence[str]) -> None:
+    async def open(self, names: Sequence[str] = (), directory: str = "") -> None:
         """Connects to every owner.
 
         Args:
-            names: Further owners, looked up in the directory of the first owner.
+            names: Owners to look up in the directory; none for all owners of the group.
+            directory: Address of an owner in the group.
 
         Raises:
-            UnavailableError: An owner cannot be reached in time.
+            UnavailableError: An owner cannot be reached in time, or the group has none in time.
             UnknownNameError: An owner has not entered the directory in time.
             InvalidArgumentError: Two owners have the same name.
         """
@@ -64,15 +68,20 @@ class Sessions:
                         f"two of the owners are called {session.owner!r}: start each under its own --name"
                     )
                 self.by_owner[session.owner] = session
+            if directory:
+                self.others.directory = await self.others.connect(directory)
             if names:
-                await self._find(names)
+                await self._find(names, self.others.directory)
+            elif directory:
+                self.group = Group(self.others, self.by_owner, self._patience)
+                await self.group.find()
         except BaseException:
             await self.close(fails=True)
             raise
 
-    async def _find(self, names: Sequence[str]) -> None:
+    async def _find(self, names: Sequence[str], directory: Session | None) -> None:
         """Connects to owners by name; they are the first of the sessions, in this order."""
-        directory = self.others.directory = self.of("")
+        assert directory is not None, "names are looked up in one"
 
         async def find(name: str) -> Session:
             if name in self.by_owner:
@@ -86,18 +95,31 @@ class Sessions:
         self.by_owner.update(found)
 
     async def close(self, fails: bool = False) -> None:
-        """Closes all sessions; an argument as for `Session.close`."""
+        """Closes all sessions, also if the caller is cancelled meanwhile; an argument as for `Session.close`."""
+        await asyncio.shield(self._close(fails))
+
+    async def _close(self, fails: bool) -> None:
         await self.others.close(fails)
         await asyncio.gather(*(session.close(fails) for session in self.opening))
 
     def told(self) -> str:
         """The owners and their states, for messages; with a directory, also where that is."""
-        sessions = list(self.by_owner.values()) or self.opening
+        sessions = [self.by_owner[name] for name in self._connected()] or self.opening
         told = ", ".join(f"{each.owner or '?'} at {each.address}, {each.state}" for each in sessions)
         directory = self.others.directory
         if directory is None:
             return told
         return f"the group with its directory at {directory.address}: {told}"
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the owners that the client was told, in their order; or of all owners of its group."""
+        return list(self.by_owner if self.group is None else self.group.owners)
+
+    @property
+    def in_group(self) -> bool:
+        """Whether these are the owners of a group: they join and leave, and other trainers may know others."""
+        return self.group is not None
 
     def of(self, owner: str) -> Session:
         """The session with an owner; with the first owner, if the name is empty.
@@ -105,12 +127,29 @@ class Sessions:
         Raises:
             UnknownNameError: There is no session with an owner of that name.
         """
-        if not owner:
-            return next(iter(self.by_owner.values()))
+        owner = owner or next(iter(self.by_owner if self.group is None else self.group.owners))
         try:
             return self.by_owner[owner]
         except KeyError:
-            known = ", ".join(self.by_owner)
+            known = ", ".join(self._connected())
+            joined = "" if self.group is None else " (ps.find_owners() connects to those that have joined since)"
             raise UnknownNameError(
-                f"this client is not connected to an owner {owner!r}, only to {known}{hint(owner, self.by_owner)}"
+                f"this client is not connected to an owner {owner!r}, only to {known}{joined}"
+                f"{hint(owner, self.by_owner)}"
             ) from None
+
+    def _connected(self) -> list[str]:
+        """Names of all owners, those of the group first."""
+        return [name for name in dict.fromkeys([*self.names, *self.by_owner]) if name in self.by_owner]
+
+    async def all_of(self, owners: Iterable[str]) -> list[Session]:
+        """The sessions with several owners. In a group, unknown ones are looked for among those that have joined.
+
+        Raises:
+            UnknownNameError: There is no session with one of them.
+            UnavailableError: The directory cannot be reached in time, or an owner that has joined.
+        """
+        owners = list(owners)
+        if self.group is not None and not self.by_owner.keys() >= set(owners):
+            await self.group.find()
+        return [self.of(each) for each in owners]

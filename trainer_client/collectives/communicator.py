@@ -13,12 +13,13 @@ from ps_wire.codec.payload import PayloadReader, PayloadWriter, joined
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.collectives import KINDS, MOST_MEMBERS, OPERATIONS, Signature, check_plain, check_reducible
 from ps_wire.errors import CancelledCallError, InvalidArgumentError, PsError, TooLargeError, UnavailableError
+from ps_wire.numbers import check_seconds
 from ps_wire.runtime.failures import PassFailures
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.collectives.membership import Membership
-from trainer_client.contexts.stepped import owner_seconds
 from trainer_client.pending import DEFAULT, Pending
+from trainer_client.session.stepped import owner_seconds
 
 if TYPE_CHECKING:
     from trainer_client.session.session import Session
@@ -275,6 +276,7 @@ def join(
         raise InvalidArgumentError(
             f"a communicator has 1 to {MOST_MEMBERS} members, and ranks from 0: not {size} and {rank}"
         )
+    check_seconds("lost_after", lost_after)
     membership = Membership(session)
     request = pb.JoinCommunicatorRequest(
         member=membership.number, name=name, size=size, rank=rank, patience_seconds=lost_after
@@ -327,4 +329,4 @@ def _consequence(name: str, error: BaseException) -> PsError:
 
 
 def _owner_seconds(session: Session, timeout: float | None) -> float:
-    return owner_seconds(session.settings.timeout if timeout == DEFAULT else timeout)
+    return owner_seconds(session.settings.seconds(timeout))

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch.autograd.graph import GradientEdge
@@ -20,15 +20,25 @@ from trainer_client.graph.engine import propagate, propagate_from
 from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
 from trainer_client.graph.short_graphs import short_graph
 from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
+from trainer_client.graph.way_back import Pass
 from trainer_client.pending import Pending, raiser, when_all_done
 from trainer_client.session.in_flight import InFlightRequest
 
 if TYPE_CHECKING:
-    from trainer_client.contexts.context import Context
+    from ps_wire.runtime.failures import PassFailures
     from trainer_client.contexts.local_gradients import LocalGradients
     from trainer_client.graph.batch import Answer, Follow
     from trainer_client.graph.short_graphs import Second, ShortGraph
     from trainer_client.session.session import Session
+
+
+class FailingPass(Pass, Protocol):
+    """A pass whose backwards may fail; see `Context`."""
+
+    failures: PassFailures
+
+    def check(self) -> None:
+        """Checks that the pass is open."""
 
 
 class Start(NamedTuple):
@@ -97,7 +107,7 @@ class Backwards:
         sent = [each for each in posts if isinstance(each, InFlightRequest) and each.session is session]
         return sent if len(sent) == len(posts) else ()
 
-    def begin(self, context: Context, start: Start) -> Pending[None]:
+    def begin(self, context: FailingPass, start: Start) -> Pending[None]:
         """Begins a backward: on the event loop if it is short, otherwise in a thread.
 
         Torch's engine blocks while it waits for owners, so it must not run on the event loop then. If it would wait
@@ -109,7 +119,7 @@ class Backwards:
             self._begun = [*self.unfinished, begun]
         return begun
 
-    def _begin(self, context: Context, start: Start) -> Pending[None]:
+    def _begin(self, context: FailingPass, start: Start) -> Pending[None]:
         if asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
             graph = short_graph(start.roots, context)
             if graph is not None and graph.is_short and (turn := self._queue.begin()) is not None:
@@ -121,7 +131,7 @@ class Backwards:
         withdraw = partial(self._queue.withdraw, number)
         return Pending.in_thread(self._loop, self._run_in_turn, context, number, autocasts, start, cancel=withdraw)
 
-    def run(self, context: Context, start: Start) -> None:
+    def run(self, context: FailingPass, start: Start) -> None:
         """Runs a backward in this thread, which must not be that of the event loop.
 
         Raises:
@@ -194,7 +204,7 @@ class Backwards:
         self._queue.leave(current.number)
         done.resolve(_nothing if failure is None else raiser(failure))
 
-    def _run_in_turn(self, context: Context, number: int, autocasts: Autocasts, start: Start) -> None:
+    def _run_in_turn(self, context: FailingPass, number: int, autocasts: Autocasts, start: Start) -> None:
         with self._queue.turn(number), autocasts.entered():
             context.check()
             if forks.is_foreign(self._loop):
@@ -270,6 +280,26 @@ class Backwards:
                 self._current, self._thread = None, 0
             second.latency.end(began)
         current.finish(start.follow)
+
+
+class HasBackwards:
+    """A pass, as far as its backwards go."""
+
+    _backwards: Backwards
+
+    @property
+    def current_backward(self) -> RunningBackward | LocalBackward | None:
+        """The backward that is running, if this is its thread."""
+        return self._backwards.current
+
+    @property
+    def unfinished(self) -> Sequence[Pending[None]]:
+        """The backwards that were begun with `backward` and have not ended."""
+        return self._backwards.unfinished
+
+    def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
+        """The requests of the unfinished backward, if it has sent them all, and all to the owner of this session."""
+        return self._backwards.sent_to(session)
 
 
 def _backward_of(graph: ShortGraph, start: Start, number: int) -> RunningBackward | LocalBackward:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_wire.v1.frames_pb2 import Reply, Request
-from ps_wire.v1.operations_pb2 import NormRequest, ScaleRequest
+from ps_wire.v1.operations_pb2 import ContextId, NormRequest, ScaleRequest
 from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
-    from trainer_client.contexts.context import Context
+    from trainer_client.contexts.local_gradients import LocalGradients
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.session.session import Session
 
@@ -23,7 +23,11 @@ _SMALL = 1e-6
 
 
 async def clip(
-    context: Context, parameters: Sequence[RemoteParameter | torch.Tensor], max_norm: float, norm_type: float
+    context: ContextId,
+    gradients: LocalGradients,
+    parameters: Sequence[RemoteParameter | torch.Tensor],
+    max_norm: float,
+    norm_type: float,
 ) -> torch.Tensor:
     """Scales a context's gradients so that their common norm is at most `max_norm`; returns the norm before."""
     local = [each for each in parameters if isinstance(each, torch.Tensor)]
@@ -31,13 +35,12 @@ async def clip(
     for each in parameters:
         if not isinstance(each, torch.Tensor):
             remote.setdefault(each.session, []).append(each.ref.to_message())
-    name = context.message
     powers = await _ask(
         remote,
-        lambda handles: Request(norm=NormRequest(context=name, parameters=handles, norm_type=norm_type)),
+        lambda handles: Request(norm=NormRequest(context=context, parameters=handles, norm_type=norm_type)),
         lambda reply, _: float(reply.norm.power_sum),
     )
-    own = [float(torch.linalg.vector_norm(g, norm_type)) for g in map(context.gradient, local) if g is not None]
+    own = [float(torch.linalg.vector_norm(g, norm_type)) for g in map(gradients.of, local) if g is not None]
     if math.isinf(norm_type):
         total = max((*powers, *own), default=0.0)
     else:
@@ -48,10 +51,10 @@ async def clip(
     factor = max_norm / (total + _SMALL)
     # A norm that is NaN scales, too, as in torch, so that the gradients show it.
     if not factor >= 1.0:
-        context.scale(local, factor)
+        gradients.scale(local, factor)
         await _ask(
             remote,
-            lambda handles: Request(scale=ScaleRequest(context=name, parameters=handles, factor=factor)),
+            lambda handles: Request(scale=ScaleRequest(context=context, parameters=handles, factor=factor)),
             nothing,
         )
     return torch.tensor(total)

@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ps_wire.errors import CancelledCallError, InvalidArgumentError
-from trainer_client.contexts.stepped import Stepped, wait_seconds
 from trainer_client.pending import Pending, raiser
+from trainer_client.session.stepped import Stepped, owner_seconds
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ps_wire.v1.operations_pb2 import BackwardRequest
+    from ps_wire.runtime.failures import PassFailures
+    from ps_wire.v1.operations_pb2 import BackwardRequest, EndContextRequest
     from ps_wire.v1.values_pb2 import Handle
-    from trainer_client.contexts.context import Context
     from trainer_client.graph.batch import Answer, Batch
     from trainer_client.session.session import Session
 
@@ -42,7 +42,11 @@ class Part(NamedTuple):
     name: Handle
 
 
-class Stepping(ABC):
+C_contra = TypeVar("C_contra", contravariant=True)
+"""The class of passes."""
+
+
+class Stepping(ABC, Generic[C_contra]):
     """An optimizer, as far as a backward has to know it.
 
     Attributes:
@@ -62,18 +66,18 @@ class Stepping(ABC):
     checks_ahead: bool = False
 
     @abstractmethod
-    def step(self, context: Context) -> Awaitable[Versions]:
+    def step(self, context: C_contra) -> Awaitable[Versions]:
         """Applies the gradients of a context."""
 
     @abstractmethod
-    def apply(self, context: Context) -> Versions | None:
+    def apply(self, context: C_contra) -> Versions | None:
         """Like `step`, in this thread."""
 
-    def step_checked(self, context: Context) -> Awaitable[Versions]:
+    def step_checked(self, context: C_contra) -> Awaitable[Versions]:
         """Like `step`, once all owners have checked the gradients."""
         return self.step(context)
 
-    def apply_checked(self, context: Context) -> Versions | None:
+    def apply_checked(self, context: C_contra) -> Versions | None:
         """Like `step_checked`, in this thread."""
         return self.apply(context)
 
@@ -83,12 +87,28 @@ class Stepping(ABC):
         return only
 
     @abstractmethod
-    async def step_local_part(self, context: Context) -> None:
+    async def step_local_part(self, context: C_contra) -> None:
         """Steps the parameters of this process, after the part on an owner has stepped."""
 
     @abstractmethod
-    def apply_local_part(self, context: Context) -> None:
+    def apply_local_part(self, context: C_contra) -> None:
         """Like `step_local_part`, in this thread."""
+
+
+class ClosedPass(Protocol):
+    """A pass that a step may end; see `Context`."""
+
+    failures: PassFailures
+    stepped: set[str]
+
+    def check(self, *sessions: Session) -> None:
+        """Checks that the pass is open and that these sessions may take part in it."""
+
+    def write_end(self, request: EndContextRequest) -> None:
+        """Asks an owner to end the pass, in a request that does more."""
+
+    def finish(self, told: Session | None = None) -> None:
+        """Ends the pass inside of its block; `told` has ended it already."""
 
 
 class Closing:
@@ -112,7 +132,7 @@ class Closing:
         ContextEndedError, ContextLostError: As in `Context.check`.
     """
 
-    def __init__(self, context: Context, step: Stepping | Sequence[Stepping], ends: bool) -> None:
+    def __init__(self, context: ClosedPass, step: Stepping[Any] | Sequence[Stepping[Any]], ends: bool) -> None:
         self._single = isinstance(step, Stepping)
         self._optimizers: Sequence[Any] = (step,) if isinstance(step, Stepping) else tuple(step)
         self._context = context
@@ -163,7 +183,7 @@ class Closing:
             request.steps.add().CopyFrom(part.name)
             self._context.stepped.add(part.name.object_id)
         request.together = self._together
-        request.wait_seconds = wait_seconds(self._parts[0].session)
+        request.wait_seconds = owner_seconds(self._parts[0].session.settings.timeout)
         if self._ends:
             self._context.write_end(request.end)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,13 +14,12 @@ from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentE
 from ps_wire.runtime.failures import PassFailures
 from trainer_client.contexts import untrained
 from trainer_client.contexts.afterwards import after
-from trainer_client.contexts.backwards import Backwards, Start
+from trainer_client.contexts.backwards import Backwards, HasBackwards, Start
 from trainer_client.contexts.block import Block
 from trainer_client.contexts.clipping import clip
 from trainer_client.contexts.closing import Closing, Part, Stepping
 from trainer_client.contexts.ending import end_freed, tell_end
 from trainer_client.contexts.gradients import gradients
-from trainer_client.contexts.handing_over import hand_over
 from trainer_client.contexts.local_gradients import HasLocalGradients, LocalGradients
 from trainer_client.contexts.pass_span import PassSpan
 from trainer_client.graph.current import current_context, reset_current, set_current
@@ -28,7 +27,6 @@ from trainer_client.graph.nodes import ROOT
 from trainer_client.graph.recorder import RecordedCall, Reserved
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
-from trainer_client.session.session import Session
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -38,16 +36,16 @@ if TYPE_CHECKING:
     from ps_wire.runtime.latency import Latency
     from ps_wire.tracing import Tracing
     from ps_wire.v1.operations_pb2 import EndContextRequest
-    from trainer_client.contexts.runs import Run
+    from trainer_client.contexts.gradients import Reach
     from trainer_client.graph.open_contexts import Openings
-    from trainer_client.graph.running_backward import LocalBackward, RunningBackward
-    from trainer_client.session.in_flight import InFlightRequest
+    from trainer_client.graph.recorder import RecordingPass
+    from trainer_client.session.runs import Run
+    from trainer_client.session.session import Session
 
 T = TypeVar("T")
-Reach = Callable[[str], Awaitable[Session]]
 
 
-class Context(Block, HasLocalGradients):
+class Context(Block, HasBackwards, HasLocalGradients):
     """One pass: calls inside its block are recorded, and it holds their gradients.
 
         async with ps.context() as ctx:
@@ -118,7 +116,7 @@ class Context(Block, HasLocalGradients):
         self._losses: dict[str, int] = {}
         self.local = gradients or LocalGradients()
         self._backwards = Backwards(loop, self.local)
-        self._token: Token[Context | None] | None = None
+        self._token: Token[RecordingPass | None] | None = None
 
     # Recording
 
@@ -192,26 +190,12 @@ class Context(Block, HasLocalGradients):
 
     # Backward
 
-    @property
-    def current_backward(self) -> RunningBackward | LocalBackward | None:
-        """The backward that is running, if this is its thread."""
-        return self._backwards.current
-
-    @property
-    def unfinished(self) -> Sequence[Pending[None]]:
-        """The backwards that were begun with `backward` and have not ended."""
-        return self._backwards.unfinished
-
-    def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
-        """The requests of the unfinished backward, if it has sent them all, and all to the owner of this session."""
-        return self._backwards.sent_to(session)
-
     def backward(
         self,
         roots: torch.Tensor | Sequence[torch.Tensor],
         gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
         retain_graph: bool = False,
-        step: Stepping | Sequence[Stepping] | None = None,
+        step: Stepping[Context] | Sequence[Stepping[Context]] | None = None,
     ) -> Pending[Any]:
         """Propagates from one or more roots, through local and remote parts. May also step, and end the pass.
 
@@ -251,7 +235,7 @@ class Context(Block, HasLocalGradients):
         roots: torch.Tensor | Sequence[torch.Tensor],
         gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
         retain_graph: bool = False,
-        step: Stepping | Sequence[Stepping] | None = None,
+        step: Stepping[Context] | Sequence[Stepping[Context]] | None = None,
     ) -> Any:
         """Like `backward`, in this thread, which must not be that of the client's event loop.
 
@@ -300,7 +284,7 @@ class Context(Block, HasLocalGradients):
         self.check(*(each.session for each in parameters if not isinstance(each, torch.Tensor)))
         if not (max_norm > 0 and norm_type > 0):
             raise InvalidArgumentError(f"max_norm and norm_type must be positive, not {max_norm} and {norm_type}")
-        return self.behind_backwards(clip(self, parameters, max_norm, norm_type))
+        return self.behind_backwards(clip(self.message, self.local, parameters, max_norm, norm_type))
 
     def behind_backwards(self, work: Coroutine[Any, Any, T]) -> Pending[T]:
         """Runs a coroutine once the backwards that were begun have succeeded. The block waits for it."""
@@ -376,9 +360,25 @@ class Context(Block, HasLocalGradients):
         self.close(told=told)
 
     def hand_over(self) -> Context:
-        """Passes it on to another object, which outlives the block; see `contexts.handing_over`. Raises as `check`."""
+        """Makes a new object stand for the pass, which outlives the block; `close` of that ends the pass on the owners.
+
+        For the program the pass is over: calls in the rest of its block are like calls outside of it, and the end of
+        the block tells owners nothing. If the new object is freed before it is closed, the pass ends.
+        Raises as `check`.
+        """
         self.check()
-        return hand_over(self, Context(self.id, self._loop, self._reach, None, self._openings, self.local))
+        other = Context(self.id, self._loop, self._reach, None, self._openings, self.local)
+        other.message, other.attempt, other.joins_any_client = self.message, self.attempt, self.joins_any_client
+        # Only the push knows which tables are stepped: the block tells nothing of them.
+        other.looked_up, other.stepped, self.looked_up = self.looked_up, self.stepped, {}
+        with self._lock:
+            other._calls, other._sessions, other._losses = self._calls, self._sessions, self._losses
+            self.ended = True
+        if self._openings is not None:
+            # In place of the first one, so that its end does not end the pass.
+            self._openings.opened(other, other.ending())
+        self.finished = self._token is not None
+        return other
 
     def write_end(self, request: EndContextRequest) -> None:
         """Asks an owner to end the pass, in a request that does more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ps_wire.codec.values import Decoder
 from ps_wire.refs import Ref
@@ -10,20 +10,34 @@ from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import GradientsRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     import torch
 
     from ps_wire.codec.payload import PayloadReader
-    from trainer_client.contexts.context import Context, Reach
+    from ps_wire.v1.operations_pb2 import ContextId
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.session.session import Session
 
     Bare = Callable[[Session, Ref, torch.Tensor], RemoteParameter]
+    Reach = Callable[[str], Awaitable[Session]]
+
+
+class PassOfOwners(Protocol):
+    """A pass that has gradients on owners and here; see `Context`."""
+
+    message: ContextId
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions with the owners that take part so far."""
+
+    def local_gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The local leaves that have a gradient in this pass, and their gradients."""
 
 
 async def gradients(
-    context: Context, reach: Reach | None, bare: Bare
+    context: PassOfOwners, reach: Reach | None, bare: Bare
 ) -> dict[RemoteParameter | torch.Tensor, torch.Tensor]:
     """The gradients of a context, by handle for remote parameters and by tensor for local ones.
 

@@ -93,6 +93,10 @@ class HasLocalGradients:
         """Multiplies the gradients of local leaves."""
         self.local.scale(leaves, factor)
 
+    def drop(self, leaves: Iterable[torch.Tensor]) -> None:
+        """Drops the gradients of local leaves."""
+        self.local.drop(leaves)
+
 
 def _sum(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
     # Torch adds a sparse tensor to a dense one, but not the other way round.

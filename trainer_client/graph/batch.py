@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ps_wire.errors import PsError
     from ps_wire.runtime.latency import Latency
     from ps_wire.v1.operations_pb2 import BackwardRequest, StepReply
-    from trainer_client.graph.recorder import Gradient, WayBack
-    from trainer_client.graph.running_backward import LocalBackward, RunningBackward
+    from trainer_client.graph.way_back import Gradient, WayBack
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
 
@@ -72,6 +71,13 @@ class Follow(Protocol):
         """The request was sent; this is its answer."""
 
 
+class Described(Protocol):
+    """A backward that is running."""
+
+    def describe(self, request: BackwardRequest) -> None:
+        """Writes into a request what all requests of this backward say."""
+
+
 class Batch:
     """The calls of one owner whose gradients go in the next request. Not safe from several threads.
 
@@ -80,7 +86,7 @@ class Batch:
         current: The backward that is running.
     """
 
-    def __init__(self, session: Session, current: RunningBackward | LocalBackward) -> None:
+    def __init__(self, session: Session, current: Described) -> None:
         self.session = session
         self._current = current
         self._frame = Frame()
@@ -178,7 +184,7 @@ class Batches:
 
     def add(
         self,
-        current: RunningBackward | LocalBackward,
+        current: Described,
         call: WayBack,
         after: int | None,
         positions: Sequence[int],

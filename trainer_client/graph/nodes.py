@@ -13,7 +13,7 @@ import torch
 from ps_wire.errors import ContextEndedError
 
 if TYPE_CHECKING:
-    from trainer_client.graph.recorder import Gradient, WayBack
+    from trainer_client.graph.way_back import Gradient, WayBack
 
 ROOT: Final = torch.empty(0, requires_grad=True)
 """The input of calls without inputs that require grad, so that their outputs have a history."""

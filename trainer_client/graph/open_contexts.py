@@ -13,7 +13,7 @@ from weakref import ReferenceType, ref
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainer_client.contexts.context import Context
+    from trainer_client.graph.way_back import Pass
 
 _MOST_TOLD: Final = 64
 
@@ -26,7 +26,7 @@ class Openings:
         self._last = 0
         self._unsaid = 0
         # A context without references cannot be used any more, even if it was never ended. None: it is being made.
-        self._open: dict[int, ReferenceType[Context] | None] = {}
+        self._open: dict[int, ReferenceType[Pass] | None] = {}
 
     def number(self) -> int:
         """The number for a new context: 1, 2, 3 … From now on it counts as open."""
@@ -35,7 +35,7 @@ class Openings:
             self._open[self._last] = None
             return self._last
 
-    def opened(self, context: Context, dropped: Callable[[], object] | None = None) -> None:
+    def opened(self, context: Pass, dropped: Callable[[], object] | None = None) -> None:
         """Adds an open context.
 
         Args:
@@ -51,7 +51,7 @@ class Openings:
 
         self._open[number] = ref(context, freed)
 
-    def ended(self, context: Context) -> tuple[int, list[int]]:
+    def ended(self, context: Pass) -> tuple[int, list[int]]:
         """Removes a context that has ended.
 
         Returns:
@@ -61,12 +61,12 @@ class Openings:
         self.remove(context)
         return self.ended_with(context)
 
-    def remove(self, context: Context) -> None:
+    def remove(self, context: Pass) -> None:
         """Removes a context that has ended."""
         with self._lock:
             self._open.pop(context.id.number, None)
 
-    def ended_with(self, context: Context) -> tuple[int, list[int]]:
+    def ended_with(self, context: Pass) -> tuple[int, list[int]]:
         """The contexts that have ended once this one has; returns what `ended` does, and removes nothing."""
         with self._lock:
             # The garbage collector may remove entries meanwhile; `list` copies the numbers without interruption.

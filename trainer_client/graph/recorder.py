@@ -12,36 +12,48 @@ so that the gradients of a tensor that several calls used are added in torch's o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from ps_wire.compression.encoded import Encoded
 from trainer_client.graph.nodes import RECEIVING, ROOT, receive, send
+from trainer_client.graph.way_back import Pass, WayBack
 
 if TYPE_CHECKING:
+    from ps_wire.numerics.seeds import Seeds
+    from ps_wire.runtime.failures import PassFailures
     from ps_wire.runtime.latency import Latency
-    from trainer_client.contexts.context import Context
-    from trainer_client.graph.batch import Answer, Batch
-    from trainer_client.pending import Pending
+    from trainer_client.graph.way_back import Encode
     from trainer_client.session.session import Session
 
 _FIRST: Final = 1 << 62
 """Added to the sequence numbers of `Receive` nodes; no thread makes as many nodes as this."""
 
-
-Gradient = torch.Tensor | Encoded
-"""A gradient of an output, as it is sent."""
-
-Encode = Callable[[int, torch.Tensor], Gradient]
-"""Encodes the gradient of the output at a position."""
-
 Reserved = tuple[int, tuple[int, ...]]
 """The number and the place of a call in its pass."""
 
-TOGETHER_SECONDS: Final = 2e-3
-"""Backwards that take longer on the owner have requests of their own, so that they run concurrently there."""
+
+class RecordingPass(Pass, Protocol):
+    """A pass that records calls; see `Context`."""
+
+    finished: bool
+    failures: PassFailures
+    seeds: Seeds | None
+    root: torch.Tensor
+
+    def record(
+        self,
+        session: Session,
+        inputs: Sequence[torch.Tensor],
+        tokens: Sequence[torch.Tensor] = (),
+        latency: Latency | None = None,
+        reserved: Reserved | None = None,
+    ) -> RecordedCall:
+        """Records a call in the graph."""
+
+    def reserve(self, session: Session) -> Reserved:
+        """Reserves the number and place of a call that is recorded later."""
 
 
 class RecordedCall:
@@ -64,7 +76,7 @@ class RecordedCall:
 
     def __init__(
         self,
-        context: Context,
+        context: RecordingPass,
         session: Session,
         number: int,
         place: tuple[int, ...],
@@ -126,69 +138,3 @@ def _stays(token: torch.Tensor, session: Session) -> bool:
     """Whether a token is that of a result of such a session's owner that stays there, and has a short backward."""
     node: Any = token.grad_fn
     return isinstance(node, RECEIVING) and node.call.session is session and node.call.together
-
-
-class WayBack:
-    """The state that the two nodes of a call share in a backward.
-
-    It must not refer to the nodes: that would be a reference cycle, which keeps the graph before them alive.
-
-    Args:
-        context: The pass.
-        session: The session with the owner that runs the call.
-        number: Its number in the pass.
-        place: The numbers of the calls that it is nested in, and its own.
-        inputs: Its tensor arguments that require grad.
-        latency: How long the backwards of such calls take on the owner; None if that is not known.
-
-    Attributes:
-        context: As the argument, like `session`, `number`, `place` and `latency`.
-        together: Whether its backward is short enough to go in one request with those of other calls.
-        devices: The devices of the inputs.
-        input_bytes: Bytes of the inputs.
-        leads_on: Whether it has inputs, or arguments that stay on an owner, through which a backward goes on.
-        waits: Whether the backward goes on only when the owner has answered. It need not wait if all such arguments
-            are results that stay on the same owner, and their calls may go in one request.
-        encode: Encodes the gradients of outputs; None to send them as they are.
-        batch: The request in which its gradients will be sent; None if no gradients are held.
-        answer: The answer to that request, and the position of the call in it.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        session: Session,
-        number: int,
-        place: tuple[int, ...],
-        inputs: Sequence[torch.Tensor],
-        latency: Latency | None = None,
-    ) -> None:
-        self.context = context
-        self.number = number
-        self.session = session
-        self.place = place
-        self.devices = [tensor.device for tensor in inputs]
-        self.input_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
-        self.latency = latency
-        self.together = latency is not None and latency.seconds < TOGETHER_SECONDS
-        self.leads_on = False
-        self.waits = True
-        self.encode: Encode | None = None
-        self.batch: Batch | None = None
-        self.answer: tuple[Pending[Answer], int] | None = None
-
-    def take_input_gradients(self) -> list[torch.Tensor | None]:
-        """Waits for the gradients of the inputs; an empty list if there are no inputs."""
-        current = self.context.current_backward
-        if current is not None and not current.must_wait(self):
-            return []
-        answer, self.answer = self.answer, None
-        if answer is None:
-            # This backward has sent no gradients for the call.
-            return [None] * len(self.devices)
-        post, index = answer
-        gradients = post.wait().gradients
-        if current is not None:
-            # The end of the backward need not wait for it again.
-            current.posts.pop(post, None)
-        return gradients[index] if gradients else []

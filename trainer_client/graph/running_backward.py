@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ps_wire.v1.operations_pb2 import BackwardRequest
     from trainer_client.graph.batch import Answer, Batch, Follow
-    from trainer_client.graph.recorder import Gradient, WayBack
+    from trainer_client.graph.way_back import Gradient, WayBack
     from trainer_client.session.session import Session
 
 

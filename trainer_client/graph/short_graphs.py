@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ps_wire.runtime.latency import Latency
-    from trainer_client.contexts.context import Context
-    from trainer_client.graph.recorder import WayBack
+    from trainer_client.graph.way_back import Pass, WayBack
 
 LOOP_SECONDS: Final = 1e-3
 """A backward that takes longer has a thread. To start one and to come back takes 0.1 to 1 ms of the same processors."""
@@ -68,7 +67,7 @@ class ShortGraph(NamedTuple):
         )
 
 
-def short_graph(roots: Sequence[Any], context: Context) -> ShortGraph | None:
+def short_graph(roots: Sequence[Any], context: Pass) -> ShortGraph | None:
     """Recognizes a small graph whose backward waits at most once: for the gradients of the inputs of one call.
 
     Such a backward runs no hook of a leaf and no autograd function of the program. In a process of a
@@ -135,7 +134,7 @@ class _Walk:
         seen: All nodes.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Pass) -> None:
         self._context = context
         self.kinds: list[type] = []
         self.leaves: list[torch.Tensor] = []

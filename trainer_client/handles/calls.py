@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ps_wire.runtime.failures import Origin
     from ps_wire.v1.operations_pb2 import CallRequest
     from ps_wire.v1.values_pb2 import Handle
-    from trainer_client.contexts.context import Context
-    from trainer_client.graph.recorder import Encode, RecordedCall, Reserved
+    from trainer_client.graph.recorder import RecordedCall, RecordingPass, Reserved
+    from trainer_client.graph.way_back import Encode
     from trainer_client.session.session import Session
     from trainer_client.session.watched import Watch
 
@@ -42,7 +42,7 @@ def call(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     *,
-    training: bool = True,
+    training: bool | None = True,
     keep: bool = False,
     timeout: float | None = DEFAULT,
     seed: int | None = None,
@@ -58,7 +58,7 @@ def call(
         method: Name of the method; empty for `forward`.
         args: The arguments. A `Pending` among them, also in a container, stands for its result.
         kwargs: The keyword arguments.
-        training: Whether modules run in training mode.
+        training: Whether modules run in training mode; None for the mode that each has on its owner.
         keep: Whether the result stays on the owner; the result of the call is then a handle to it.
         timeout: Seconds this may take; None is no limit.
         seed: Seed of its random numbers, instead of the client's next.
@@ -84,7 +84,9 @@ def call(
         handles.append(target)
     else:
         request.function = target
-    request.training = training
+    request.training = training is not False
+    if training is None:
+        request.own_mode = True
     if keep:
         request.keep = keep
     payload: PayloadWriter | None = None
@@ -99,12 +101,14 @@ def call(
             ready = False
     if seed is None:
         seed = session.settings.seeding.next(context.seeds if context is not None else None)
-    else:
-        seed %= 1 << 64
     write_numerics(request, seed)
-    seconds = session.settings.timeout if timeout == DEFAULT else timeout
+    seconds = session.settings.seconds(timeout)
     in_graph = context is not None and torch.is_grad_enabled()
-    watch = begin(session, frame, kind, what or kind_of(target, method)) if session.is_watched() else None
+    watch = (
+        begin(session.settings, session.owner, frame, kind, what or kind_of(target, method))
+        if session.is_watched()
+        else None
+    )
     if not ready:
         reserved = context.reserve(session) if context is not None and in_graph else None
         later = _sent_later(arguments, frame, target, method, args, kwargs, reserved, seconds, watch)
@@ -157,11 +161,13 @@ class PendingCall(InFlightRequest[Any]):
 
     __slots__ = ()
 
+    _session: Session
+
     collects = True
     origin: Origin
     staying: Staying | None
 
-    def stay(self, session: Session, context: Context | None) -> RRef | None:
+    def stay(self, session: Session, context: RecordingPass | None) -> RRef | None:
         """A handle of the result if that stays on the owner, so that a call there can take its value.
 
         Args:
@@ -275,7 +281,7 @@ class _Arguments(NamedTuple):
 
     session: Session
     request: CallRequest
-    context: Context | None
+    context: RecordingPass | None
     handles: list[RRef]
     follows: list[PendingCall]
 
@@ -287,7 +293,7 @@ class _Arguments(NamedTuple):
             InvalidArgumentError: An argument cannot be sent.
         """
         payload = PayloadWriter()
-        encoder = Encoder(payload, self._other)
+        encoder = Encoder(payload, self._other, once=True)
         if args:
             encoder.encode_into(self.request.args, args)
         if kwargs:
@@ -368,7 +374,7 @@ def _result(
 
 
 def _record(
-    context: Context,
+    context: RecordingPass,
     session: Session,
     request: CallRequest,
     arguments: Sequence[torch.Tensor],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ps_wire.close_names import hint
 from ps_wire.errors import PsError, UnknownNameError
+from ps_wire.numbers import check_timeout
 from ps_wire.refs import Ref
 from ps_wire.runtime.tracebacks import shortened
 from trainer_client.graph.current import current_context
@@ -20,11 +21,10 @@ from trainer_client.replicas.replica import Replica
 
 if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import ObjectInfo
-    from trainer_client.graph.recorder import Encode
+    from trainer_client.graph.way_back import Encode
     from trainer_client.pending import Pending
-    from trainer_client.replicas.classes import MadeBy
+    from trainer_client.replicas.classes import Factory, MadeBy
     from trainer_client.replicas.options import Compress, Reads
-    from trainer_client.replicas.replica import Factory
     from trainer_client.session.session import Session
 
 
@@ -92,6 +92,7 @@ class RemoteObject(RRef):
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         if timeout != DEFAULT:
+            check_timeout(timeout)
             other._timeout = timeout
         if seed is not None:
             other._seed = seed

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from ps_wire.errors import NameConflictError, PsError, UnknownNameError
 from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member
+from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
 from trainer_client.handles.references import Reference, RRef
 from trainer_client.session.in_flight import nothing
 from trainer_client.session.session import Session
@@ -97,9 +97,13 @@ class OtherOwners:
         Raises:
             UnknownNameError: It is not in the directory.
         """
-        # Not the default of calls, which a program may set to less than finding a member takes.
-        timeout = None if request.wait_seconds else self._settings.connect_timeout
+        timeout = self._patience(request.wait_seconds)
         return directory.submit(Request(lookup=request), None, lambda reply, _: reply.lookup.member, timeout)
+
+    def members(self, directory: Session, request: MembersRequest) -> Pending[list[Member]]:
+        """Lists the members in an owner's directory."""
+        timeout = self._patience(request.wait_seconds)
+        return directory.submit(Request(members=request), None, lambda reply, _: list(reply.members.members), timeout)
 
     async def connect(self, address: str, owner: str = "") -> Session:
         """Opens a session with the owner at an address.
@@ -183,6 +187,10 @@ class OtherOwners:
         for task in list(self._opening.values()):
             task.cancel()
         await asyncio.gather(*(session.close(fails) for session in self._opened))
+
+    def _patience(self, wait_seconds: float) -> float | None:
+        """The timeout of a question: not that of calls, which a program may set to less than finding a member takes."""
+        return None if wait_seconds else self._settings.connect_timeout
 
     async def _open(self, owner: str, address: str) -> Session:
         if not address and self.directory is not None and self.directory.state != "connected":

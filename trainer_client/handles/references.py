@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.v1.values_pb2 import Handle, Value
-    from trainer_client.contexts.context import Context
-    from trainer_client.graph.recorder import RecordedCall
+    from trainer_client.graph.recorder import RecordedCall, RecordingPass
     from trainer_client.pending import Pending
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
@@ -150,7 +149,7 @@ def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
 
 
 def fetch_in(
-    context: Context | None, rref: RRef, timeout: float | None, follows: Sequence[InFlightRequest[Any]] = ()
+    context: RecordingPass | None, rref: RRef, timeout: float | None, follows: Sequence[InFlightRequest[Any]] = ()
 ) -> Pending[Any]:
     """Like `fetch`, in a context that need not be the current one.
 
@@ -185,7 +184,7 @@ def _fetched(rref: RRef, recorded: RecordedCall | None, reply: Reply, payload: P
 
 def unrecorded(session: Session, payload: PayloadReader) -> Decoder:
     """Decodes results that have no history."""
-    return Decoder(payload, partial(received, session), _marked if session.settings.marks else None)
+    return Decoder(payload, partial(received, session), _marked if session.settings.marks else None, once=True)
 
 
 def _marked(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
@@ -221,7 +220,7 @@ def receive(session: Session, message: Value, payload: PayloadReader, recorded: 
             kept.append(rref)
         return rref
 
-    value = Decoder(payload, handle, note).decode(message)
+    value = Decoder(payload, handle, note, once=True).decode(message)
     if not (places or kept):
         return value
     outputs = recorded.receive([found[place] for place in places], places, len(kept))
@@ -233,7 +232,7 @@ def receive(session: Session, message: Value, payload: PayloadReader, recorded: 
     return mapped(value, lambda tensor: by_id.get(id(tensor), tensor))
 
 
-def handle_message(found: list[RRef], context: Context | None, value: Any) -> Handle | None:
+def handle_message(found: list[RRef], context: RecordingPass | None, value: Any) -> Handle | None:
     """The message for a handle among the arguments of a call; None if the value is no handle.
 
     Args:
@@ -259,7 +258,8 @@ def received(session: Session, message: Handle) -> RRef:
     if ref.owner == session.owner:
         return RRef(session, ref, Reference(session, ref.object_id))
     # For an object of another owner, a reference was taken before the answer was delivered.
-    return session.borrowed(ref)
+    found: RRef = session.borrowed(ref)
+    return found
 
 
 def state_of(rref: RRef) -> str:

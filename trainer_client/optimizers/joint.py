@@ -13,10 +13,10 @@ from trainer_client.optimizers.results import all_of
 if TYPE_CHECKING:
     from ps_wire.reported import Reported
     from trainer_client.contexts.context import Context
-    from trainer_client.contexts.stepped import Stepped
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.parts import RemoteOptimizer
     from trainer_client.optimizers.replies import Answered
+    from trainer_client.session.stepped import Stepped
 
 
 class _Member(NamedTuple):

@@ -25,13 +25,13 @@ from trainer_client.pending import Pending
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from trainer_client.contexts.context import Context
-    from trainer_client.contexts.stepped import Stepped
     from trainer_client.optimizers.layout import Layout
     from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
     from trainer_client.optimizers.pushed import Sent, Then
     from trainer_client.optimizers.replies import Answered
     from trainer_client.optimizers.rounds import Rounds
     from trainer_client.session.session import Session
+    from trainer_client.session.stepped import Stepped
 
 Values = Mapping[str, Any] | None
 """Plain values by name; None for none."""

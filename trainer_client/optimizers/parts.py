@@ -21,15 +21,15 @@ from ps_wire.runtime.latency import Latency
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.contexts.closing import Part
-from trainer_client.contexts.runs import Parameters
-from trainer_client.contexts.stepped import Stepped, values_of, wait_seconds
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
 from trainer_client.handles.references import state_of
 from trainer_client.optimizers.replies import Answered, answered
 from trainer_client.optimizers.reported_values import ReportedValues
-from trainer_client.optimizers.scaling import Unscaled, is_finite, unscale_leaves
+from trainer_client.optimizers.unscaling import Unscaled, is_finite, unscale_leaves
 from trainer_client.session.in_flight import nothing
+from trainer_client.session.runs import Parameters
+from trainer_client.session.stepped import Stepped, owner_seconds, values_of
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
@@ -106,7 +106,7 @@ class RemoteOptimizer:
             for each in more:
                 context.stepped.add(each._name.object_id)
         request.apart, request.finish = apart or finish, finish
-        request.wait_seconds = wait_seconds(self.handle.session)
+        request.wait_seconds = owner_seconds(self.handle.session.settings.timeout)
         request.more.extend([each._name for each in more])
         payload = None
         if values:
@@ -126,7 +126,7 @@ class RemoteOptimizer:
         """
         request = frame.request.push
         request.optimizer.CopyFrom(self._name)
-        request.wait_seconds = wait_seconds(self.handle.session)
+        request.wait_seconds = owner_seconds(self.handle.session.settings.timeout)
         owner = self.owner
 
         def read_push(reply: Reply, payload: PayloadReader) -> T:
@@ -188,7 +188,7 @@ class RemoteOptimizer:
         """Offers gradients to the rounds that this owner decides for several."""
         request, payload = pb.StepRequest(optimizer=self._name, context=context.message), PayloadWriter()
         context.stepped.add(self._name.object_id)
-        request.wait_seconds = wait_seconds(self.handle.session)
+        request.wait_seconds = owner_seconds(self.handle.session.settings.timeout)
         request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied))
         write(request.values, payload, values)
         return self.handle.session.submit(Request(step=request), payload, answered, follows=follows)

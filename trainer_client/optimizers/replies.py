@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakSet
 
-from trainer_client.contexts.stepped import Stepped, values_of
+from trainer_client.session.stepped import Stepped, values_of
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader

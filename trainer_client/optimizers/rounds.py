@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ps_wire.attempts import REPEATED
 from ps_wire.errors import ContextLostError, PsError, RemoteError, SessionLostError
-from trainer_client.contexts.stepped import Stepped
 from trainer_client.optimizers.drain_watch import DrainWatch
 from trainer_client.optimizers.results import all_of
 from trainer_client.pending import Pending
+from trainer_client.session.stepped import Stepped
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
@@ -35,9 +36,6 @@ _OUTDATED: Final = "outdated"
 """Why an offer of a trainer that has left does not count. It was in no round."""
 
 _NOTHING: Final[Mapping[str, Any]] = {}
-
-_REPEATED: Final = "repeated"
-"""Why an offer is in no round: that of another attempt of its pass has counted."""
 
 _WITHDRAWN: Final = "withdrawn"
 """Why an offer that was taken back does not count."""
@@ -105,9 +103,8 @@ class Rounds:
             self._afterwards(self._release(number, epoch))
         else:
             raise SessionLostError(f"owner {self._first!r} has ended this trainer's part in the rounds again and again")
-        if reply.dropped == _REPEATED:
+        if reply.dropped == REPEATED:
             self._afterwards(self._release(number, epoch))
-            reply.dropped = ""
         try:
             if then is not None:
                 then(self._first, ())

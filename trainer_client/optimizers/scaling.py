@@ -13,25 +13,14 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.runtime.threads import BLOCKING
-from trainer_client.contexts.stepped import Stepped
 from trainer_client.optimizers.results import all_here
+from trainer_client.optimizers.unscaling import Unscaled, unscale_leaves
+from trainer_client.session.stepped import Stepped
 
 if TYPE_CHECKING:
     from ps_wire.refs import ContextId
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.parts import RemoteOptimizer
-
-
-class Unscaled(NamedTuple):
-    """The result of unscaling gradients.
-
-    Attributes:
-        present: Whether there were any gradients.
-        non_finite: Whether one of them holds NaN or infinity.
-    """
-
-    present: bool
-    non_finite: bool
 
 
 class Work(NamedTuple):
@@ -208,23 +197,3 @@ def unscale_all(
     found = list(all_here(dict(enumerate(part.unscale(context, factor) for part in remotes))).values())
     found += [unscale(context, factor) for unscale in here]
     return Unscaled(any(each.present for each in found), any(each.non_finite for each in found))
-
-
-def unscale_leaves(leaves: Iterable[torch.Tensor], context: Context, factor: float) -> Unscaled:
-    """Multiplies the gradients that a pass has for leaves of this process.
-
-    Raises:
-        InvalidArgumentError: A gradient is float16, which a GradScaler refuses, too; nothing was changed.
-    """
-    found = [(each, gradient) for each in leaves if (gradient := context.gradient(each)) is not None]
-    if any(gradient.dtype == torch.float16 for _, gradient in found):
-        raise InvalidArgumentError("a GradScaler does not unscale float16 gradients: keep parameters in float32")
-    non_finite = not all(is_finite(gradient) for _, gradient in found)
-    context.scale([leaf for leaf, _ in found], factor)
-    return Unscaled(bool(found), non_finite)
-
-
-def is_finite(gradient: torch.Tensor) -> bool:
-    """Whether a gradient, dense or sparse, holds neither NaN nor infinity."""
-    values = gradient._values() if gradient.is_sparse else gradient
-    return bool(torch.isfinite(values).all())

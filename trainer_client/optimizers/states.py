@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainer_client.session.session import Session
 
 
-class OptimizerParts(Stepping, PushScaling):
+class OptimizerParts(Stepping["Context"], PushScaling):
     """An optimizer over several owners, without its steps on owners.
 
     Args:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import torch
 
-    from trainer_client.contexts.context import Context
-    from trainer_client.optimizers.optimizer import DistributedOptimizer
-    from trainer_client.replicas.pass_pushes import Pushable
-    from trainer_client.replicas.replica import Replica
+    from trainer_client.replicas.open_pass import OpenPass
+    from trainer_client.replicas.pushable import OwnersOptimizer, Pushable
 
 
-def check_pass(opt: Pushable, context: Context | None, replicas: Sequence[Replica]) -> DistributedOptimizer:
+class CheckedReplica(Protocol):
+    """A replica whose gradients are to be pushed; see `Replica`."""
+
+    @property
+    def pulled_parameters(self) -> Sequence[torch.Tensor]:
+        """The parameters, in the order of the owner's module."""
+
+    @property
+    def current(self) -> Callable[[], OpenPass | None]:
+        """Returns the pass of this task or thread."""
+
+
+def check_pass(opt: Pushable, context: OpenPass | None, replicas: Sequence[CheckedReplica]) -> OwnersOptimizer:
     """Checks that a push of replicas may join a pass of the program, or needs none; returns the parameters' optimizer.
 
     Raises:
@@ -43,7 +53,7 @@ def check_pass(opt: Pushable, context: Context | None, replicas: Sequence[Replic
     return own
 
 
-def take_gradients(context: Context, parameters: Sequence[torch.Tensor], closure: object) -> None:
+def take_gradients(context: OpenPass, parameters: Sequence[torch.Tensor], closure: object) -> None:
     """Makes the gradients of a pass `.grad` of parameters, for a step with an optimizer of torch.
 
     Raises:
@@ -56,15 +66,23 @@ def take_gradients(context: Context, parameters: Sequence[torch.Tensor], closure
     _check_backward(context)
     for parameter in parameters:
         parameter.grad = context.gradient(parameter)
-    context.local.drop(parameters)
+    context.drop(parameters)
 
 
-def _check_backward(context: Context) -> None:
+def has_counted() -> InvalidArgumentError:
+    """The error for a push of local steps that the owner leaves out: one before it, whose outcome was open, counts."""
+    return InvalidArgumentError(
+        "the last push has failed here, and its difference has counted, so that this one, which has it too, does not: "
+        "call pull() of the replica first, which takes over what the owner has"
+    )
+
+
+def _check_backward(context: OpenPass) -> None:
     if context.unfinished:
         raise InvalidArgumentError("the backward of this context has not ended: await ctx.backward(loss) first")
 
 
-def check_gradients(parameters: Sequence[torch.Tensor], current: Context | None) -> None:
+def check_gradients(parameters: Sequence[torch.Tensor], current: OpenPass | None) -> None:
     """Raises `InvalidArgumentError` if a push or a step would do nothing, because the open pass has all gradients."""
     if current is None or any(each.grad is not None for each in parameters):
         return

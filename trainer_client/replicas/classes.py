@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -12,8 +12,8 @@ from torch import nn
 from ps_wire.codec.trees import tensors_in
 from ps_wire.errors import InvalidArgumentError
 
-if TYPE_CHECKING:
-    from trainer_client.replicas.replica import Factory
+Factory = type[nn.Module] | Callable[[], nn.Module]
+"""A class of modules, or a function without arguments that makes one."""
 
 
 class MadeBy(NamedTuple):

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     import torch
 
     from ps_wire.reported import Reported
-    from trainer_client.contexts.context import Context
-    from trainer_client.contexts.stepped import Stepped
+    from trainer_client.replicas.open_pass import OpenPass
     from trainer_client.replicas.overlap import Overlap
-    from trainer_client.replicas.pass_pushes import PassPushes, Pushable
+    from trainer_client.replicas.pass_pushes import PassPushes
+    from trainer_client.replicas.pushable import Pushable
     from trainer_client.replicas.scaling import ScaledParameters
+    from trainer_client.session.stepped import Stepped
 
 
 class JoinedPushes:
@@ -41,7 +42,7 @@ class JoinedPushes:
     def push(
         self,
         opt: Pushable,
-        context: Context,
+        context: OpenPass,
         scaler: torch.amp.GradScaler | None,
         zero_grad: bool,
         values: Mapping[str, Reported],
@@ -74,7 +75,7 @@ class JoinedPushes:
     def unscale_(
         self,
         scaler: torch.amp.GradScaler,
-        context: Context | None,
+        context: OpenPass | None,
         opt: Pushable | None,
     ) -> Pending[None]:
         """Divides gradients by the scale of the loss, before they are clipped: `.grad`, or those of a pass.
@@ -102,7 +103,7 @@ class JoinedPushes:
         return context.waits_for(Pending.run(self._loop, opt.unscale_pushed(context, scaler, self._leaves)))
 
     def _send(
-        self, opt: Pushable, context: Context, zero_grad: bool, values: Mapping[str, Reported], pull: bool
+        self, opt: Pushable, context: OpenPass, zero_grad: bool, values: Mapping[str, Reported], pull: bool
     ) -> Pending[Stepped | None]:
         hands_over = self._overlap.most > 0
         made = self._pushes.written(opt, context, True, zero_grad, values, pull, hands_over=hands_over)
@@ -113,7 +114,7 @@ class JoinedPushes:
     def _push_scaled(
         self,
         opt: Pushable,
-        context: Context,
+        context: OpenPass,
         scaler: torch.amp.GradScaler,
         zero_grad: bool,
         send: Callable[[], Pending[Stepped | None]],
@@ -148,7 +149,7 @@ class JoinedPushes:
     def _leaves(self) -> list[torch.Tensor]:
         return [each for replica in self._replicas for each in replica.pulled_parameters]
 
-    def _forget(self, context: Context) -> None:
+    def _forget(self, context: OpenPass) -> None:
         for each in self._replicas:
             each.forget_gradients(context)
 

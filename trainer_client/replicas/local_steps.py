@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch import optim
 
-from ps_wire.errors import CancelledCallError, DeadlineExceededError, InvalidArgumentError, SessionLostError
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.numbers import check_finite, check_whole
 from ps_wire.policies import Sync
-from trainer_client.pending import Pending
 from trainer_client.replicas.checks import check_gradients, take_gradients
 from trainer_client.replicas.local_values import LocalValues
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from ps_wire.reported import Reductions, Reported
-    from trainer_client.contexts.context import Context
-    from trainer_client.contexts.stepped import Stepped
-    from trainer_client.optimizers.optimizer import DistributedOptimizer
-    from trainer_client.replicas.replica import Replica
-    from trainer_client.replicas.several import Replicas
+    from trainer_client.pending import Pending
+    from trainer_client.replicas.open_pass import OpenPass
+    from trainer_client.replicas.pushable import OwnersOptimizer
+    from trainer_client.session.runs import Run
+    from trainer_client.session.stepped import Stepped
 
 _MOST: Final = 1_000_000_000
 """The most local steps between two pushes."""
-
-_OPEN: Final = (CancelledCallError, DeadlineExceededError, SessionLostError)
-"""What a push may end with that has counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +73,7 @@ class DiLoCo:
     def __post_init__(self) -> None:
         check_every(self.every)
         for name, value in (("lr", self.lr), ("momentum", self.momentum)):
-            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-                raise InvalidArgumentError(f"{name} is a finite number that is not negative, not {value!r}")
+            check_finite(name, value, 0.0)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -92,6 +86,42 @@ ALL: Final = Sync()
 
 LocalTraining = LocalSGD | DiLoCo
 """How the differences of trainers become a step on the owner."""
+
+
+class SteppedReplica(Protocol):
+    """What takes local steps; see `Replica` and `Replicas`."""
+
+    @property
+    def pulled_parameters(self) -> Sequence[torch.Tensor]:
+        """The parameters."""
+
+    @property
+    def current(self) -> Callable[[], OpenPass | None]:
+        """Returns the pass of this task or thread."""
+
+    def check_local_steps(self) -> None:
+        """Checks whether it takes local steps."""
+
+    def begin_local_steps(self, opt: OwnersOptimizer) -> None:
+        """Keeps the pulled parameters from now on."""
+
+    def local_steps(self, inner: optim.Optimizer, opt: OwnersOptimizer, *, every: int) -> LocalSteps:
+        """Trains it with an optimizer of this process from now on."""
+
+    def push_difference(
+        self, opt: OwnersOptimizer, run: Run, counted: Callable[[], None], values: Mapping[str, Reported]
+    ) -> Pending[Stepped | None]:
+        """Sends what local steps have changed, and pulls."""
+
+    @property
+    def readings(self) -> Sequence[int]:
+        """How often parameters were taken over, of each replica."""
+
+    def nothing(self) -> Pending[Stepped | None]:
+        """A result that is there: None."""
+
+    def zero_grad(self) -> None:
+        """Sets `.grad` of the parameters to None."""
 
 
 class LocalSteps:
@@ -114,7 +144,7 @@ class LocalSteps:
 
     Attributes:
         inner: As the argument.
-        optimizer: The optimizer on the owner.
+        optimizer: The optimizer on the owner, a `DistributedOptimizer`.
         every: As the argument.
         steps: Local steps since the last push that counted or was dropped.
 
@@ -123,26 +153,26 @@ class LocalSteps:
             replica was made with an overlap. For several replicas: see `Replicas.local_steps`.
     """
 
-    def __init__(
-        self, replica: Replica | Replicas, inner: optim.Optimizer, outer: DistributedOptimizer, every: int
-    ) -> None:
+    def __init__(self, replica: SteppedReplica, inner: optim.Optimizer, outer: OwnersOptimizer, every: int) -> None:
         check_every(every)
         _check_inner(replica, inner)
         replica.begin_local_steps(outer)
         self.inner = inner
-        self.optimizer = outer
+        self.optimizer: Any = outer
         self.every = every
         self.steps = 0
         self._replica = replica
         self._values = LocalValues()
-        # The last push, until it has counted or was dropped.
-        self._last: Pending[Stepped | None] | None = None
+        self._runs = outer.sessions[0].settings.runs
+        # The attempts to push the present difference, and how often parameters were pulled before.
+        self._run: Run | None = None
+        self._readings: Sequence[int] = ()
 
     def step(
         self,
         closure: Callable[[], Any] | None = None,
         *,
-        context: Context | None = None,
+        context: OpenPass | None = None,
         scaler: torch.amp.GradScaler | None = None,
         values: Mapping[str, Any] | None = None,
         reduce: Reductions = "mean",
@@ -171,6 +201,7 @@ class LocalSteps:
             ContextEndedError, ContextLostError: The pass has ended. No step was taken.
             Exception: The local optimizer raised it. Besides, the exceptions of `push`; the next step pushes again.
         """
+        self._notice_pull()
         report = self._values.read(values, reduce)
         parameters = [each for group in self.inner.param_groups for each in group["params"]]
         if context is not None:
@@ -193,36 +224,43 @@ class LocalSteps:
 
         If its policy drops the difference, that is lost, and the replica has the owner's parameters afterwards. If
         the push fails, the replica keeps its own parameters, and the next push sends the difference to the same
-        parameters as this one. After one that was cancelled, or has ended with a `DeadlineExceededError` or a
-        `SessionLostError`, which leave open whether it counts, the next one looks first whether parameters have changed
-        on the owners. If they have, call `pull` of the replica to begin anew. With several owners, a push that has
+        parameters as this one. One that was cancelled, or has ended with a `DeadlineExceededError` or a
+        `SessionLostError`, may have counted. Owners know the pushes that have a difference in common, and count one of
+        them. If that was not this one, call `pull` of the replica to begin anew. With several owners, a push that has
         failed after an owner may have counted its difference has to be followed by a `pull`, too.
 
         Args:
             values: More values to report, as in `step`. Values share the fate of the difference: if it is dropped they
-                are lost, and if the push fails they go with the next one.
+                are lost, and if the push fails they go with the next one, unless a `pull` comes before.
             reduce: How they are reduced.
 
         Raises:
-            InvalidArgumentError: A value does not fit; or the last push has failed, and an owner may have counted its
-                difference. Nothing was pushed.
+            InvalidArgumentError: A value does not fit; or the last push has failed, and an owner has counted its
+                difference, or may have. Nothing has counted now.
             NonFiniteGradientError: The difference holds NaN or infinity, and the optimizer on the owner refuses these,
                 or a codec has no form for them. Nothing was changed on the owner. Call `pull` of the replica.
             PsError: As in `Replica.push`, or in `Replicas.push`.
         """
+        self._notice_pull()
         self._values.add(self._values.read(values, reduce))
-        send = partial(self._send, self._values.reduced())
-        if _is_open(self._last):
-            return _push_if_unchanged(self.optimizer.sessions[0].loop, self._replica.changed(), send)
-        return send()
+        if self._run is None:
+            self._run, self._readings = self._runs.begin(), self._replica.readings
+        return self._replica.push_difference(self.optimizer, self._run, self._pushed, self._values.reduced())
 
-    def _send(self, values: Mapping[str, Reported]) -> Pending[Stepped | None]:
-        self._last = self._replica.push_difference(self.optimizer, self._pushed, values)
-        return self._last
+    def _notice_pull(self) -> None:
+        """After a push that has failed, a pull from all owners begins anew: what was pushed is discarded here."""
+        if self._run is not None and all(map(operator.gt, self._replica.readings, self._readings)):
+            self._end_run()
 
     def _pushed(self) -> None:
-        self._last = None
+        self._end_run()
         self.steps = 0
+
+    def _end_run(self) -> None:
+        """The difference has counted, was dropped or is discarded, and its values with it."""
+        if self._run is not None:
+            self._runs.end(self._run)
+        self._run = None
         self._values.clear()
 
     def __repr__(self) -> str:
@@ -231,17 +269,10 @@ class LocalSteps:
 
 def check_every(every: Any) -> None:
     """Raises `InvalidArgumentError` if this is no number of local steps."""
-    if isinstance(every, bool) or not isinstance(every, int) or not 1 <= every <= _MOST:
-        raise InvalidArgumentError(f"every is a number of local steps from 1 to {_MOST:,}, not {every!r}")
+    check_whole("every", every, 1, _MOST)
 
 
-def check_pushes(replica: Replica) -> None:
-    """Raises `InvalidArgumentError` if a replica takes local steps."""
-    if replica.takes_local_steps:
-        raise InvalidArgumentError("this replica takes local steps, so it pushes no gradients: use its LocalSteps")
-
-
-def check(replica: Replica | Replicas, inner: optim.Optimizer, method: LocalTraining, policy: Policy | None) -> None:
+def check(replica: SteppedReplica, inner: optim.Optimizer, method: LocalTraining, policy: Policy | None) -> None:
     """Checks all that can be checked before the optimizer on the owner is made, so that a refusal leaves none behind.
 
     Raises:
@@ -257,7 +288,7 @@ def check(replica: Replica | Replicas, inner: optim.Optimizer, method: LocalTrai
         raise InvalidArgumentError(f"{type(method).__name__} steps with the mean of differences, not with their sum")
 
 
-def _check_inner(replica: Replica | Replicas, inner: optim.Optimizer) -> None:
+def _check_inner(replica: SteppedReplica, inner: optim.Optimizer) -> None:
     """Raises `InvalidArgumentError` if a local optimizer steps no parameter of the replica."""
     mine = {id(each) for each in replica.pulled_parameters}
     if not any(id(each) in mine for group in inner.param_groups for each in group["params"]):
@@ -267,7 +298,7 @@ def _check_inner(replica: Replica | Replicas, inner: optim.Optimizer) -> None:
 
 
 async def begin(
-    made: Pending[DistributedOptimizer], replica: Replica | Replicas, inner: optim.Optimizer, method: LocalTraining
+    made: Pending[OwnersOptimizer], replica: SteppedReplica, inner: optim.Optimizer, method: LocalTraining
 ) -> LocalSteps:
     """Begins local steps once the optimizer on the owner is made.
 
@@ -276,56 +307,3 @@ async def begin(
     """
     opt = await made
     return replica.local_steps(inner, opt, every=method.every)
-
-
-def _is_open(push: Pending[Stepped | None] | None) -> bool:
-    """Whether a push has ended with an error that leaves open whether it counts."""
-    return push is not None and isinstance(push.error, _OPEN)
-
-
-def _push_if_unchanged(
-    loop: asyncio.AbstractEventLoop, changed: Sequence[Pending[int]], send: Callable[[], Pending[Stepped | None]]
-) -> Pending[Stepped | None]:
-    """Pushes if no parameter has changed on the owners since the last pull, so that the push before has not counted.
-
-    Args:
-        loop: The client's event loop.
-        changed: How many parameters have changed, of each replica.
-        send: Makes the push.
-
-    Returns:
-        What becomes of it.
-
-    Raises:
-        InvalidArgumentError: Parameters have changed, by this push or by others. Nothing was pushed.
-    """
-    sent: list[Pending[Stepped | None]] = []
-
-    async def push() -> Pending[Stepped | None]:
-        if any(await asyncio.gather(*changed)):
-            raise InvalidArgumentError(
-                "the last push has failed with an error that leaves open whether its difference counts, and parameters "
-                "have changed on the owner since, so that another push could count it twice: call pull() of the "
-                "replica first, which takes over what the owner has"
-            )
-        sent.append(send())
-        ended: Pending[None] = Pending(loop)
-        sent[0].on_done(partial(ended.resolve, _nothing))
-        await ended
-        return sent[0]
-
-    work = Pending.run(loop, push())
-
-    def cancel() -> None:
-        for each in sent:
-            each.cancel()
-        work.cancel()
-
-    done: Pending[Stepped | None] = Pending(loop, cancel)
-    # Parameters are taken over in the thread that waits for the push.
-    work.on_done(lambda: done.resolve(lambda: work.result().result()))
-    return done
-
-
-def _nothing() -> None:
-    """The outcome of a wait."""

@@ -13,8 +13,8 @@ from ps_wire.errors import InvalidArgumentError, PsError
 from trainer_client.pending import Pending, raiser, when_all_done
 
 if TYPE_CHECKING:
-    from trainer_client.contexts.stepped import Stepped
     from trainer_client.replicas.ready_push import Push
+    from trainer_client.session.stepped import Stepped
 
 
 class Overlap:

@@ -9,56 +9,47 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_wire.errors import InvalidArgumentError, PsError
 from trainer_client.pending import Pending, results, when_all_done
+from trainer_client.replicas.checks import CheckedReplica, has_counted
 from trainer_client.replicas.ready_push import Push
 
 if TYPE_CHECKING:
     import asyncio
 
-    import torch
-
     from ps_wire.reported import Reported
-    from trainer_client.contexts.context import Context
-    from trainer_client.contexts.stepped import Stepped
-    from trainer_client.optimizers.optimizer import DistributedOptimizer
-    from trainer_client.replicas.replica import Replica
+    from trainer_client.replicas.open_pass import OpenPass
+    from trainer_client.replicas.options import Reads
+    from trainer_client.replicas.pushable import Added, OwnersOptimizer, Pushable
     from trainer_client.replicas.sent_gradients import GradientRequest, Sent
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
-
-Added = Mapping[str, Sequence["InFlightRequest[None]"]]
-"""The requests that add gradients to a pass, by owner."""
+    from trainer_client.session.stepped import Stepped
 
 Pulls = dict[str, list[Pending[int]]]
 """The pulls of a push, by owner. There are some once a step was sent, or a round of several owners was decided."""
 
 
-class Pushable(Protocol):
-    """An optimizer that steps replicas, maybe together with tables."""
-
-    @property
-    def of_parameters(self) -> DistributedOptimizer | None:
-        """The optimizer of what is no table; None if there are only tables."""
-
-    async def unscale_pushed(
-        self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]
-    ) -> None:
-        """As `PushScaling.unscale_pushed`."""
-
-    async def are_finite(self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]) -> bool:
-        """As `PushScaling.are_finite`."""
-
-    async def step_pushed(
-        self,
-        context: Context,
-        added: Added,
-        then: Callable[[str, Sequence[InFlightRequest[Any]]], None],
-        values: Mapping[str, Reported],
-    ) -> Stepped:
-        """As `DistributedOptimizer.step_pushed`."""
-
-
 def nothing_more() -> None:
     """Does nothing more with an answer."""
+
+
+class PushedReplica(CheckedReplica, Protocol):
+    """A replica whose gradients join a pass; see `Replica`."""
+
+    @property
+    def session(self) -> Session:
+        """The session with the owner."""
+
+    def gradient_request(self, context: OpenPass, opt: OwnersOptimizer, lends: bool, of_pass: bool) -> GradientRequest:
+        """A request that adds gradients to those that a pass has on the owner."""
+
+    def ask(self, reads: Reads | None, follows: Sequence[InFlightRequest[Any]] = ()) -> Pending[int]:
+        """Pulls after other requests."""
+
+    def forget_gradients(self, context: OpenPass | None = None) -> None:
+        """Sets `.grad` of the parameters to None, or drops their gradients of a pass."""
+
+    def undo(self, sent: Sent) -> None:
+        """The gradients of a request do not count."""
 
 
 class PassPushes:
@@ -74,12 +65,12 @@ class PassPushes:
             owners are here; None if there is none.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, replicas: Sequence[Replica]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, replicas: Sequence[PushedReplica]) -> None:
         self.loop = loop
         self.replicas = replicas
         self.unread: Pulls | None = None
 
-    def check(self, opt: Pushable) -> DistributedOptimizer:
+    def check(self, opt: Pushable) -> OwnersOptimizer:
         """The optimizer of the replicas.
 
         Raises:
@@ -96,7 +87,7 @@ class PassPushes:
     def written(
         self,
         opt: Pushable,
-        context: Context,
+        context: OpenPass,
         joins: bool,
         lends: bool,
         values: Mapping[str, Reported],
@@ -146,7 +137,7 @@ class PassPushes:
             if closes:
                 of_push.close()
 
-        begin = partial(self._begin, opt, of_push, closes, added, sent, own.sessions, values, pull, counted)
+        begin = partial(self._begin, opt, of_push, joins, closes, added, sent, own.sessions, values, pull, counted)
         return Push(begin, withdraw)
 
     def is_read(self, unread: Pulls | None) -> None:
@@ -157,7 +148,8 @@ class PassPushes:
     def _begin(
         self,
         opt: Pushable,
-        context: Context,
+        context: OpenPass,
+        joins: bool,
         closes: bool,
         added: Added,
         sent: Sequence[Sent],
@@ -184,6 +176,9 @@ class PassPushes:
             """Steps; the result has the pulls whose answers are there, to be read when nothing uses the parameters."""
             try:
                 stepped = await opt.step_pushed(context, added, step_is_sent, values)
+                if stepped.repeated and not joins:
+                    self._undo(sent)
+                    raise has_counted()
             except BaseException as error:
                 _let_go(pulls.values())
                 if not isinstance(error, PsError):

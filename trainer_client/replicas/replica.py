@@ -14,9 +14,9 @@ from ps_wire.compression.error_feedback import ErrorFeedback
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported, write
 from ps_wire.v1.frames_pb2 import Frame, Reply
-from trainer_client.replicas.checks import check_pass
+from trainer_client.replicas.checks import check_pass, has_counted
 from trainer_client.replicas.joined_pushes import JoinedPushes
-from trainer_client.replicas.local_steps import LocalSteps, check_pushes
+from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.options import choice_of, known_reads
 from trainer_client.replicas.overlap import Overlap
 from trainer_client.replicas.pass_pushes import PassPushes, nothing_more
@@ -27,21 +27,17 @@ from trainer_client.replicas.tensors import Tensors
 
 if TYPE_CHECKING:
     from ps_wire.v1 import operations_pb2 as pb
-    from trainer_client.contexts.context import Context
-    from trainer_client.contexts.stepped import Stepped
-    from trainer_client.handles.handles import RemoteModule
-    from trainer_client.optimizers.optimizer import DistributedOptimizer
-    from trainer_client.optimizers.parts import RemoteOptimizer
     from trainer_client.pending import Pending
+    from trainer_client.replicas.open_pass import OpenPass
     from trainer_client.replicas.options import Compress, Reads
-    from trainer_client.replicas.pass_pushes import Pushable
+    from trainer_client.replicas.pushable import OwnersOptimizer, OwnersPart, Pushable
+    from trainer_client.replicas.source import Source
     from trainer_client.session.in_flight import InFlightRequest
+    from trainer_client.session.runs import Run
     from trainer_client.session.session import Session
+    from trainer_client.session.stepped import Stepped
 
 T = TypeVar("T")
-
-Factory = type[nn.Module] | Callable[[], nn.Module]
-"""A class of modules, or a function without arguments that makes one."""
 
 _NO_VALUES: Final[dict[str, Reported]] = {}
 
@@ -58,7 +54,7 @@ class Replica(nn.Module):
 
     Attributes:
         module: The module itself.
-        source: The handle of the module on the owner.
+        source: The handle of the module on the owner, a `RemoteModule`.
         current: Returns the pass of this task or thread.
     """
 
@@ -66,7 +62,7 @@ class Replica(nn.Module):
 
     def __init__(
         self,
-        source: RemoteModule,
+        source: Source,
         module: nn.Module,
         infos: Sequence[pb.ParameterInfo],
         compress: Compress,
@@ -74,8 +70,9 @@ class Replica(nn.Module):
     ) -> None:
         super().__init__()
         self.module = module
-        self.source = source
-        self.current: Callable[[], Context | None] = more.pop("current")
+        # A `RemoteModule` for the program. That makes replicas, so its name is not known here.
+        self.source: Any = source
+        self.current: Callable[[], OpenPass | None] = more.pop("current")
         pulls: Compress = more.pop("pulls", None)
         self._tensors = Tensors(module, infos, pulls if pulls is None else choice_of(pulls))
         self._reads = known_reads(more.pop("reads"))
@@ -106,7 +103,7 @@ class Replica(nn.Module):
         self,
         opt: Pushable,
         *,
-        context: Context | None = None,
+        context: OpenPass | None = None,
         pull: bool = True,
         scaler: torch.amp.GradScaler | None = None,
         zero_grad: bool = True,
@@ -153,7 +150,7 @@ class Replica(nn.Module):
             DeadlineExceededError: The other trainers of the round did not come in time.
         """
         own = check_pass(opt, context, [self])
-        check_pushes(self)
+        self.check_pushes()
         if context is not None:
             report = reported(values, reduce) if values else {}
             return self._joined().push(opt, context, scaler, zero_grad, report, pull)
@@ -168,7 +165,7 @@ class Replica(nn.Module):
             self.forget_gradients()
         return self._overlap.push(made)
 
-    def local_steps(self, inner: torch.optim.Optimizer, opt: DistributedOptimizer, *, every: int) -> LocalSteps:
+    def local_steps(self, inner: torch.optim.Optimizer, opt: OwnersOptimizer, *, every: int) -> LocalSteps:
         """Trains this replica with an optimizer of this process from now on, and pushes differences.
 
         `Client.local_steps` makes the optimizer on the owner, too, as `LocalSGD` and `DiLoCo` have it.
@@ -185,7 +182,7 @@ class Replica(nn.Module):
         """
         return LocalSteps(self, inner, opt, every)
 
-    def begin_local_steps(self, opt: DistributedOptimizer) -> None:
+    def begin_local_steps(self, opt: OwnersOptimizer) -> None:
         """Keeps the pulled parameters from now on. Raises `InvalidArgumentError` as `local_steps` does."""
         opt.part_on(self.source.session)
         self.check_local_steps()
@@ -197,26 +194,21 @@ class Replica(nn.Module):
             raise InvalidArgumentError("a replica with an overlap takes no local steps")
 
     def push_difference(
-        self, opt: DistributedOptimizer, counted: Callable[[], None], values: Mapping[str, Reported] = _NO_VALUES
+        self, opt: OwnersOptimizer, run: Run, counted: Callable[[], None], values: Mapping[str, Reported]
     ) -> Pending[Stepped | None]:
-        """Sends what local steps have changed, and pulls. See `LocalSteps.push`.
-
-        Args:
-            opt: The optimizer on the owner.
-            counted: Called when the owner has answered, and its parameters are here.
-            values: What is reported with the difference.
-        """
+        """Sends what local steps have changed, and pulls. Arguments as for `Replicas.push_difference`."""
         part = opt.part_on(self.source.session)
-        return self._written(part, self._tensors.differences(), True, True, counted, values).send()
+        return self._written(part, self._tensors.differences(), True, True, counted, values, run).send()
 
     def _written(
         self,
-        part: RemoteOptimizer,
+        part: OwnersPart,
         gradients: Sequence[torch.Tensor | None],
         pull: bool,
         lends: bool,
         counted: Callable[[], None] = nothing_more,
         values: Mapping[str, Reported] = _NO_VALUES,
+        run: Run | None = None,
     ) -> Push:
         """Writes gradients into a request.
 
@@ -224,6 +216,8 @@ class Replica(nn.Module):
         """
         frame, payload = Frame(), PayloadWriter()
         request = frame.request.push
+        if run is not None:
+            run.attempt(request)
         write(request.values, payload, values)
         request.target.CopyFrom(self.source.ref.to_message())
         sent = self._sent.write(request, payload, gradients, lends)
@@ -254,7 +248,7 @@ class Replica(nn.Module):
         return self._overlap.finish()
 
     def unscale_(
-        self, scaler: torch.amp.GradScaler, *, context: Context | None = None, opt: Pushable | None = None
+        self, scaler: torch.amp.GradScaler, *, context: OpenPass | None = None, opt: Pushable | None = None
     ) -> Pending[None]:
         """Divides `.grad` by the scale of the loss, before gradients are clipped.
 
@@ -294,18 +288,19 @@ class Replica(nn.Module):
 
     # For `Replicas`
 
-    @property
-    def takes_local_steps(self) -> bool:
-        """Whether `.grad` goes to a local optimizer, and not to the owner."""
-        return self._tensors.is_anchored
+    def check_pushes(self) -> None:
+        """Raises `InvalidArgumentError` if `.grad` goes to a local optimizer, and not to the owner."""
+        if self._tensors.is_anchored:
+            raise InvalidArgumentError("this replica takes local steps, so it pushes no gradients: use its LocalSteps")
 
     @property
     def session(self) -> Session:
         """The session with the owner."""
-        return self.source.session
+        found: Session = self.source.session
+        return found
 
     @property
-    def sources(self) -> Sequence[RemoteModule]:
+    def sources(self) -> Sequence[Source]:
         """The handle of the module on the owner."""
         return [self.source]
 
@@ -314,13 +309,10 @@ class Replica(nn.Module):
         """The parameters, in the order of the owner's module."""
         return self._tensors.parameters
 
-    def changed(self) -> Sequence[Pending[int]]:
-        """How many parameters have changed on the owner since the last pull or push. Nothing is taken over."""
-        frame = Frame()
-        frame.request.pull.target.CopyFrom(self.source.ref.to_message())
-        frame.request.pull.reads = self._reads
-        self._tensors.ask(frame.request.pull)
-        return [self.session.submit(frame, None, lambda reply, _: len(reply.pull.positions))]
+    @property
+    def readings(self) -> Sequence[int]:
+        """How often values of the owner were taken over."""
+        return [self._tensors.readings]
 
     def anchor(self) -> None:
         """Keeps the pulled parameters from now on, because local steps change those here."""
@@ -330,9 +322,7 @@ class Replica(nn.Module):
         """Like `pull`, after other requests."""
         return self._pull(reads, lambda count: count, follows)
 
-    def gradient_request(
-        self, context: Context, opt: DistributedOptimizer, lends: bool, of_pass: bool
-    ) -> GradientRequest:
+    def gradient_request(self, context: OpenPass, opt: OwnersOptimizer, lends: bool, of_pass: bool) -> GradientRequest:
         """A request that adds gradients to those that a pass has on the owner.
 
         Args:
@@ -357,10 +347,10 @@ class Replica(nn.Module):
         sent = self._sent.write(request, payload, gradients, lends)
         return GradientRequest(self.session, frame, payload, sent)
 
-    def forget_gradients(self, context: Context | None = None) -> None:
+    def forget_gradients(self, context: OpenPass | None = None) -> None:
         """Sets `.grad` of the parameters to None, or drops their gradients of a pass."""
         if context is not None:
-            context.local.drop(self._tensors.parameters)
+            context.drop(self._tensors.parameters)
             return
         for parameter in self._tensors.parameters:
             parameter.grad = None
@@ -388,6 +378,9 @@ class Replica(nn.Module):
         reply: Reply,
         payload: PayloadReader,
     ) -> Stepped:
+        if stepped.repeated:
+            self._sent.undo(sent)
+            raise has_counted()
         if reply.push.HasField("pull"):
             self._tensors.take(number, reply.push.pull, payload)
         if stepped.dropped:

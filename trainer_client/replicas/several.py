@@ -13,19 +13,19 @@ from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.pending import Pending
 from trainer_client.replicas.checks import check_pass
 from trainer_client.replicas.joined_pushes import JoinedPushes
-from trainer_client.replicas.local_steps import LocalSteps, check_pushes
+from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.overlap import Overlap
 from trainer_client.replicas.pass_pushes import PassPushes
 from trainer_client.replicas.replica import Replica
 from trainer_client.replicas.scaling import ScaledParameters
 
 if TYPE_CHECKING:
-    from trainer_client.contexts.context import Context
-    from trainer_client.contexts.stepped import Stepped
-    from trainer_client.handles.handles import RemoteModule
-    from trainer_client.optimizers.optimizer import DistributedOptimizer
+    from trainer_client.replicas.open_pass import OpenPass
     from trainer_client.replicas.options import Reads
-    from trainer_client.replicas.pass_pushes import Pushable
+    from trainer_client.replicas.pushable import OwnersOptimizer, Pushable
+    from trainer_client.replicas.source import Source
+    from trainer_client.session.runs import Run
+    from trainer_client.session.stepped import Stepped
 
 
 class Replicas(nn.Module):
@@ -38,11 +38,11 @@ class Replicas(nn.Module):
 
     A push is one step, or one offer to the policy, of an optimizer of all of them. The parameters that it brings are,
     for each owner, from between two of its steps, the step of the push or a later one being the last of them. They are
-    of the same version on all owners if no other trainer steps meanwhile, as under `Sync`, and `Quorum` with `of`.
+    of the same version on all owners if no other trainer steps meanwhile, as under `Sync`, and `Quorum(n, of=n)`.
 
     Args:
         module: The module. Their owners may be different ones. What else is in it stays local, and is not pushed.
-        open_context: Opens a pass.
+        open_context: Opens a pass, or an attempt of one.
         overlap: How many pushes may be under way while the next forward runs, instead of those of the replicas.
 
     Attributes:
@@ -54,7 +54,7 @@ class Replicas(nn.Module):
 
     module: nn.Module
 
-    def __init__(self, module: nn.Module, open_context: Callable[[], Context], overlap: int) -> None:
+    def __init__(self, module: nn.Module, open_context: Callable[[Run | None], OpenPass], overlap: int) -> None:
         super().__init__()
         self.module = module
         self._replicas = [each for each in module.modules() if isinstance(each, Replica)]
@@ -96,7 +96,7 @@ class Replicas(nn.Module):
         self,
         opt: Pushable,
         *,
-        context: Context | None = None,
+        context: OpenPass | None = None,
         pull: bool = True,
         scaler: torch.amp.GradScaler | None = None,
         zero_grad: bool = True,
@@ -114,7 +114,7 @@ class Replicas(nn.Module):
         """
         self._pushes.check(opt)
         for each in self._replicas:
-            check_pushes(each)
+            each.check_pushes()
         check_pass(opt, context, self._replicas)
         if context is not None:
             report = reported(values, reduce) if values else {}
@@ -124,12 +124,12 @@ class Replicas(nn.Module):
                 self._forget_gradients()
             return self._overlap.nothing()
         report = reported(values, reduce) if values else {}
-        made = self._pushes.written(opt, self._open(), False, zero_grad, report, pull)
+        made = self._pushes.written(opt, self._open(None), False, zero_grad, report, pull)
         if zero_grad:
             self._forget_gradients()
         return self._overlap.push(made)
 
-    def local_steps(self, inner: torch.optim.Optimizer, opt: DistributedOptimizer, *, every: int) -> LocalSteps:
+    def local_steps(self, inner: torch.optim.Optimizer, opt: OwnersOptimizer, *, every: int) -> LocalSteps:
         """Trains all replicas with an optimizer of this process from now on, as `Replica.local_steps`.
 
         The differences of all replicas are pushed together: on all owners they count in the same round.
@@ -141,7 +141,7 @@ class Replicas(nn.Module):
         """
         return LocalSteps(self, inner, opt, every)
 
-    def begin_local_steps(self, opt: DistributedOptimizer) -> None:
+    def begin_local_steps(self, opt: OwnersOptimizer) -> None:
         """Keeps the pulled parameters of all replicas from now on.
 
         Raises:
@@ -166,12 +166,13 @@ class Replicas(nn.Module):
             )
 
     def push_difference(
-        self, opt: DistributedOptimizer, counted: Callable[[], None], values: Mapping[str, Reported]
+        self, opt: OwnersOptimizer, run: Run, counted: Callable[[], None], values: Mapping[str, Reported]
     ) -> Pending[Stepped | None]:
         """Sends what local steps have changed to all owners, and pulls. See `LocalSteps.push`.
 
         Args:
             opt: The optimizer on the owners.
+            run: The push, of which this is an attempt. Each owner counts one.
             counted: Called when the owners have answered, and their parameters are here.
             values: What is reported with the differences.
 
@@ -183,14 +184,14 @@ class Replicas(nn.Module):
                 "the last push failed after its differences may have counted on an owner, so that another push could "
                 "count them twice: call pull() of these replicas first, which takes over what the owners have"
             )
-        return self._overlap.push(self._pushes.written(opt, self._open(), False, True, values, True, counted))
+        return self._overlap.push(self._pushes.written(opt, self._open(run), False, True, values, True, counted))
 
     def finish(self) -> Pending[list[Stepped | None]]:
         """Waits for the pushes that are still under way with `overlap`, as `Replica.finish`."""
         return self._overlap.finish()
 
     def unscale_(
-        self, scaler: torch.amp.GradScaler, *, context: Context | None = None, opt: Pushable | None = None
+        self, scaler: torch.amp.GradScaler, *, context: OpenPass | None = None, opt: Pushable | None = None
     ) -> Pending[None]:
         """Divides `.grad` of all replicas by the scale of the loss, before gradients are clipped.
 
@@ -202,17 +203,18 @@ class Replicas(nn.Module):
         """A result that is there: None."""
         return self._overlap.nothing()
 
-    def changed(self) -> Sequence[Pending[int]]:
-        """As `Replica.changed`, of all replicas."""
-        return [pending for each in self._replicas for pending in each.changed()]
+    @property
+    def readings(self) -> Sequence[int]:
+        """As `Replica.readings`, of each replica."""
+        return [count for each in self._replicas for count in each.readings]
 
     @property
-    def current(self) -> Callable[[], Context | None]:
+    def current(self) -> Callable[[], OpenPass | None]:
         """Returns the pass of this task or thread."""
         return self._replicas[0].current
 
     @property
-    def sources(self) -> Sequence[RemoteModule]:
+    def sources(self) -> Sequence[Source]:
         """The handles of the modules on their owners."""
         return [each.source for each in self._replicas]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ps_wire.compression.choice import Choice
     from ps_wire.compression.codec import Codec
     from ps_wire.v1.operations_pb2 import ParameterInfo, PullReply, PullRequest
-    from trainer_client.contexts.context import Context
+    from trainer_client.replicas.open_pass import OpenPass
 
 
 class Tensors:
@@ -41,6 +41,7 @@ class Tensors:
         parameters: The parameters. Tied ones are listed once.
         dtypes: Their dtypes on the owner.
         steps: The number of steps that had been applied to each when its value was read.
+        readings: How often values of the owner were taken over.
 
     Raises:
         InvalidArgumentError: The local module has other parameters, or a codec does not suit values.
@@ -53,6 +54,7 @@ class Tensors:
         self.parameters = _matching(module, infos, self.dtypes)
         note_copies(self.parameters)
         self.steps = [0] * len(infos)
+        self.readings = 0
         self._marks = [0] * len(infos)
         self._buffers_mark = b""
         self._lent: set[int] = set()
@@ -76,7 +78,7 @@ class Tensors:
         if not self._anchors:
             self._anchors = [each.detach().clone() for each in self.parameters]
 
-    def gradients(self, context: Context | None = None) -> list[torch.Tensor | None]:
+    def gradients(self, context: OpenPass | None = None) -> list[torch.Tensor | None]:
         """`.grad` of each parameter, or its gradient in a pass.
 
         Raises:
@@ -153,6 +155,7 @@ class Tensors:
         if number < self._taken:
             return 0
         self._taken = number
+        self.readings += 1
         self._set_all(positions, values)
         self._anchor_again(set(positions))
         for position, mark, steps in zip(positions, reply.marks, reply.steps, strict=True):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 if TYPE_CHECKING:
-    from trainer_client.contexts.stepped import Stepped
+    from trainer_client.session.stepped import Stepped
 
 LATEST: Final = 20
 """Steps over which shown values are averaged."""

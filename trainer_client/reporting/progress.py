@@ -10,7 +10,7 @@ from trainer_client.reporting.bars import Bar, bar_for
 from trainer_client.reporting.meter import Meter, StepNumbers
 
 if TYPE_CHECKING:
-    from trainer_client.contexts.stepped import Stepped
+    from trainer_client.session.stepped import Stepped
 
 T = TypeVar("T")
 

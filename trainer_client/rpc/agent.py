@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_service.passes import calls
 from ps_wire.errors import RAN_OUT, DeadlineExceededError, InvalidArgumentError, PsError
+from ps_wire.numbers import check_timeout
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
 from trainer_client.client.client import Client
@@ -22,13 +23,8 @@ from trainer_client.pending import Pending
 from trainer_client.profiling.members import NO_NUMBER
 from trainer_client.rpc.devices import DeviceMaps
 from trainer_client.rpc.entry import Entry, Plan
-from trainer_client.rpc.futures import Future
 from trainer_client.rpc.gradients import OwnGradients
-from trainer_client.rpc.members import GroupMembers
 from trainer_client.rpc.options import UNSET
-from trainer_client.rpc.peers import GroupPeers
-from trainer_client.rpc.rendezvous import Group
-from trainer_client.rpc.rref import wrapped
 from trainer_client.rpc.waiting import Deadline, told
 from trainer_client.rpc.workers import WorkerInfo
 from trainer_client.transport.grpc_stream import GrpcConnector
@@ -36,6 +32,7 @@ from trainer_client.transport.in_process import MemoryConnector
 from trainer_client.transport.unary import UnaryRequests
 
 if TYPE_CHECKING:
+    from ps_service.group.peers import Peers
     from ps_service.group.waits import Wait
     from ps_service.hosting.references import RRef as HostedRRef
     from ps_service.server import Server
@@ -71,7 +68,7 @@ class Agent:
         loop: Their event loop.
         address: Address under which others reach the owner.
         entry: Its entry in the directory; None before it joins.
-        group: The members that began together with `world_size`; None in an open group.
+        together: Names of the members that began together with `world_size`; None in an open group.
         placement: The device maps of this process.
         rendezvous_counts: Number of rendezvous by name and members, so that each has its own key.
     """
@@ -82,9 +79,9 @@ class Agent:
         self.name = server.engine.name
         self.loop = asyncio.get_running_loop()
         self._settings = settings
-        settings.members = GroupMembers(self)
+        settings.members = self
         self.entry: Entry | None = None
-        self.group: Group | None = None
+        self.together: tuple[str, ...] | None = None
         self.placement = DeviceMaps(None, None)
         self.keeps_directory = True
         self.address = address or server.address
@@ -96,8 +93,12 @@ class Agent:
         self.client = Client([MemoryConnector(server.servicer.serve)], settings, GrpcConnector)
         self.client.keep = partial(OwnGradients, self.engine)
 
-    async def join(self, plan: Plan) -> None:
+    async def join(self, plan: Plan, peers: Peers) -> None:
         """Enters the group.
+
+        Args:
+            plan: Which group, and how.
+            peers: Lets the code that this process hosts reach the others.
 
         Raises:
             UnavailableError: The directory cannot be reached in time.
@@ -112,7 +113,7 @@ class Agent:
         self.keeps_directory = plan.keeps_directory
         if plan.size and plan.keeps_directory:
             self.engine.directory.begin(plan.size)
-        self.engine.membership.join(GroupPeers(self))
+        self.engine.membership.join(peers)
         members = await entry.make(others.directory)
         if not plan.keeps_directory:
             others.add(others.directory)
@@ -121,7 +122,7 @@ class Agent:
                 "%s has joined the group with its directory at %s, as number %d", self.name, directory, entry.member.id
             )
         if plan.size:
-            self.group = Group(self, (member.name for member in members))
+            self.together = tuple(member.name for member in members)
             self._workers.update((member.name, WorkerInfo(member.name, member.id)) for member in members)
             others.addresses.update((member.name, member.address) for member in members)
 
@@ -173,6 +174,7 @@ class Agent:
 
     @timeout.setter
     def timeout(self, seconds: float | None) -> None:
+        check_timeout(seconds)
         self._settings.timeout = seconds
 
     @property
@@ -184,6 +186,11 @@ class Agent:
     def member(self) -> Member:
         """What the directory says of it."""
         return Member(name=self.name) if self.entry is None else self.entry.member
+
+    @property
+    def number(self) -> int:
+        """Its number in the group, for profiles."""
+        return self.member.id
 
     @property
     def patience(self) -> float:
@@ -269,7 +276,7 @@ class Agent:
         if session is not None and session.state != "closed":
             return session
         seconds = min(self.seconds(timeout) or self.patience, self.patience)
-        if self.group is None:
+        if self.together is None:
             self._looked_up(name, seconds)
         elif name not in self._workers:
             self._looked_up(name)
@@ -299,12 +306,14 @@ class Agent:
 
         Raises:
             TypeError: It is no number.
+            InvalidArgumentError: It is no time.
         """
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
             raise TypeError(f"a time-out is a number of seconds, not a {type(timeout).__name__}")
         if timeout == UNSET:
             return self.timeout
-        return None if timeout == 0 else float(timeout)
+        check_timeout(timeout)
+        return float(timeout) or None
 
     def outstanding(self, pending: Pending[T]) -> Pending[T]:
         """Adds a call to those that `finish` waits for, and returns it."""
@@ -317,10 +326,6 @@ class Agent:
         """Number of calls of this process that have no answer yet."""
         with self._lock:
             return sum(not pending.done() for pending in self._outstanding)
-
-    def future(self, pending: Pending[Any]) -> Future[Any]:
-        """A future for a call, which `finish` waits for."""
-        return Future(self.outstanding(pending), wrapped)
 
     def finish(self, deadline: Callable[[], float]) -> None:
         """Waits for the answers to all calls of this process.

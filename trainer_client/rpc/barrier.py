@@ -8,7 +8,7 @@ from typing import Any
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.options import UNSET
-from trainer_client.rpc.rendezvous import Group
+from trainer_client.rpc.rendezvous import Group, group_of
 
 
 def barrier(names: Iterable[str] | None = None, timeout: float = UNSET) -> None:
@@ -41,9 +41,7 @@ def all_gather(value: Any, names: Iterable[str] | None = None, timeout: float = 
 
 
 def _group(names: Iterable[str] | None) -> Group:
-    group = agent().group
-    if names is not None:
-        return Group(agent(), names)
+    group = group_of(agent(), names)
     if group is None:
         raise InvalidArgumentError("the group is open: give the names of the members to wait for")
     return group

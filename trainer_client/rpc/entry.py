@@ -8,7 +8,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ps_wire.errors import DeadlineExceededError, PsError, SessionLostError, UnavailableError
+from ps_wire.errors import DeadlineExceededError, NameConflictError, PsError, SessionLostError, UnavailableError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import Member, RegisterRequest
 from trainer_client.rpc.waiting import LOOK_SECONDS, Deadline, told
@@ -44,6 +44,7 @@ class Plan(NamedTuple):
         seconds: Seconds to wait for the directory and for the other members.
         store: Through which this process tells the others where the directory is; None if they know that.
         file: In which the others find where the directory is, and this process, unless it keeps the directory.
+        is_owner: Whether this process is an owner that serves trainers, and no program that joins by itself.
     """
 
     directory: str = ""
@@ -52,6 +53,7 @@ class Plan(NamedTuple):
     seconds: float = 60.0
     store: GroupStore | None = None
     file: MeetingFile | None = None
+    is_owner: bool = False
 
     @property
     def keeps_directory(self) -> bool:
@@ -82,6 +84,7 @@ class Entry:
         self.member = Member(name=name, address=address)
         self._others = others
         self.plan = plan
+        self._may_renumber = plan.rank is None
         self._deadline = Deadline(plan.seconds)
         self._making = False
         self._returning: asyncio.Task[None] | None = None
@@ -175,7 +178,7 @@ class Entry:
     def _register(self, directory: Session, seconds: float) -> Pending[RegisterReply]:
         plan, member = self.plan, self.member
         request = RegisterRequest(name=member.name, address=member.address, id=plan.rank)
-        request.world_size, request.wait_seconds = plan.size, seconds
+        request.world_size, request.wait_seconds, request.is_owner = plan.size, seconds, plan.is_owner
         return directory.submit(Request(register=request), None, lambda reply, _: reply.register, None)
 
     def _what(self) -> str:
@@ -200,6 +203,9 @@ class Entry:
                 await self.make(directory)
             except PsError as error:
                 _log.warning("%s is not in the directory at %s: %s", self.member.name, directory.address, error)
+                if self._may_renumber and isinstance(error, NameConflictError):
+                    # A directory that began anew has given the number to a newcomer.
+                    self.plan = self.plan._replace(rank=None)
             except Exception:
                 # If this task ended, no member would find this one again.
                 _log.exception("%s could not enter the directory at %s", self.member.name, directory.address)

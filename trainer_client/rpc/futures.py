@@ -8,7 +8,7 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -51,6 +51,9 @@ class Future(torch.futures.Future[T]):
         self._convert = convert
         self._own = pending is None
         self._once = threading.Lock()
+        # Run in this order; None once they have begun.
+        self._callbacks: list[Callable[[], None]] | None = []
+        self._lock = threading.Lock()
         # One entry for each thread that waits; it will complete torch's future.
         self._readers: list[None] = []
         self._pending: Pending[Any] = Pending(None, _nothing) if pending is None else pending
@@ -116,8 +119,8 @@ class Future(torch.futures.Future[T]):
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
         """Calls a function with this future once it is done. An exception of the function is logged.
 
-        The function runs in a compute thread of this process, or at once if the future is done. In a process that is in
-        no group, it runs in the thread that sets the result.
+        The functions run in the order in which they were added, in a compute thread of this process; or at once if the
+        future is done. In a process that is in no group, they run in the thread that sets the result.
         """
         context = contextvars.copy_context()
 
@@ -127,13 +130,34 @@ class Future(torch.futures.Future[T]):
             except Exception:
                 _log.exception("a callback of a future failed")
 
-        if self.done():
+        place = self._queue(run)
+        if place is None:
             run()
-        elif self._own and not has_agent():
-            self._pending.on_done(run)
+        elif place == 0:
+            self._run_when_done()
+
+    def _queue(self, run: Callable[[], None]) -> int | None:
+        """Adds a callback to those that wait; returns its place among them, or None if it may run at once."""
+        with self._lock:
+            waiting = self._callbacks
+            if waiting is None or (not waiting and self.done()):
+                return None
+            waiting.append(run)
+            return len(waiting) - 1
+
+    def _run_when_done(self) -> None:
+        if self._own and not has_agent():
+            self._pending.on_done(self._run_callbacks)
         else:
             here = agent()
-            self._pending.on_done(lambda: here.run_later(run))
+            self._pending.on_done(lambda: here.run_later(self._run_callbacks))
+
+    def _run_callbacks(self) -> None:
+        with self._lock:
+            callbacks, self._callbacks = self._callbacks or [], None
+        with ExitStack() as stack:  # each runs, also if one before it has raised
+            for run in reversed(callbacks):
+                stack.callback(run)
 
     def set_result(self, result: T) -> None:
         """Sets the result of a future that was made without a call.

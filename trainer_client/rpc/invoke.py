@@ -13,7 +13,7 @@ from trainer_client.handles import calls
 from trainer_client.pending import Pending, raiser
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.options import UNSET
-from trainer_client.rpc.rref import RRef, wrapped
+from trainer_client.rpc.rref import RRef, future_of, wrapped
 from trainer_client.rpc.workers import WorkerInfo
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def rpc_async(
     timeout: float = UNSET,
 ) -> Future[Any]:
     """Like `rpc_sync`, but returns a future at once."""
-    return agent().future(_call(to, func, args, kwargs, timeout, "async"))
+    return future_of(_call(to, func, args, kwargs, timeout, "async"))
 
 
 def remote(

@@ -23,6 +23,7 @@ from ps_service.server import Server
 from ps_wire import tracing
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
+from ps_wire.numbers import check_seconds
 from trainer_client.client.portal import Portal
 from trainer_client.rpc import current
 from trainer_client.rpc.agent import Agent
@@ -30,8 +31,9 @@ from trainer_client.rpc.current import agent, has_agent, set_agent
 from trainer_client.rpc.devices import usable
 from trainer_client.rpc.entry import Plan
 from trainer_client.rpc.options import UNSET, RpcBackendOptions, checked_options
+from trainer_client.rpc.peers import GroupPeers
 from trainer_client.rpc.planning import planned
-from trainer_client.rpc.rendezvous import Group
+from trainer_client.rpc.rendezvous import group_of
 from trainer_client.rpc.waiting import DAY, Deadline
 from trainer_client.rpc.workers import check_name
 from trainer_client.session.settings import Settings
@@ -39,6 +41,11 @@ from trainer_client.session.settings import Settings
 Offer = str | ModuleType | type | Callable[..., Any]
 
 _ANYWHERE: Final = "127.0.0.1:0"
+
+_SPARE_THREADS: Final = 64
+"""Threads that replace those of calls that were given up and still run; each is made when it is needed.
+
+One member may hold half of them. Programs for torch give up many calls that go on, because there later calls wait."""
 
 _SECOND_KEEPER_SECONDS: Final = 5.0
 """Seconds that a second member of rank 0 waits for an answer from what listens at the address of rank 0."""
@@ -104,6 +111,8 @@ def init_rpc(
     """
     options = checked_options(backend, rpc_backend_options)
     _check(name, rank, world_size)
+    check_seconds("join_timeout", join_timeout)
+    check_seconds("lease_seconds", lease_seconds)
     placement = options.placement()
     with _lock:
         if has_agent():
@@ -125,6 +134,7 @@ def init_rpc(
                 device=usable(device or placement.here or "cpu"),
                 limits=Limits(lease_seconds=lease_seconds, max_segment_bytes=MAX_SEGMENT_BYTES if shared_memory else 0),
                 threads=options.num_worker_threads,
+                spare_threads=_SPARE_THREADS,
             )
             if plan.size and plan.keeps_directory:
                 engine.directory.begin(plan.size)
@@ -170,7 +180,7 @@ async def join(
     settings.member = server.engine.name
     member = Agent(server, settings, address)
     try:
-        await member.join(Plan(directory, id))
+        await member.join(Plan(directory, id, is_owner=True), GroupPeers(member))
     except BaseException as error:
         await member.withdraw(error)
         raise
@@ -196,8 +206,9 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
             nevertheless.
         InvalidArgumentError: This process is not in `group`, and has not left.
     """
+    check_seconds("timeout", timeout)
     leaving = agent()
-    members = Group(leaving, group) if group is not None else leaving.group
+    members = group_of(leaving, group)
     deadline = Deadline(timeout)
     try:
         if graceful:
@@ -273,7 +284,7 @@ def _enter(made: Agent, plan: Plan) -> None:
             plan.store.tell(made.address)
         if plan.keeps_directory and plan.file is not None:
             plan.file.publish(made.address, plan.size)
-        _portal.run(made.join(plan))
+        _portal.run(made.join(plan, GroupPeers(made)))
     except BaseException as error:
         _end(made.withdraw(error))
         if plan.file is not None:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from trainer_client.contexts.context import Context, Reach
+from trainer_client.contexts.context import Context
 from trainer_client.graph.current import inside
 from trainer_client.graph.running_backward import RunningBackward, first_failure
 
 if TYPE_CHECKING:
-    from ps_service.passes.nested_pass import Over
+    from ps_service.group.nested_pass import Over
     from ps_wire.refs import ContextId
+    from trainer_client.contexts.gradients import Reach
 
 _FIRST_CALL: Final = 1 << 32
 

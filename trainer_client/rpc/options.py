@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numbers import check_seconds
 from trainer_client.rpc.devices import Device, DeviceMaps
 
 UNSET: Final = -1.0
@@ -50,6 +51,7 @@ class RpcBackendOptions:
                 "incompatible constructor arguments: rpc_timeout is a number of seconds, not a "
                 f"{type(self.rpc_timeout).__name__}"
             )
+        check_seconds("rpc_timeout", self.rpc_timeout)
 
     def placement(self) -> DeviceMaps:
         """The device maps and devices, checked."""

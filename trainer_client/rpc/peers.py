@@ -11,7 +11,7 @@ import torch
 from ps_service.group.peers import Foreign
 from ps_service.hosting.references import RRef as HostedRRef
 from ps_service.parameters.alone import WouldBlock
-from ps_wire.v1.operations_pb2 import LookupRequest, Member, MembersRequest
+from ps_wire.v1.operations_pb2 import LookupRequest, Member, MembersReply, MembersRequest
 from trainer_client.pending import Pending
 from trainer_client.rpc.nested_pass import NestedContext, NestedPass
 from trainer_client.rpc.rref import RRef
@@ -67,6 +67,12 @@ class GroupPeers:
             LookupRequest(name=name, wait_seconds=seconds) if id is None else LookupRequest(id=id, wait_seconds=seconds)
         )
         return self._agent.client.others.ask(directory, request).wait()
+
+    def gathered(self, request: MembersRequest) -> MembersReply:
+        self._check_thread()
+        others = self._agent.client.others
+        assert others.directory is not None
+        return MembersReply(members=others.members(others.directory, request).wait())
 
     async def members(self, seconds: float) -> Sequence[Member]:
         agent = self._agent

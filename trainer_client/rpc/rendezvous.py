@@ -69,6 +69,16 @@ class Group:
         return dict(zip(reply.names, Decoder(answer).decode(reply.values), strict=True))
 
 
+def group_of(agent: Agent, names: Iterable[str] | None) -> Group | None:
+    """The members with these names; without names those that began together, or None if the group is open.
+
+    Raises:
+        InvalidArgumentError: This process is not among them.
+    """
+    chosen = agent.together if names is None else names
+    return None if chosen is None else Group(agent, chosen)
+
+
 class Arrival:
     """The arrival of this process at a rendezvous.
 

@@ -10,9 +10,9 @@ import torch
 
 from ps_service.hosting.references import RRef as HostedRRef
 from ps_wire.codec.records import codec_of
-from ps_wire.codec.trees import parts_of
+from ps_wire.codec.trees import once, parts_of
 from ps_wire.errors import RAN_OUT, DeadlineExceededError, PsError, caused
-from trainer_client.graph.current import current_context
+from trainer_client.contexts.current import current_context
 from trainer_client.handles import calls
 from trainer_client.handles.references import RRef as Handle
 from trainer_client.rpc.contexts import backward
@@ -175,7 +175,7 @@ class RRef:
 
     def rpc_async(self, timeout: float = UNSET) -> Proxy:
         """A proxy whose methods call those of the value and return futures."""
-        return Proxy(self, lambda pending: agent().future(pending), timeout, "async")
+        return Proxy(self, future_of, timeout, "async")
 
     def remote(self, timeout: float = UNSET) -> Proxy:
         """A proxy whose methods call those of the value and return references; results stay on the owner."""
@@ -255,7 +255,17 @@ class Proxy:
             handle = self._rref.handle(seconds)
             keep, kind = self._kind == "remote", self._kind
             return self._give(
-                calls.call(handle.session, handle, name, args, kwargs, keep=keep, timeout=seconds, kind=kind)
+                calls.call(
+                    handle.session,
+                    handle,
+                    name,
+                    args,
+                    kwargs,
+                    training=None,
+                    keep=keep,
+                    timeout=seconds,
+                    kind=kind,
+                )
             )
 
         return method
@@ -276,19 +286,29 @@ def _made(pending: Pending[Handle], seconds: float | None) -> Handle:
         raise caused(error, "RRef creation via rpc.remote() timed out") from error
 
 
+def future_of(pending: Pending[Any]) -> Future[Any]:
+    """A future for a call, which a member waits for when it leaves."""
+    return Future(agent().outstanding(pending), wrapped)
+
+
 def wrapped(value: Any) -> Any:
     """Replaces the client's handles in a result by references, and places tensors by the device maps."""
     if value is None:
         return None
+    place = agent().placement.place
+    return place(value) if isinstance(value, torch.Tensor) else _wrapped(value, once(place))
+
+
+def _wrapped(value: Any, place: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
-        return agent().placement.place(value)
+        return place(value)
     if isinstance(value, Handle):
         return RRef.of_handle(value)
     if type(value) in (list, tuple):
-        return type(value)(map(wrapped, value))
+        return type(value)(_wrapped(item, place) for item in value)
     if type(value) is dict:
-        return {wrapped(key): wrapped(item) for key, item in value.items()}
+        return {_wrapped(key, place): _wrapped(item, place) for key, item in value.items()}
     codec = codec_of(type(value))
     if codec is not None and any(isinstance(part, Handle) for part in parts_of(value)):
-        return codec.decode(wrapped(codec.encode(value)))
+        return codec.decode(_wrapped(codec.encode(value), place))
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_wire import errors
 from ps_wire.errors import ForeignHandleError, InternalError, PsError
@@ -14,7 +14,6 @@ from ps_wire.v1.frames_pb2 import Reply
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import Buffer
-    from trainer_client.handles.references import RRef
 
 Finish = Callable[[int, Reply, "Buffer | None", Sequence[object]], None]
 """Delivers an answer: the number of the request, its reply, the payload, and objects to keep alive with the result."""
@@ -30,7 +29,7 @@ class Others(Protocol):
             PsError: An owner cannot be found or reached, or the object is gone.
         """
 
-    def held(self, ref: Ref) -> RRef:
+    def held(self, ref: Ref) -> Any:
         """A handle to an object that `take_hold` has taken a reference to."""
 
 
@@ -64,7 +63,7 @@ class Borrowing:
         for task in self._tasks.values():
             task.cancel()
 
-    def held(self, ref: Ref) -> RRef:
+    def held(self, ref: Ref) -> Any:
         """The handle of an object of which hold was taken.
 
         Raises:

@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ps_wire.codec.payload import NO_PAYLOAD, Buffer, PayloadReader
 from ps_wire.operations import NOT_AWAITED
@@ -15,9 +15,12 @@ from trainer_client.pending import Pending
 from trainer_client.session.watched import Watched, begin
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ps_wire.codec.payload import PayloadWriter
     from ps_wire.runtime.failures import Failure
-    from trainer_client.session.session import Session
+    from ps_wire.v1.frames_pb2 import Request
+    from trainer_client.session.settings import Settings
 
 T = TypeVar("T")
 Read = Callable[[Reply, PayloadReader], T]
@@ -33,6 +36,24 @@ _OF_PROGRAMS: Final = {
 
 _OF_GROUPS: Final = {"register", "lookup", "members", "rendezvous"}
 """Operations of the directory, which finds the number of an owner."""
+
+
+class Sender(Protocol):
+    """What sends requests; see `Session`."""
+
+    loop: asyncio.AbstractEventLoop
+    owner: str
+    settings: Settings
+    unread: weakref.WeakSet[Failure]
+
+    def submit(self, frame: Frame | Request, payload: PayloadWriter | None, read: Read[T]) -> Pending[T]:
+        """Sends a request."""
+
+    def cancel(self, in_flight: InFlightRequest[Any]) -> None:
+        """Nobody waits for a request any more."""
+
+    def release(self, object_id: str) -> None:
+        """Gives a reference back."""
 
 
 class InFlightRequest(Pending[T]):
@@ -83,7 +104,7 @@ class InFlightRequest(Pending[T]):
 
     def __init__(
         self,
-        session: Session,
+        session: Sender,
         frame: Frame,
         payload: PayloadWriter | None,
         timeout: float | None,
@@ -111,7 +132,7 @@ class InFlightRequest(Pending[T]):
         self._read: Read[T] | None = read
 
     @property
-    def session(self) -> Session:
+    def session(self) -> Sender:
         """The session that it is sent on."""
         return self._session
 
@@ -198,11 +219,11 @@ class WatchedRequest(Watched, InFlightRequest[T]):
     __slots__ = ("watch",)
 
     @classmethod
-    def of(cls, session: Session, frame: Frame, *args: Any) -> InFlightRequest[T]:
+    def of(cls, session: Sender, frame: Frame, *args: Any) -> InFlightRequest[T]:
         """A request, which is watched if its caller waits for it. Arguments as for `InFlightRequest`."""
         operation = frame.request.WhichOneof("operation") or ""
         if operation not in NOT_AWAITED and operation not in _OF_GROUPS:
-            found = begin(session, frame, operation)
+            found = begin(session.settings, session.owner, frame, operation)
             if found is not None:
                 made = cls(session, frame, *args)
                 made.watch = found
@@ -218,7 +239,7 @@ class Grants:
         object_ids: Ids of the objects, once for each reference.
     """
 
-    def __init__(self, session: Session, object_ids: Sequence[str]) -> None:
+    def __init__(self, session: Sender, object_ids: Sequence[str]) -> None:
         self._finalizer = weakref.finalize(self, _give_back, session, list(object_ids))
         self._finalizer.atexit = False
 
@@ -227,7 +248,7 @@ class Grants:
         self._finalizer.detach()
 
 
-def _give_back(session: Session, object_ids: Sequence[str]) -> None:
+def _give_back(session: Sender, object_ids: Sequence[str]) -> None:
     for object_id in object_ids:
         session.release(object_id)
 

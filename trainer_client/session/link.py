@@ -58,6 +58,9 @@ class Listener(Protocol):
     def disconnected(self) -> None:
         """The stream has closed or broken."""
 
+    def unreached(self) -> None:
+        """An attempt to open a stream has failed, and others follow."""
+
     def received(self, message: Message) -> None:
         """A message has arrived."""
 
@@ -96,6 +99,7 @@ class Link:
         self._presence = Presence(connector.address, settings.on_state)
         self._task: asyncio.Task[None] | None = None
         self._no_direct_before = 0.0
+        self._hurry = asyncio.Event()
         # When the last direct connections broke.
         self._breaks: deque[float] = deque(maxlen=_MOST_BREAKS)
 
@@ -103,6 +107,15 @@ class Link:
         """Begins to connect."""
         # In an empty context: the deadline and the pass of the task that opens a session do not apply to it.
         self._task = asyncio.get_running_loop().create_task(self._run(), context=contextvars.Context())
+
+    async def give_up(self, error: PsError) -> None:
+        """Ends the stream for this reason, and opens no further one."""
+        self._gave_up(error)
+        await self.stop()
+
+    def try_now(self) -> None:
+        """Tries to open a stream at once, if there is none. An attempt that is under way does not count."""
+        self._hurry.set()
 
     async def stop(self) -> None:
         """Ends the stream. Calling it again does nothing."""
@@ -117,12 +130,14 @@ class Link:
         try:
             await self._keep_connected()
         except PsError as error:
-            self._presence.lost(str(error))
-            self._listener.gave_up(error)
+            self._gave_up(error)
         except Exception as error:
             _log.exception("the link to %s failed", self._connector.address)
-            self._presence.lost(repr(error))
-            self._listener.gave_up(UnavailableError(f"the link to {self._connector.address} failed: {error!r}"))
+            self._gave_up(UnavailableError(f"the link to {self._connector.address} failed: {error!r}"))
+
+    def _gave_up(self, error: PsError) -> None:
+        self._presence.lost(str(error))
+        self._listener.gave_up(error)
 
     async def _keep_connected(self) -> None:
         """Opens a stream again each time it breaks.
@@ -135,10 +150,14 @@ class Link:
         self._presence.away(patience)
         connecting = True
         while True:
+            self._hurry.clear()
             reason = await self._connect_once(loop.time() - broken_since)
             if connecting and reason == HTTP_SERVER:
                 raise UnavailableError(f"no owner is at {self._connector.address}: {reason}")
-            if self._greeted:
+            if not self._greeted:
+                if not self._hurry.is_set():
+                    self._listener.unreached()
+            else:
                 self._greeted = connecting = False
                 patience, delay, broken_since = self._settings.reconnect_timeout, _FIRST_DELAY, loop.time()
             left = patience - (loop.time() - broken_since)
@@ -152,7 +171,8 @@ class Link:
             pause = min(delay * random.uniform(0.5, 1.0), left)
             # For people `Presence` tells it, once.
             _log.debug("no stream to %s (%s); next try in %.2f s", self._connector.address, reason, pause)
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), pause)
             delay = min(2 * delay, _LONGEST_DELAY)
 
     async def _connect_once(self, waited: float) -> str:

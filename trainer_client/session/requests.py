@@ -38,22 +38,28 @@ class Requests:
     Args:
         loop: The session's event loop.
         give_back: Gives back a reference that an answer grants but no caller takes.
+        when_held_up: Called when a request may be held up now, or is not any more, because the owner drains or is away.
 
     Attributes:
         window: The requests without an answer.
         given_up: Numbers of the requests that were given up here, and that the owner still answers.
+        turned_away: Numbers of the requests that the owner, which drains, has not taken up.
         outbox: The outbox of the open stream; None while there is none.
         owner: The owner's name.
         closed: The error of all further requests, once the session has ended.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, give_back: Callable[[str], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, give_back: Callable[[str], None], when_held_up: Callable[[], None]
+    ) -> None:
         self.window = RequestWindow()
         self.given_up: set[int] = set()
+        self.turned_away: set[int] = set()
         self.outbox: Outbox | None = None
         self.owner = ""
         self.closed: PsError | None = None
         self._give_back = give_back
+        self._when_held_up = when_held_up
         self._deadlines = Deadlines(loop, self.window.requests, self._expire)
         self._waits = Waits(loop, self.window.requests)
         self._confirmations = Confirmations(loop, self._confirm)
@@ -137,6 +143,8 @@ class Requests:
             return
         if window.admit(in_flight):
             self._send(in_flight, at_once)
+        if self.outbox is None:
+            self._when_held_up()
 
     def give_up(self, in_flight: InFlightRequest[Any]) -> None:
         """Gives a request up, and cancels it on the owner."""
@@ -181,6 +189,11 @@ class Requests:
             if in_flight is not None:
                 self.window.discount(in_flight)
         self._send_waiting()
+
+    def refused(self) -> list[InFlightRequest[Any]]:
+        """The requests that the owner, which drains, has not taken up."""
+        unanswered = self.window.unanswered
+        return [unanswered[number] for number in self.turned_away if number in unanswered]
 
     def connected(self, welcome: Welcome, outbox: Outbox) -> None:
         """A stream is open: sends the unanswered requests again."""
@@ -245,6 +258,8 @@ class Requests:
                 self.outbox.put(Frame(number=in_flight.number, cancel=Cancel()))
         elif in_flight in self.window.blocked:
             self.window.blocked.remove(in_flight)
+        if self.outbox is None or in_flight.number in self.turned_away:
+            self._when_held_up()
         self._send_waiting()
 
     def _fail_all(self, error: PsError, silent: bool = False) -> None:

@@ -20,11 +20,12 @@ from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.latencies import Latencies
 from ps_wire.runtime.scopes import current_scope
-from ps_wire.v1.frames_pb2 import Frame, Goodbye, Hello, Request, Welcome
+from ps_wire.v1.frames_pb2 import Draining, Frame, Goodbye, Hello, Request, Welcome
 from ps_wire.v1.operations_pb2 import ReleaseRequest
 from trainer_client.pending import DEFAULT
 from trainer_client.session import process
 from trainer_client.session.borrowing import Borrowing
+from trainer_client.session.held_up import passes_of
 from trainer_client.session.in_flight import InFlightRequest, WatchedRequest, nothing
 from trainer_client.session.link import Link
 from trainer_client.session.releases import Releases
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
     from ps_wire.connections.assembler import Message
     from ps_wire.connections.connection import Connector
     from ps_wire.connections.outbox import Outbox
-    from ps_wire.refs import Ref
-    from trainer_client.handles.references import RRef
+    from ps_wire.refs import ContextId, Ref
     from trainer_client.session.borrowing import Others
     from trainer_client.session.in_flight import Read
     from trainer_client.session.settings import Settings
@@ -65,6 +65,7 @@ class Session:
         loop: Its event loop.
         losses: How often the owner has ended the session, and with it all references.
         restarts: How often the owner has restarted from an earlier state.
+        is_draining: Whether it is connected, and the owner drains.
         unread: The failures of its requests that are not garbage yet.
         backwards: How long the backwards of calls take on the owner, by object and method.
         is_watched: Whether requests that this thread makes now stand in a profile or in a trace.
@@ -80,6 +81,7 @@ class Session:
     ) -> None:
         self.losses = 0
         self.restarts = 0
+        self.is_draining = False
         self.unread: weakref.WeakSet[Failure] = weakref.WeakSet()
         self.backwards: Latencies[tuple[str, str]] = Latencies(1024)
         self.is_watched: Callable[[], bool] = is_profiled if settings.tracing is None else _yes
@@ -95,7 +97,11 @@ class Session:
         self._link = Link(connector, settings, self)
         self._welcome: Welcome | None = None
         self._opened: asyncio.Future[None] = self.loop.create_future()
-        self._requests = Requests(self.loop, self.release)
+        self._requests = Requests(self.loop, self.release, settings.held_up.changed)
+        # Whether the last attempt to open a stream again has failed.
+        self._is_unreached = False
+        self._told_held_up: set[ContextId] = set()
+        settings.held_up.add(self)
         self._borrowing = Borrowing(others, self._requests.finish)
         self._releases = Releases(self.loop, self._send_releases)
         forks.put_away_in_children(self)
@@ -128,6 +134,7 @@ class Session:
                 async with asyncio.timeout(_GOODBYE_SECONDS):
                     await requests.outbox.flushed()
         self._borrowing.stop()
+        self.settings.held_up.remove(self)
         if requests.closed is None:
             requests.end(ClosedError("this client is closed"), fails)
         await self._link.stop()
@@ -137,6 +144,10 @@ class Session:
                 if fails:
                     failure.read()
                 failure.report()
+
+    async def give_up(self, error: PsError) -> None:
+        """Ends the session without its owner, which cannot be reached any more: all requests fail with the error."""
+        await self._link.give_up(error)
 
     def submit(
         self,
@@ -156,7 +167,8 @@ class Session:
             follows: Earlier requests of this session whose results, which stay on the owner, it needs.
         """
         frame = message if isinstance(message, Frame) else Frame(request=message)
-        seconds = self.settings.timeout if timeout == DEFAULT else timeout
+        settings = self.settings
+        seconds = settings.timeout if timeout == DEFAULT else settings.seconds(timeout)
         make = WatchedRequest.of if self.is_watched() else InFlightRequest
         return self.send(make(self, frame, payload, seconds, read, follows))
 
@@ -203,7 +215,7 @@ class Session:
         """Releases a reference soon. May be called from any thread, and by the garbage collector."""
         self._releases.add(object_id)
 
-    def borrowed(self, ref: Ref) -> RRef:
+    def borrowed(self, ref: Ref) -> Any:
         """The handle for another owner's object in an answer.
 
         Raises:
@@ -239,6 +251,33 @@ class Session:
     def __repr__(self) -> str:
         return f"<Session with {self.owner or '?'} at {self.address}, {self.state}>"
 
+    # Passes that wait for owners which drain or are away
+
+    def held_up(self) -> set[ContextId]:
+        """The passes that wait for its owner, which has turned their requests away, or cannot be reached."""
+        requests = self._requests
+        held_up = requests.window.requests() if self._is_unreached else requests.refused()
+        return passes_of(each.frame.request for each in held_up)
+
+    def tell_held_up(self, contexts: set[ContextId]) -> None:
+        """Tells the owner, which drains, the passes that wait for others."""
+        if self._requests.outbox is not None and contexts != self._told_held_up:
+            self._told_held_up = contexts
+            self._requests.outbox.put(Frame(draining=Draining(held_up=[each.to_message() for each in contexts])))
+
+    def try_now(self) -> None:
+        """Tries to reach the owner at once, if it is away."""
+        if self._requests.outbox is None:
+            self._is_unreached = False
+            self._link.try_now()
+
+    def _forget_draining(self) -> None:
+        """A stream has begun or ended: what was told on the one before holds no more."""
+        self.is_draining = self._is_unreached = False
+        self._requests.turned_away.clear()
+        self._told_held_up = set()
+        self.settings.held_up.changed()
+
     # Events of the link
 
     def hello(self) -> Hello:
@@ -258,6 +297,7 @@ class Session:
         return hello
 
     def connected(self, welcome: Welcome, outbox: Outbox) -> None:
+        self._forget_draining()
         if self._welcome is not None and not welcome.resumed:
             self.losses += 1
             self.restarts += self._welcome.incarnation != welcome.incarnation
@@ -271,6 +311,11 @@ class Session:
 
     def disconnected(self) -> None:
         self._requests.outbox = None
+        self._forget_draining()
+
+    def unreached(self) -> None:
+        self._is_unreached = True
+        self.settings.held_up.changed()
 
     def received(self, message: Message) -> None:
         frame, payload, _ = message
@@ -283,11 +328,19 @@ class Session:
                 self._requests.finish(number, reply, payload)
         elif frame.HasField("waiting"):
             self._requests.are_waiting(frame.waiting.numbers)
+        elif frame.HasField("draining"):
+            self._requests.turned_away.update(frame.draining.turned_away)
+            if self.is_draining:
+                self.settings.held_up.changed()
+            else:
+                self.is_draining = True
+                self.settings.held_up.begin()
         else:
             raise InvalidArgumentError("the owner sent a message that is no reply")
 
     def gave_up(self, error: PsError) -> None:
         self._requests.end(error)
+        self.settings.held_up.remove(self)
         if not self._opened.done():
             self._opened.set_exception(error)
         else:

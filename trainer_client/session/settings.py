@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ps_wire import tracing
+from ps_wire.numbers import check_seconds, check_timeout
 from trainer_client.numerics import Seeding
+from trainer_client.pending import DEFAULT
 from trainer_client.profiling.members import Members, Numbered
+from trainer_client.session.held_up import HeldUpPasses
+from trainer_client.session.runs import Runs
 
 if TYPE_CHECKING:
     from ps_wire.tracing import Tracing
@@ -27,6 +31,8 @@ class Settings:
         marks: Whether tensors that are received outside of contexts require grad if they do on their owner. They are
             leaves then.
         seeding: Makes the seeds of its calls.
+        runs: Numbers its passes and pushes that may be made again.
+        held_up: Tells owners that drain which of its passes wait for others.
         members: Names and numbers of the processes in profiles.
         on_state: Is called when an owner is reached, cannot be reached any more, or is given up.
         member: Name of this process in its group; empty if it is in none.
@@ -40,7 +46,25 @@ class Settings:
     direct: bool = True
     marks: bool = False
     seeding: Seeding = field(default_factory=Seeding)
+    runs: Runs = field(default_factory=Runs)
+    held_up: HeldUpPasses = field(default_factory=HeldUpPasses)
     members: Members = field(default_factory=Numbered)
     on_state: OnState | None = None
     member: str = ""
     tracing: Tracing | None = field(default_factory=lambda: tracing.of_program())
+
+    def __post_init__(self) -> None:
+        check_timeout(self.timeout)
+        check_seconds("connect_timeout", self.connect_timeout)
+        check_seconds("reconnect_timeout", self.reconnect_timeout)
+
+    def seconds(self, timeout: float | None) -> float | None:
+        """The timeout of a call: the default in the place of `DEFAULT`.
+
+        Raises:
+            InvalidArgumentError: It is no time.
+        """
+        if timeout == DEFAULT:
+            return self.timeout
+        check_timeout(timeout)
+        return timeout

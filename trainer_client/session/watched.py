@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ps_wire.profiling.ranges import Range
     from ps_wire.tracing import Span
     from ps_wire.v1.frames_pb2 import Frame, Reply
-    from trainer_client.session.session import Session
+    from trainer_client.session.settings import Settings
 
 is_profiled: Final[Callable[[], bool]] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 """Whether a profiler of torch runs in this thread."""
@@ -54,11 +54,12 @@ class Watch:
                 self._span.fail(error)
 
 
-def begin(session: Session, frame: Frame, kind: str, what: str = "") -> Watch | None:
+def begin(settings: Settings, owner: str, frame: Frame, kind: str, what: str = "") -> Watch | None:
     """Begins to watch a request, and asks the owner to do so.
 
     Args:
-        session: The session that it will be sent on.
+        settings: Those of the session that it will be sent on.
+        owner: Name of the owner.
         frame: Its frame.
         kind: How it is made: `sync`, `async`, `remote`, or the name of its operation.
         what: What it calls.
@@ -66,16 +67,16 @@ def begin(session: Session, frame: Frame, kind: str, what: str = "") -> Watch | 
     Returns:
         None if it is neither profiled nor traced.
     """
-    found, span, members = None, None, session.settings.members
+    found, span, members = None, None, settings.members
     if is_profiled() and torch._C._autograd._profiler_type().name in _LEGACY_AND_KINETO:
         title = f"rpc_{kind}#{what}" if what else f"rpc_{kind}"
-        key = f"{title}({members.name} -> {session.owner})"
-        found = ranges.begin(key, members.number, members.number_of(session.owner))
+        key = f"{title}({members.name} -> {owner})"
+        found = ranges.begin(key, members.number, members.number_of(owner))
         frame.request.probe.profile = found is not None
-    if session.settings.tracing is not None:
+    if settings.tracing is not None:
         operation = frame.request.WhichOneof("operation") or ""
-        attributes = {"ps.operation": operation, "ps.owner": session.owner, "ps.caller": members.name}
-        span = session.settings.tracing.begin(what or operation, attributes, is_request=True)
+        attributes = {"ps.operation": operation, "ps.owner": owner, "ps.caller": members.name}
+        span = settings.tracing.begin(what or operation, attributes, is_request=True)
         span.carry(frame.request.probe)
     return None if found is None and span is None else Watch(found, span)
 

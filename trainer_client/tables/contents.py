@@ -17,9 +17,11 @@ from trainer_client.tables.files import Block, Format, PartsReader, PartsWriter
 from trainer_client.tables.joined import Joined
 
 if TYPE_CHECKING:
+    from ps_wire.compression.choice import Choice
     from ps_wire.tables.options import RowOptimizer
     from ps_wire.tables.routing import Routing
     from trainer_client.handles.handles import RemoteObject
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
 
 _PIECE_BYTES: Final = 4 << 20
 """About the most bytes of rows in a request."""
@@ -55,6 +57,8 @@ class TableContents:
         row_optimizer: The options that its optimizer was made with.
         routing: Which owner has which rows.
         shards: Handles to the rows of each owner, by its name.
+        compress: The codecs of the gradients of rows on their way to the owners; None for none.
+        optimizer: Its optimizer.
     """
 
     name: str
@@ -64,6 +68,8 @@ class TableContents:
     row_optimizer: RowOptimizer
     routing: Routing
     shards: dict[str, RemoteObject]
+    compress: Choice | None
+    optimizer: DistributedOptimizer
     _loop: asyncio.AbstractEventLoop
 
     def size(self) -> Pending[int]:

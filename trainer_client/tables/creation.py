@@ -42,8 +42,16 @@ class Connected(Protocol):
     def by_owner(self) -> Mapping[str, Session]:
         """The sessions, by name of the owner."""
 
-    def of(self, owner: str) -> Session:
-        """The session with an owner, the first if the name is empty. Raises `UnknownNameError`."""
+    @property
+    def names(self) -> Sequence[str]:
+        """The owners of a table for which the program names none."""
+
+    @property
+    def in_group(self) -> bool:
+        """Whether these are the owners of a group: they join and leave, and other trainers may know others."""
+
+    async def all_of(self, owners: Iterable[str]) -> list[Session]:
+        """The sessions with several owners. Raises `UnknownNameError`."""
 
 
 class Tables:
@@ -76,10 +84,9 @@ class Tables:
         codecs = _codecs(compress)
         if policy is not None:
             policies.check(policy)
-        owners = sorted(self._sessions.by_owner if wanted.owners is None else wanted.owners)
-        sessions = [self._sessions.of(owner) for owner in owners]
-        made = self._made(sessions, wanted.settings(owners), policy, wanted.non_finite or "refuse", replace)
-        return Pending.run(self._loop, _compressing(made, codecs))
+        make = self._agreed if wanted.owners is None and self._sessions.in_group else self._made
+        owners = self._sessions.names if wanted.owners is None else wanted.owners
+        return Pending.run(self._loop, _compressing(make(owners, wanted, policy, replace), codecs))
 
     def attach(self, wanted: Wanted, policy: Policy | None, replace: bool, compress: Compress) -> Pending[Table]:
         """A handle to a table that exists, found on one of its owners; errors as for `Client.table`.
@@ -89,13 +96,11 @@ class Tables:
         codecs = _codecs(compress)
         if policy is not None:
             policies.check(policy)
-        owners = self._sessions.by_owner if wanted.owners is None else wanted.owners
-        found = self._found([self._sessions.of(each) for each in owners], wanted, policy, replace)
-        return Pending.run(self._loop, _compressing(found, codecs))
+        return Pending.run(self._loop, _compressing(self._found(wanted, policy, replace), codecs))
 
     def delete(self, session: Session, name: str) -> Pending[None]:
         """Removes an object of any kind; arguments and errors as for `Client.delete`."""
-        return deletion.delete(self._sessions.of, session, name)
+        return deletion.delete(self._sessions.all_of, session, name)
 
     def look_up(self, wanted: Mapping[Table, Any], timeout: float | None) -> Pending[dict[Table, torch.Tensor]]:
         """Looks up in several tables; arguments and errors as for `Client.look_up`."""
@@ -143,18 +148,48 @@ class Tables:
         own = make(parameters=rest) if rest else None
         return Pending.run(self._loop, together(self._loop, tables, own))
 
+    async def _agreed(self, owners: Sequence[str], wanted: Wanted, policy: Policy | None, replace: bool) -> Table:
+        """A table on the owners that it has already; on these, if there is none.
+
+        It is made on the first of them before the others, so that of several trainers, which know different owners, the
+        first one decides.
+        """
+        existing = await self._owners_of(owners, wanted, replace)
+        try:
+            return await self._made(existing or owners, wanted, policy, replace, before=0 if existing else 1)
+        except NameConflictError:
+            decided = await self._owners_of(owners, wanted, replace)
+            if decided == existing or decided is None:
+                raise
+            return await self._made(decided, wanted, policy, replace)
+
+    async def _owners_of(self, owners: Iterable[str], wanted: Wanted, replace: bool) -> list[str] | None:
+        """The owners of the table of that name; None if there is none, or it is one to replace."""
+        there = [each for each in await self._sessions.all_of(owners) if each.state == "connected"]
+        found = await asyncio.gather(*(self._attach(each, wanted.name) for each in there), return_exceptions=True)
+        for each in found:
+            if isinstance(each, RemoteObject) and each.class_name == names.SHARD:
+                described = await each.call("describe")
+                its = sorted(described["routing"]["owners"])
+                is_other = {**described["settings"], "owners": its} != wanted.settings(its)
+                return None if replace and is_other else its
+        return None
+
     async def _made(
         self,
-        sessions: Sequence[Session],
-        settings: Mapping[str, Any],
+        owners: Sequence[str],
+        wanted: Wanted,
         policy: Policy | None,
-        non_finite: NonFinite,
         replace: bool,
+        before: int = 0,
     ) -> Table:
+        """A table on these owners; `before` is on how many of them it is made before the others."""
+        sessions = await self._sessions.all_of(owners)
+        settings = wanted.settings(sorted(owners))
         Routing.even(settings["owners"])
-        made = await asyncio.gather(
-            *(self._shard(each, settings, replace) for each in sessions), return_exceptions=True
-        )
+        first = [await self._shard(each, settings, replace) for each in sessions[:before]]
+        rest = (self._shard(each, settings, replace) for each in sessions[before:])
+        made = [*first, *await asyncio.gather(*rest, return_exceptions=True)]
         for each in made:
             if isinstance(each, BaseException):
                 await _undo(made)
@@ -164,7 +199,7 @@ class Tables:
             await self._clear(
                 settings["name"], [each for each in self._sessions.by_owner.values() if each not in sessions]
             )
-        return await self._open(shards, policy, non_finite, replace)
+        return await self._open(shards, policy, wanted.non_finite or "refuse", replace)
 
     async def _clear(self, name: str, sessions: Iterable[Session]) -> None:
         """Removes the rows that a table of that name had on other owners."""
@@ -174,8 +209,9 @@ class Tables:
                 if found.class_name == names.SHARD:
                     await delete_rows(session, name)
 
-    async def _found(self, sessions: Sequence[Session], wanted: Wanted, policy: Policy | None, replace: bool) -> Table:
+    async def _found(self, wanted: Wanted, policy: Policy | None, replace: bool) -> Table:
         name = wanted.name
+        sessions = await self._sessions.all_of(self._sessions.names if wanted.owners is None else wanted.owners)
         for position, session in enumerate(sessions):
             try:
                 found = await self._attach(session, name)
@@ -193,7 +229,7 @@ class Tables:
                 f"the table {name!r} exists, with {differences(known, given)}. Ask for it with its name alone, choose "
                 "another name, or put yours in its place with dim= and replace=True"
             )
-        others = [self._sessions.of(owner) for owner in owners if owner != found.owner]
+        others = await self._sessions.all_of(owner for owner in owners if owner != found.owner)
         shards = await asyncio.gather(*(self._attach(each, name) for each in others))
         return await self._open({found.owner: found} | {each.owner: each for each in shards}, policy, wanted.non_finite)
 

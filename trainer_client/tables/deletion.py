@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from ps_wire.errors import UnknownNameError
 from ps_wire.v1.frames_pb2 import Reply, Request
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from trainer_client.session.session import Session
 
+AllOf: TypeAlias = "Callable[[Iterable[str]], Awaitable[list[Session]]]"
 
-def delete(of: Callable[[str], Session], session: Session, name: str) -> Pending[None]:
+
+def delete(all_of: AllOf, session: Session, name: str) -> Pending[None]:
     """Removes a named object from an owner; if it is a table, its rows from all owners that have some.
 
     Args:
-        of: The session with an owner. Raises `UnknownNameError` if there is none.
+        all_of: The sessions with several owners. Raises `UnknownNameError` if there is none with one of them.
         session: The session with the owner that is asked.
         name: The name.
 
@@ -30,7 +32,7 @@ def delete(of: Callable[[str], Session], session: Session, name: str) -> Pending
             its owners. Nothing was deleted.
     """
     asked = session.submit(Request(delete=DeleteRequest(name=name)), None, _owners)
-    deleting = Pending.run(session.loop, _delete_rest(of, asked, name))
+    deleting = Pending.run(session.loop, _delete_rest(all_of, asked, name))
     deleting.origin = None, None, None, f"delete on owner {session.owner!r}", ""
     return deleting
 
@@ -44,13 +46,13 @@ def delete_rows(session: Session, name: str) -> Pending[None]:
     return session.submit(Request(delete=DeleteRequest(name=name, everywhere=True)), None, nothing)
 
 
-async def _delete_rest(of: Callable[[str], Session], asked: Pending[Sequence[str]], name: str) -> None:
+async def _delete_rest(all_of: AllOf, asked: Pending[Sequence[str]], name: str) -> None:
     """Removes a table from all of its owners, if the first has answered that it is one, and has removed nothing."""
     owners = await asked
     if not owners:
         return
     try:
-        sessions = [of(each) for each in owners]
+        sessions = await all_of(owners)
     except UnknownNameError as error:
         raise UnknownNameError(
             f"the table {name!r} has rows on {', '.join(owners)}, and was not deleted, because {error}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from ps_wire.compression.values import encode
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.graph.current import current_context
+from trainer_client.contexts.current import current_context
 from trainer_client.pending import DEFAULT
 from trainer_client.tables.joined import Joined
 from trainer_client.tables.queries import Query, query_of
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from ps_wire.compression.encoded import Encoded
     from trainer_client.contexts.closing import Part
     from trainer_client.pending import Pending
-    from trainer_client.tables.table import Table
+    from trainer_client.tables.contents import TableContents
+
+T = TypeVar("T", bound="TableContents")
 
 
 def look_up(loop: asyncio.AbstractEventLoop, queries: Sequence[Query], timeout: float | None) -> Pending[list[Any]]:
@@ -58,7 +60,7 @@ def look_up(loop: asyncio.AbstractEventLoop, queries: Sequence[Query], timeout: 
     return Joined(loop, requests, partial(_finish, queries, by_owner, noted))
 
 
-def _encoded(tables: Sequence[Table], position: int, gradient: torch.Tensor) -> torch.Tensor | Encoded:
+def _encoded(tables: Sequence[TableContents], position: int, gradient: torch.Tensor) -> torch.Tensor | Encoded:
     """The gradient of the rows of one of some tables, as it is sent."""
     table = tables[position]
     codec = None if table.compress is None else table.compress.codec_for(table.name, gradient)
@@ -89,8 +91,8 @@ def _finish(
 
 
 def look_up_all(
-    loop: asyncio.AbstractEventLoop, wanted: Mapping[Table, Any], timeout: float | None
-) -> Pending[dict[Table, torch.Tensor]]:
+    loop: asyncio.AbstractEventLoop, wanted: Mapping[T, Any], timeout: float | None
+) -> Pending[dict[T, torch.Tensor]]:
     """Looks up in several tables; arguments and errors as for `Client.look_up`."""
     if not wanted:
         raise InvalidArgumentError("look_up() needs at least one table")
@@ -99,5 +101,5 @@ def look_up_all(
     return Joined(loop, [look_up(loop, queries, timeout)], read)
 
 
-def _by_table(tables: Sequence[Table], results: list[Any]) -> dict[Table, torch.Tensor]:
+def _by_table(tables: Sequence[T], results: list[Any]) -> dict[T, torch.Tensor]:
     return dict(zip(tables, results[0], strict=True))

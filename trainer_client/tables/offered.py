@@ -59,7 +59,9 @@ class OffersTables:
                 `PartialRowWiseAdam` or `FTRL` of `trainer_client`. None for SGD with lr=0.01.
             rows: Number of rows, for ids from 0 to `rows - 1`. None for a table that takes any id, of either sign, and
                 whose rows come into being when they are first looked up in a pass.
-            owners: Names of its owners, in any order; None for all owners of this client.
+            owners: Names of its owners, in any order; None for all owners of this client, `ps.owners`. Where these are
+                the owners of a group, None is for those that the table has, if it exists, and a named one may have
+                joined since.
             init: How rows begin: `Normal`, `Uniform`, `Zeros` or `Constant`. None for `Normal(0.01)`.
             dtype: float32, float16 or bfloat16; None for float32.
             seed: Seed of the values that rows begin with; None for 0.

@@ -15,7 +15,7 @@ from trainer_client.tables.bags import checked_ids, make_bags
 from trainer_client.tables.rows import repeated, zeros
 
 if TYPE_CHECKING:
-    from trainer_client.tables.table import Table
+    from trainer_client.tables.contents import TableContents
 
 _MOST: Final = 1 << 31
 """The first number that is no int32."""
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
     weights: torch.Tensor | None = None
     given: int | None = None
 
-    def as_sent(self, table: Table) -> tuple[Any, ...]:
+    def as_sent(self, table: TableContents) -> tuple[Any, ...]:
         """What is sent: int32 where that has the same values."""
         fits = table.rows <= _MOST if table.rows is not None else _fits(self.ids, is_sorted=self.offsets is None)
         ids = self.ids.int() if fits else self.ids
@@ -59,7 +59,7 @@ class Query(NamedTuple):
         finish: Makes the result from their answers, in the same order.
     """
 
-    table: Table
+    table: TableContents
     asked: Mapping[str, Asked]
     finish: Callable[[list[torch.Tensor]], torch.Tensor]
 
@@ -70,7 +70,7 @@ def _fits(ids: torch.Tensor, is_sorted: bool) -> bool:
     return int(least) >= -_MOST and int(greatest) < _MOST
 
 
-def rows_query(table: Table, ids: torch.Tensor) -> Query:
+def rows_query(table: TableContents, ids: torch.Tensor) -> Query:
     """Asks for the row of each id.
 
     Raises:
@@ -81,7 +81,7 @@ def rows_query(table: Table, ids: torch.Tensor) -> Query:
     return Query(table, asked, partial(_spread, (*flat.shape, table.dim), table.dtype, positions))
 
 
-def _distinct(table: Table, ids: torch.Tensor) -> tuple[dict[str, Asked], torch.Tensor]:
+def _distinct(table: TableContents, ids: torch.Tensor) -> tuple[dict[str, Asked], torch.Tensor]:
     """Asks for the row of each distinct id; and for each of the given ids, which row of all answers it is."""
     distinct, positions = torch.unique(ids, return_inverse=True)
     owners, routing = table.routing.owners, table.routing
@@ -105,7 +105,7 @@ def _distinct(table: Table, ids: torch.Tensor) -> tuple[dict[str, Asked], torch.
 
 
 def bags_query(
-    table: Table,
+    table: TableContents,
     ids: torch.Tensor,
     offsets: torch.Tensor | None = None,
     mode: str = "sum",
@@ -140,7 +140,7 @@ def bags_query(
     return Query(table, asked, partial(_pool, shape, counts))
 
 
-def query_of(table: Table, what: Any) -> Query:
+def query_of(table: TableContents, what: Any) -> Query:
     """The query for an entry of `Client.look_up`: ids, or the arguments of `Table.bag` as a tuple or dictionary.
 
     Raises:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer, lr_scheduler
 
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.scheduler import DistributedScheduler
-    from trainer_client.tables.together import OptimizerWithTables
 
 
 class SchedulerWithTables:
@@ -101,7 +101,8 @@ class SchedulerWithTables:
 
 
 async def create(
-    optimizer: OptimizerWithTables,
+    parameters: DistributedOptimizer | None,
+    optimizers: Mapping[str, DistributedOptimizer],
     make: Callable[..., Awaitable[DistributedScheduler]],
     make_local: Callable[[Optimizer], lr_scheduler.LRScheduler],
     name: str,
@@ -110,21 +111,20 @@ async def create(
     """Makes a scheduler for each optimizer of tables and parameters; errors as for `Client.scheduler`.
 
     Args:
-        optimizer: The optimizers.
+        parameters: The optimizer of the parameters; None if there are only tables.
+        optimizers: The optimizers of the tables, by name.
         make: Makes the scheduler of one of them, which has parts on owners, under a `name`.
         make_local: Makes that of an optimizer of torch in this process.
         name: The name for the scheduler of the parameters; those of tables have the table's name behind it. Empty for
             the names of their optimizers.
         loop: The client's event loop.
     """
-    tables = {
-        table: await make(each, name=f"{name}.{table}" if name else "") for table, each in optimizer.tables.items()
-    }
-    own, made, local = optimizer.parameters, None, None
-    if own is not None and own.remotes:
-        made = await make(own, name=name)
-    elif own is not None and own.local is not None:
-        local = make_local(own.local.optimizer)
+    tables = {table: await make(each, name=f"{name}.{table}" if name else "") for table, each in optimizers.items()}
+    made, local = None, None
+    if parameters is not None and parameters.remotes:
+        made = await make(parameters, name=name)
+    elif parameters is not None and parameters.local is not None:
+        local = make_local(parameters.local.optimizer)
     return SchedulerWithTables(loop, made, local, tables)
 
 

@@ -16,14 +16,12 @@ from trainer_client.tables.look_ups import look_up
 from trainer_client.tables.queries import bags_query, rows_query
 
 if TYPE_CHECKING:
-    from ps_wire.compression.choice import Choice
     from ps_wire.tables.options import RowOptimizer
     from ps_wire.tables.routing import Routing
     from trainer_client.contexts.context import Context
-    from trainer_client.contexts.stepped import Stepped
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.handles.parameters import RemoteParameter
-    from trainer_client.optimizers.optimizer import DistributedOptimizer
+    from trainer_client.session.stepped import Stepped
 
 
 class Table(TableContents):
@@ -69,9 +67,8 @@ class Table(TableContents):
         self.rows = settings["rows"]
         self.row_optimizer = row_optimizer
         self.routing = routing
-        self.compress: Choice | None = None
+        self.compress = None
         self.shards = dict(shards)
-        self.optimizer: DistributedOptimizer
         self._loop = next(iter(self.shards.values())).session.loop
 
     @property

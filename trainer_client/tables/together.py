@@ -13,11 +13,11 @@ from ps_wire.policies import check
 from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
-from trainer_client.contexts.stepped import Stepped
 from trainer_client.optimizers.joint import JointSteps
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.scaling import PushScaling, Scaled, Work, unscale_all
 from trainer_client.pending import Pending
+from trainer_client.session.stepped import Stepped
 from trainer_client.tables.schedules import check_states
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainer_client.tables.table import Table
 
 
-class OptimizerWithTables(Stepping, PushScaling):
+class OptimizerWithTables(Stepping["Context"], PushScaling):
     """Steps tables and parameters with the gradients of one context. Made by `Client.optimizer`.
 
     Each table keeps its own optimizer, with its own options and its own policy.

@@ -11,11 +11,12 @@ _OF_GRPC: Final = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:"
 """Prefixes of addresses in gRPC's own syntax, which gRPC checks."""
 
 
-def checked(address: str) -> str:
+def checked(address: str, *, may_be_name: bool = True) -> str:
     """An address as gRPC takes it.
 
     Args:
         address: `host:port`, with an IPv6 address in brackets; or in gRPC's syntax, such as `dns:///host:port`.
+        may_be_name: Whether the name of an owner could stand there, with other arguments.
 
     Raises:
         InvalidArgumentError: It is none, so no time could reach an owner there.
@@ -36,7 +37,7 @@ def checked(address: str) -> str:
             f"{address!r} is not host:port: put an IPv6 address in brackets, as in '[::1]:50051'"
         )
     message = f"{address!r} is not the address of an owner: give host:port, as in {_with_port(address)!r}"
-    if re.fullmatch(r"[A-Za-z_][\w.-]*", address):
+    if may_be_name and re.fullmatch(r"[A-Za-z_][\w.-]*", address):
         message += (
             f"; to find an owner by its name, add directory='host:port', as in connect({address!r}, directory=...)"
         )

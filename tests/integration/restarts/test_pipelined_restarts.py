@@ -72,5 +72,7 @@ async def test_a_request_is_not_waited_for_if_one_that_it_follows_is_turned_away
         await stream.send(Frame(number=2, request=Request(call=earlier)))
         async with asyncio.timeout(30):
             await draining
+    told = [(await stream.receive()).draining.turned_away for _ in range(2)]
+    assert told == [[], [2, 3, 4]]
     assert await stream.ended(), "none of the three is answered"
     await stream.connection.close()

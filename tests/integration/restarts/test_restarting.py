@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from ps_wire.connections.frames import Packet
+from tests.integration.breaking import OWN_ACCORD, BreakAt, Found, Place
 from tests.integration.restarting import TALLY, WEIGHTED, Owner, Told, step
 from tests.integration.support import AFFINE, COUNTER, bits, fingerprint, until
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
@@ -118,41 +118,45 @@ async def job(ps: tc.Client) -> list[Any]:
     return bits(seen)
 
 
-class At:
+class Restart(BreakAt):
     """Restarts an owner, once, when some packet is about to go some way."""
 
-    def __init__(self, owner: Owner, direction: Direction, index: int, fault: Fault) -> None:
-        self._owner, self._direction, self._index, self._fault = owner, direction, index, fault
+    def __init__(self, owner: Owner, fault: Fault, place: Place) -> None:
+        super().__init__(fault, place)
+        self._owner = owner
         self.restarting: asyncio.Task[None] | None = None
 
     def __call__(self, direction: Direction, index: int, packet: Packet) -> Fault:
-        if self.restarting or direction is not self._direction or index != self._index:
-            return Fault.NONE
-        self.restarting = asyncio.create_task(self._owner.restart())
-        return self._fault
+        fault = super().__call__(direction, index, packet)
+        if self.hit and not self.restarting:
+            self.restarting = asyncio.create_task(self._owner.restart())
+        return fault
 
 
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.CUT])
 @pytest.mark.parametrize("direction", Direction)
 async def test_an_owner_may_restart_at_any_packet(tmp_path: Path, direction: Direction, fault: Fault) -> None:
     """With `CUT` that packet is lost besides: a request that was not taken up, or the answer of one that was."""
-    expected = None
-    for index in itertools.count():
-        async with Owner(tmp_path / str(index)) as owner:
-            plan = At(owner, direction, index - 1, fault)  # the first time it never comes to it
-            connector = FaultyConnector(GrpcConnector(owner.address), plan)
-            async with asyncio.timeout(20), tc.connect(connector, shared_memory=False) as ps:
-                result = await job(ps)
-                if plan.restarting:
-                    await plan.restarting
-                await until(ps, lambda status: not status.kept_answers | status.contexts | status.references)
+    found = Found()
+    async with Owner(tmp_path / "whole") as owner:
+        expected = await over(owner, found)
+    for number, place in enumerate(each for each in found.places() if each.direction is direction):
+        async with Owner(tmp_path / str(number)) as owner:
+            plan = Restart(owner, fault, place)
+            assert await over(owner, plan) == expected, place
             if plan.restarting:
                 await plan.restarting  # it may have been the trainer's goodbye
-            expected = expected or result
-            assert result == expected, index
-        if index and not plan.restarting:
-            break
-    assert index > 15
+            assert plan.hit or place.earlier or place.kind in OWN_ACCORD, place
+
+
+async def over(owner: Owner, plan: Found | Restart) -> list[Any]:
+    """The job over gRPC, and that nothing of it is left."""
+    async with tc.connect(FaultyConnector(GrpcConnector(owner.address), plan), shared_memory=False) as ps:
+        result = await job(ps)
+        if isinstance(plan, Restart) and plan.restarting:
+            await plan.restarting
+        await until(ps, lambda status: not status.kept_answers | status.contexts | status.references)
+    return result
 
 
 # What is kept

@@ -87,13 +87,14 @@ async def test_waits_in_the_directory_continue(owner: Owner, ps: tc.Client) -> N
         def ask(client: tc.Client, **request: Any) -> Any:
             return client.session("ps0").submit(Request(**request), None, lambda reply, _: reply)
 
-        await ask(ps, register=RegisterRequest(name="anna", address="here:1"))
+        await ask(ps, register=RegisterRequest(name="anna", address="here:1", is_owner=True))
         looking = ask(ps, lookup=LookupRequest(name="bert", wait_seconds=30))
         both = ["anna", "bert"]
         meeting = ask(ps, rendezvous=RendezvousRequest(key="x", name="anna", names=both, wait_seconds=30))
         await until(ps, lambda status: status.waiting == 2)
         await owner.restart(drain_seconds=0.5)
-        assert [entry.name for entry in owner.server.engine.directory.members()] == ["anna"]
+        kept = [(entry.name, entry.is_owner) for entry in owner.server.engine.directory.members()]
+        assert kept == [("anna", True)]
         await ask(other, register=RegisterRequest(name="bert", address="there:2"))
         assert (await looking).lookup.member.address == "there:2"
         met = ask(other, rendezvous=RendezvousRequest(key="x", name="bert", names=both, wait_seconds=30))

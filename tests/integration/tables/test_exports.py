@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 import trainer_client as tc
-from tests.conftest import StartOwner
+from tests.integration.restarting import Owner
 from tests.integration.tables.test_contents import contents
 from tests.waiting import until
 from trainer_client.tables.files import PartsReader, PartsWriter
@@ -49,12 +51,14 @@ def _fails(writer: PartsWriter, block: Any) -> None:
     raise OSError("the disk is full")
 
 
+@pytest.mark.parametrize("start_again", [False, True])
 async def test_of_two_restores_at_once_the_one_that_has_begun_last_ends(
-    start_owner: StartOwner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_again: bool
 ) -> None:
-    addresses = [(await start_owner(name)).address for name in ("a", "b")]
     monkeypatch.setattr("trainer_client.tables.contents._PIECE_ROWS", 10)
-    async with tc.connect(*addresses) as one, tc.connect(*addresses) as other:
+    async with AsyncExitStack() as stack:
+        owners = [await stack.enter_async_context(Owner(tmp_path / name, name)) for name in ("a", "b")]
+        one, other = [await stack.enter_async_context(tc.connect(*(each.address for each in owners))) for _ in range(2)]
         items, same = await one.table("items", 2), await other.table("items", 2)
         for name, ids in ("first", torch.arange(40)), ("second", torch.arange(20, 60)):
             await items.upsert(ids, torch.full((40, 2), float(len(name))))
@@ -76,6 +80,8 @@ async def test_of_two_restores_at_once_the_one_that_has_begun_last_ends(
         await until(stopped.is_set)
         assert await items.size() == 10
         assert await same.restore(tmp_path / "second") == 40
+        if start_again:
+            await asyncio.gather(*(each.restart() for each in owners))
         go_on.set()
         with pytest.raises(tc.InvalidArgumentError, match="another restore of table 'items' has begun meanwhile"):
             await earlier

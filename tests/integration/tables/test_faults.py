@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,9 +12,9 @@ import pytest
 import torch
 
 import trainer_client as tc
+from tests.integration.breaking import FAULTS, same_wherever_it_breaks
 from tests.integration.restarting import Owner
 from tests.integration.support import bits, in_memory
-from tests.integration.test_retries import FAULTS, BreakOnce, no_fault
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
 
 IDS = torch.tensor([5, -9, 5, 7, 8])
@@ -45,14 +44,7 @@ async def run(plan: Plan, work: Callable[[tc.Client], Awaitable[list[Any]]] = jo
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_table_has_the_same_bits_wherever_a_stream_breaks(fault: Fault, direction: Direction) -> None:
-    expected = await run(no_fault)
-    for first in itertools.count(step=16):
-        plans = [BreakOnce(fault, direction, index) for index in range(first, first + 16)]
-        for plan, seen in zip(plans, await asyncio.gather(*map(run, plans)), strict=True):
-            assert seen == expected, plan
-        if not all(plan.hit for plan in plans):
-            break
-    assert first >= 16
+    await same_wherever_it_breaks(run, fault, direction)
 
 
 async def keep(ps: tc.Client) -> list[Any]:
@@ -70,13 +62,7 @@ async def keep(ps: tc.Client) -> list[Any]:
 
 @pytest.mark.parametrize("direction", Direction)
 async def test_rows_are_put_and_removed_once_wherever_a_stream_breaks(direction: Direction) -> None:
-    expected = await run(no_fault, keep)
-    for index in itertools.count():
-        plan = BreakOnce(FAULTS[0], direction, index)
-        assert await run(plan, keep) == expected, plan
-        if not plan.hit:
-            break
-    assert index > 8
+    await same_wherever_it_breaks(lambda plan: run(plan, keep), Fault.CUT, direction)
 
 
 ADAM = tc.LazyAdam(lr=0.1)

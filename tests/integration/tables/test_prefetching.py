@@ -57,7 +57,7 @@ async def counting(ps: tc.Client, **more: Any) -> tc.Table:
 
 async def started(ps: tc.Client, rows: int) -> None:
     """Waits until the table on the owner has so many rows."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await ps.status()).tables[0].rows < rows:
             pass
 
@@ -239,7 +239,7 @@ async def test_leaving_the_loop_leaves_nothing_running(ps: tc.Client, form: Any,
         else:
             await left(passes, items, end)
     del passes
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(asyncio.all_tasks() - before), return_exceptions=True)
         while (await ps.status()).contexts:
             pass
@@ -270,7 +270,7 @@ async def test_a_source_that_nothing_else_refers_to_is_closed_with_the_loop(ps: 
             await looked_up
             if number == 3:
                 break
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await closed.wait()
 
 
@@ -282,7 +282,7 @@ async def test_passes_of_batches_that_are_skipped_end(ps: tc.Client, source: Any
             async with looked_up.context as ctx:
                 await ctx.backward((await looked_up).sum(), step=items.optimizer)
     del looked_up
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await ps.status()).contexts:
             pass
 
@@ -294,7 +294,7 @@ def test_passes_of_batches_that_are_skipped_end_in_a_blocking_program(owner_proc
         for _, looked_up in ps.prefetch(BATCHES, items, depth=2):
             looked_up.wait()
         del looked_up
-        last = time.monotonic() + 20
+        last = time.monotonic() + 60
         while ps.status().contexts:
             assert time.monotonic() < last
         items.delete()
@@ -373,7 +373,7 @@ def test_the_blocking_client_looks_up_in_threads(owner_process_address: str) -> 
         for ids, looked_up in ps.prefetch(BATCHES, items, depth=1):
             lacking = min(number, 1)
             # Its thread makes the look-up of the next batch without waiting for this one.
-            last = time.monotonic() + 20
+            last = time.monotonic() + 60
             while items.size() < 1 + 2 * min(number + 2, COUNT):
                 assert time.monotonic() < last
             with looked_up.context as ctx:
@@ -393,6 +393,6 @@ def test_the_blocking_client_looks_up_in_threads(owner_process_address: str) -> 
         for _, looked_up in ps.prefetch(BATCHES, items):
             with looked_up.context:
                 break
-        last = time.monotonic() + 20
+        last = time.monotonic() + 60
         while ps.status().contexts:
             assert time.monotonic() < last

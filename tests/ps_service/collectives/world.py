@@ -50,7 +50,7 @@ class World:
         self.sessions: dict[bytes, FakeSession] = {}
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self.communicators = Communicators(self, limits or Limits(), self._later, lambda: self.now)  # type: ignore[arg-type]
+        self.communicators = Communicators(self, limits or Limits(), self._later, lambda: self.now)
 
     # As the sessions of an owner
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from safetensors import safe_open
 
 from ps_service.durability import value_files
@@ -37,7 +37,6 @@ def through_files(values: list[Any], folder: Path, part_bytes: int = 1 << 20) ->
 
 
 @given(strategies.values)
-@settings(deadline=None, max_examples=150)
 def test_whatever_travels_can_be_kept(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (found,) = through_files([value], Path(folder))

@@ -71,20 +71,8 @@ def test_torch_gets_a_share_of_the_cores_unless_the_environment_says_otherwise(m
     assert cores.torch_threads_of(1) is None
 
 
-@pytest.mark.parametrize(
-    ("cases", "environment", "used"),
-    [([(64, 0), (1, 3)], {}, [1, 3]), ([(64, 0)], {"OMP_NUM_THREADS": "2"}, [2])],
-)
-def test_compute_threads_use_that_number(
-    cases: list[tuple[int, int]], environment: dict[str, str], used: list[int]
-) -> None:
+def test_compute_threads_use_that_number() -> None:
     kept = {name: value for name, value in ENVIRONMENT.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    ran = subprocess.run(
-        [sys.executable, "-c", f"CASES = {cases}\n{REPORT}"],
-        env=kept | environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ran.stdout.splitlines() == [str(each) for each in used]
+    command = [sys.executable, "-c", f"CASES = [(64, 0), (1, 3)]\n{REPORT}"]
+    ran = subprocess.run(command, env=kept, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["1", "3"]

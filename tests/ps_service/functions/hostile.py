@@ -70,6 +70,9 @@ class Mutator:
             elif kwargs:
                 name = list(kwargs)[place - len(args)]
                 kwargs[name] = self.value(kwargs[name])
+        if self.random.random() < 0.1 and args:
+            # One object as two arguments, as members may send a tensor.
+            args[self.random.randrange(len(args))] = self.random.choice(args)
         if self.random.random() < 0.1:
             args.append(self.random.choice([self.anything(), *args]))
         if self.random.random() < 0.05 and args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ps_service.group.directory import Directory
+from ps_service.group.members import MemberEntry
 from ps_service.group.rendezvous import SAME, RendezvousResult
 from ps_wire.errors import InvalidArgumentError, NameConflictError, UnavailableError
 
@@ -32,8 +33,35 @@ def test_members_have_the_lowest_numbers_that_are_free(directory: Directory) -> 
     assert directory.enter(AGAIN, "carl", "there:2").id == 0
 
 
+def test_the_number_of_an_owner_stays_its_own(directory: Directory) -> None:
+    directory.enter(b"0", "ps0", "here:2", is_owner=True)
+    directory.leave(ANNA)
+    # Number 0 is free, but owners are in the order in which they came.
+    assert directory.enter(b"1", "ps1", "here:3", is_owner=True).id == 3
+    directory.leave(b"0")
+    assert directory.enter(b"2", "ps2", "here:4", is_owner=True).id == 4
+    assert directory.enter(b"3", "carl", "here:5").id == 0
+    assert directory.enter(b"4", "dora", "here:6").id == 5
+    assert directory.enter(b"5", "ps0", "there:2", is_owner=True).id == 2
+
+
+def test_an_owner_whose_number_a_member_has_asked_for_gets_another(directory: Directory) -> None:
+    directory.enter(b"0", "ps0", "here:2", is_owner=True)
+    directory.leave(b"0")
+    directory.enter(b"1", "carl", "here:3", 2)
+    assert directory.enter(b"2", "ps0", "here:2", is_owner=True).id == 3
+
+
+def test_enough_owners_are_waited_for(directory: Directory) -> None:
+    wait = directory.gathered(1, owners=1)
+    directory.enter(b"3", "carl", "here:2")
+    assert not wait.future.done()
+    directory.enter(b"0", "ps0", "here:3", is_owner=True)
+    assert [entry.name for entry in wait.future.result()] == ["anna", "bert", "carl", "ps0"]
+
+
 def test_a_member_may_move_and_keeps_its_number(directory: Directory) -> None:
-    assert directory.enter(BERT, "bert", "there:7") == ("bert", "there:7", 1, BERT)
+    assert directory.enter(BERT, "bert", "there:7") == MemberEntry("bert", "there:7", 1, BERT)
     assert len(directory) == 2
 
 
@@ -42,15 +70,15 @@ def test_another_process_cannot_take_a_name(directory: Directory, away: set[byte
     away.add(gone)
     with pytest.raises(NameConflictError, match="the name 'bert' is not unique: the member at there:1 has it"):
         directory.enter(AGAIN, "bert", address)
-    assert directory.find("bert") == ("bert", "there:1", 1, BERT)
+    assert directory.find("bert") == MemberEntry("bert", "there:1", 1, BERT)
 
 
 def test_a_restarted_member_gets_its_entry_back_at_once(directory: Directory, away: set[bytes]) -> None:
     away.add(BERT)
-    assert directory.enter(AGAIN, "bert", "there:1") == ("bert", "there:1", 1, AGAIN)
+    assert directory.enter(AGAIN, "bert", "there:1") == MemberEntry("bert", "there:1", 1, AGAIN)
     # The lease of its earlier session runs out later; the entry stays.
     directory.leave(BERT)
-    assert directory.find("bert") == ("bert", "there:1", 1, AGAIN)
+    assert directory.find("bert") == MemberEntry("bert", "there:1", 1, AGAIN)
 
 
 def test_a_number_belongs_to_one_member(directory: Directory) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from ps_service.group.directory import Directory
 from ps_service.group.formation import Progress
+from ps_service.group.members import MemberEntry
 from ps_wire.errors import InvalidArgumentError, NameConflictError, UnavailableError
 
 
@@ -124,7 +125,7 @@ def test_only_its_members_come_back_to_a_whole_group(group: Group) -> None:
         group.arrive("d", "dora", 3, 4)
     group.leave("b")
     assert group.arrive("b again", "bert", 1).done()
-    assert group.directory.find("bert", None) == ("bert", "b again:1", 1, group.session("b again"))
+    assert group.directory.find("bert", None) == MemberEntry("bert", "b again:1", 1, group.session("b again"))
 
 
 def test_it_is_known_when_all_members_know_that_the_group_is_whole(group: Group) -> None:

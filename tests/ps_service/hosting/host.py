@@ -33,7 +33,7 @@ class Host(nn.Module):
 
 
 @contextmanager
-def bound(pool: BoundCopies, module: nn.Module, training: bool = True) -> Iterator[Any]:
+def bound(pool: BoundCopies, module: nn.Module, training: bool | None = True) -> Iterator[Any]:
     """A bound copy of the module."""
     parameters = list(module.parameters())
     leaves = [parameter.data.requires_grad_(parameter.requires_grad) for parameter in parameters]

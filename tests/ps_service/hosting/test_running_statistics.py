@@ -63,3 +63,16 @@ def test_statistics_that_a_call_in_evaluation_mode_has_updated_are_kept() -> Non
         assert torch.equal(module.norm.running_mean, local.norm.running_mean)
         assert torch.equal(module.norm.running_var, local.norm.running_var)
         assert torch.equal(module.norm.num_batches_tracked, local.norm.num_batches_tracked)
+
+
+def test_a_layer_in_the_mode_of_its_module_updates_its_statistics_as_locally() -> None:
+    module, local = block(), block()
+    local.load_state_dict(module.state_dict())
+    pool = BoundCopies(module)
+    for mode in (True, False, True):
+        module.train(mode), local.train(mode)
+        x = torch.randn(8, 2)
+        with bound(pool, module, training=None) as copy:
+            assert torch.equal(copy(x), local(x))
+        for name, value in local.state_dict().items():
+            assert torch.equal(module.state_dict()[name], value)

@@ -6,7 +6,7 @@ import pytest
 
 from ps_service.engine import Engine
 from ps_service.metrics.history import KEPT_SAMPLES, History, OperationSample, Sample, buckets
-from ps_service.metrics.sampler import Sampler
+from ps_service.monitoring.sampler import Sampler
 from ps_service.requests.history import describe
 from ps_service.server import Server
 from ps_wire.release import RELEASE

@@ -19,9 +19,9 @@ import torch
 import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
-from ps_service.metrics.sampler import Sampler
 from ps_service.monitoring import page_streams
 from ps_service.monitoring.page_streams import PageStream
+from ps_service.monitoring.sampler import Sampler
 from ps_service.monitoring.web import Web
 from ps_service.server import Server
 from ps_wire.errors import RemoteError

@@ -7,7 +7,6 @@ import json
 import logging
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -285,12 +284,3 @@ async def test_the_command_says_where_the_metrics_are(http: aiohttp.ClientSessio
         process.send_signal(signal.SIGTERM)
         assert await process.stdout.read() == b""
         assert await process.wait() == 0
-
-
-async def test_the_server_imports_neither_aiohttp_nor_prometheus() -> None:
-    # 0.3 s, for every process that is a member of a group.
-    code = (
-        "import sys, ps_service.server; sys.exit(any(each in sys.modules for each in ('aiohttp', 'prometheus_client')))"
-    )
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT)
-    assert await process.wait() == 0

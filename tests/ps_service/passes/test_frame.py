@@ -18,7 +18,7 @@ from ps_service.parameters.locks import COPY_AT_MOST
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import Arguments
 from ps_service.passes.call_frame import CallFrame
-from ps_service.passes.calls import Recording
+from ps_service.passes.recording import Recording
 from ps_service.training.creation import create_optimizer
 from ps_wire.refs import CallKey, ContextId
 from tests.ps_service.threads import Watched, Worker, wait_for
@@ -28,7 +28,7 @@ def host(engine: Engine, module: Any) -> HostedObject:
     return engine.registry.add(HostedObject(engine.name, module, engine.parameter_locks))
 
 
-def call_frame(engine: Engine, training: bool = True, recorded: bool = True) -> CallFrame:
+def call_frame(engine: Engine, training: bool | None = True, recorded: bool = True) -> CallFrame:
     return CallFrame(engine.parameter_locks, training, recorded, grad=recorded)
 
 
@@ -65,6 +65,26 @@ def test_two_calls_borrow_different_skins(engine: Engine) -> None:
 def test_modules_are_in_the_mode_of_the_call(engine: Engine, training: bool) -> None:
     with call_frame(engine, training=training) as call:
         assert call.bind(host(engine, nn.Linear(2, 3))).training is training
+
+
+def test_other_code_sets_the_mode_of_a_module_for_later_calls(engine: Engine) -> None:
+    net = host(engine, nn.Sequential(nn.Dropout(), nn.Sequential(nn.Dropout())))
+
+    def modes(is_target: bool, training: bool | None) -> list[bool]:
+        with call_frame(engine, training) as call:
+            return [each.training for each in call.bind(net, is_target).modules()]
+
+    with call_frame(engine) as call:
+        call.bind(net)[1].eval()
+    assert modes(False, True) == modes(False, None) == modes(True, None) == [True, True, False, False]
+    with call_frame(engine) as call, call_frame(engine) as other:
+        call.bind(net).eval()
+        assert other.bind(net)[0].training
+    assert modes(False, True) == [False] * 4
+    # A caller that chooses a mode for its call gets that one, and changes nothing.
+    assert modes(True, True) == [True] * 4 and modes(False, False) == [False] * 4
+    net.value.train()
+    assert modes(False, True) == [True] * 4 and modes(True, False) == [False] * 4
 
 
 @pytest.mark.parametrize("recorded", [True, False])
@@ -287,6 +307,7 @@ class Nested(nn.Module):
 
 @pytest.mark.timeout(60)
 def test_a_call_and_a_step_over_the_same_modules_do_not_wait_for_each_other(engine: Engine) -> None:
+    engine.sessions.open(b"t" * 16)
     changed = engine.parameter_locks.changed = Watched(engine.parameter_locks.lock)
     outer, inner = host(engine, Nested()), host(engine, nn.Linear(1, 1))
     refs = [hosted.ref._replace(parameter=name) for hosted in (outer, inner) for name in hosted.parameters]
@@ -308,6 +329,7 @@ def test_a_call_and_a_step_over_the_same_modules_do_not_wait_for_each_other(engi
 
 @pytest.mark.timeout(60)
 def test_a_step_does_not_keep_a_running_call_of_its_own_context_from_ending(engine: Engine) -> None:
+    engine.sessions.open(b"t" * 16)
     changed = engine.parameter_locks.changed = Watched(engine.parameter_locks.lock)
     outer, inner = host(engine, Nested()), host(engine, nn.Linear(1, 1))
     refs = [outer.ref._replace(parameter=name) for name in outer.parameters]

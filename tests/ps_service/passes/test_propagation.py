@@ -24,6 +24,13 @@ FIRST, SECOND = CallKey(TRAINER, 1), CallKey(TRAINER, 2)
 
 
 @pytest.fixture
+def engine(engine: Engine) -> Engine:
+    """An owner with a session of the trainer whose passes are made here."""
+    engine.sessions.open(TRAINER)
+    return engine
+
+
+@pytest.fixture
 def layer(engine: Engine) -> HostedObject:
     """A module with the weight [[1, 2]] and the bias [3]."""
     module = nn.Linear(2, 1)

@@ -19,6 +19,13 @@ PASS = ContextId(TRAINER, 1)
 CALL = CallKey(TRAINER, 1)
 
 
+@pytest.fixture
+def engine(engine: Engine) -> Engine:
+    """An owner with a session of the trainer whose passes are made here."""
+    engine.sessions.open(TRAINER)
+    return engine
+
+
 def recorded(engine: Engine, result: object, *inputs: torch.Tensor, is_module: bool = True) -> Arguments:
     """Records a call without parameters."""
     arguments = Arguments(engine, PASS)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ps_service.passes.runs import AppliedRun, Runs
+from ps_wire.errors import ContextEndedError
 
 ONE, OTHER = b"a" * 16, b"b" * 16
 
@@ -22,6 +25,17 @@ def test_runs_that_are_over_are_forgotten() -> None:
     assert runs.of(ONE, 5, runs_from=3) == {}
     assert {(each.trainer, each.run) for each in runs.all()} == {(ONE, 3), (ONE, 4), (OTHER, 1)}
     assert runs.of(ONE, 3, runs_from=4) == {7: {0}}, "one that is said to be over, and is not"
+
+
+def test_what_comes_after_its_run_was_forgotten_can_be_refused() -> None:
+    runs = Runs()
+    runs.of(ONE, 1)[7] = {0}
+    runs.of(ONE, 3, runs_from=3, may_be_over=False)
+    for run in (1, 2):
+        with pytest.raises(ContextEndedError, match="given this push up"):
+            runs.of(ONE, run, may_be_over=False)
+    assert runs.of(ONE, 3, may_be_over=False) == runs.of(OTHER, 1, may_be_over=False) == {}
+    assert [each.run for each in runs.all()] == []
 
 
 def test_they_are_bounded_and_the_latest_stay() -> None:

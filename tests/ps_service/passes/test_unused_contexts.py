@@ -72,7 +72,10 @@ def test_a_checkpoint_knows_those_as_lost(contexts: Contexts) -> None:
     assert (lost, FIRST.number in ended) == ({1, 2}, False)
     again = Contexts()
     again.put_over(TRAINER, ended, lost)
-    with pytest.raises(ContextLostError, match="it may have restarted"):
+    with pytest.raises(ContextLostError, match="the owner was stopped while it was open") as caught:
+        again.find(FIRST)
+    assert caught.value.drained
+    with pytest.raises(ContextLostError, match="the owner was stopped"):
         again.open(FIRST)
 
 

@@ -14,7 +14,7 @@ from ps_wire.policies import Policy
 from tests.ps_service.policies.spanning_simulation import SpanningSimulation
 from tests.ps_service.policies.test_simulation import POLICIES
 
-ORDERS = 100
+ORDERS = 25
 """Simulated orders for each policy."""
 
 

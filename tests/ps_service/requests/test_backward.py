@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from ps_service.engine import Engine
+from ps_service.parameters.alone import WouldBlock
 from ps_service.passes.pass_context import PassContext
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
 from ps_service.requests.run_handler import run_inline
-from ps_service.training.optimizers import HostedOptimizer
+from ps_service.sessions.request_sources import Running
+from ps_service.sessions.sessions import SessionState
+from ps_service.training.optimizers import HostedOptimizer, optimizer_of
+from ps_wire import policies
 from ps_wire.errors import ContextEndedError, InvalidArgumentError, StaleHandleError
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1 import operations_pb2 as pb
@@ -293,3 +298,53 @@ async def test_no_step_is_made_for_a_trainer_that_has_given_up(ask: Asker) -> No
     assert answer is not None and optimizer.version == 0
     context = ask.engine.contexts.get(ContextId.from_message(ONE))
     assert context is not None and len(context.gradients()) == 1
+
+
+@pytest.mark.parametrize("fields", ["checks", "together", "rounds"])
+async def test_what_would_have_to_wait_on_the_event_loop_is_no_error_of_a_step(
+    ask: Asker, monkeypatch: pytest.MonkeyPatch, fields: str
+) -> None:
+    """It runs again in a thread."""
+
+    def must_wait(self: HostedOptimizer, *args: Any) -> None:
+        raise WouldBlock
+
+    made = await recorded(ask, 1.0)
+    plain = (await ask.optimizer(made, name="plain")).handle
+    policy = value(policies.to_plain(policies.Sync(trainers=1)))
+    in_rounds = (await ask.optimizer(made, name="in rounds", policy=policy)).handle
+    engine = ask.engine
+    asked = {
+        "checks": request(torch.ones(1, 1), checks=[plain]),
+        "together": request(torch.ones(1, 1), steps=[plain], together=True),
+        "rounds": request(torch.ones(1, 1), steps=[plain, in_rounds]),
+    }
+    monkeypatch.setattr(HostedOptimizer, "check", must_wait)
+    monkeypatch.setattr("ps_service.requests.together.step_together", must_wait)
+    ctx, reply = RequestContext(engine, ANNA), pb.BackwardReply()
+    with engine.parameter_locks.nonblocking(), pytest.raises(WouldBlock):
+        OPERATIONS["backward"].handle(ctx, asked[fields], reply)
+    assert not reply.HasField("step_error")
+    assert [optimizer_of(engine.registry.find(Ref.from_message(each))).version for each in (plain, in_rounds)] == [0, 0]
+    # The backward itself is not run again there.
+    monkeypatch.undo()
+    OPERATIONS["backward"].handle(ctx, asked[fields], again := pb.BackwardReply())
+    assert not again.HasField("step_error") and len(again.seconds) == 1
+
+
+async def test_an_eviction_on_the_event_loop_may_wait(ask: Asker) -> None:
+    """The end of a session may complete rounds, and what they step must not be stopped halfway."""
+    engine, waits = ask.engine, []
+    session = engine.sessions.open(ANNA)
+
+    class Ends:
+        def running(self) -> Iterator[Running]:
+            return iter(())
+
+        def dismiss(self, session: SessionState) -> None:
+            waits.append(not engine.parameter_locks.is_nonblocking)
+
+    engine.requests.add(Ends())
+    ctx, evict = RequestContext(engine, b"b" * 16), pb.EvictRequest(session=session.name)
+    assert run_inline(ctx, OPERATIONS["evict"], evict, 1) is not None
+    assert waits == [True]

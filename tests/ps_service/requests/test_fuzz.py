@@ -139,7 +139,7 @@ def built(kind: Descriptor, fields: dict[str, Any]) -> Message:
     return message
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_no_request_is_a_fault_of_the_owner_and_a_refused_one_changes_nothing(
     owner: Owner, data: st.DataObject

@@ -48,7 +48,7 @@ everything = torch.arange(COUNT)
     steps=st.lists(st.lists(st.sets(st.integers(0, COUNT - 1)), max_size=2), min_size=1, max_size=24),
     wanted=st.sets(st.integers(0, COUNT - 1), min_size=1),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_rows_have_moved_by_what_whole_copies_say(steps: list[list[set[int]]], wanted: set[int]) -> None:
     items = table()
     history, copies = ParameterHistory([items.parameter]), {}

@@ -7,12 +7,14 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import psutil
 import pytest
 
+import trainer_client as tc
 from ps_service.tables import compiled
 from ps_service.tables.code_cache import CodeCache
 from ps_service.tables.compiled import cache_directory
@@ -136,3 +138,35 @@ def test_an_owner_that_starts_does_not_import_numba_itself(cache: CodeCache, mon
     monkeypatch.setattr(CodeCache, "complete", True)
     monkeypatch.setattr(compiled, "available", lambda: pytest.fail("the event loop waits for numba's import"))
     assert compile_soon() is None
+
+
+async def test_calls_of_others_are_answered_while_the_first_table_is_made(start: StartOwner) -> None:
+    warm()
+    owner = await start()
+    async with tc.connect(owner.address) as ps, tc.connect(owner.address) as other:
+        answers = 0
+        table = asyncio.ensure_future(_made(ps))
+        while not table.done():
+            await other.status()
+            answers += 1
+        await table
+        assert answers > 10
+
+
+async def test_an_owner_that_is_stopped_while_it_makes_its_first_table_ends_in_order(start: StartOwner) -> None:
+    warm()
+    owner = await start()
+    async with tc.connect(owner.address, reconnect_timeout=1.0) as ps:
+        table = asyncio.ensure_future(_made(ps))
+        while not (await ps.status()).requests_in_flight:
+            assert not table.done()
+        owner.process.terminate()
+        _, lines = await owner.ended()
+        await asyncio.wait([table])
+    assert owner.process.returncode == 0
+    assert not [line for line in lines if "Traceback" in line or "Fatal" in line or "still running" in line]
+
+
+async def _made(ps: tc.Client) -> None:
+    with suppress(tc.UnavailableError):  # the owner is stopped meanwhile
+        await ps.table("items", 8)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_service.tables import compiled
@@ -32,7 +32,6 @@ _ids = st.lists(st.one_of(st.integers(0, 5), st.integers(0, IDS - 1)), max_size=
 _steps = st.lists(st.tuples(st.sampled_from(["add", "remove", "find", "clear"]), _ids), max_size=12)
 
 
-@settings(max_examples=100, deadline=None)
 @given(_steps, st.integers(1, IDS), st.booleans())
 def test_all_maps_do_the_same(steps: list[tuple[str, list[int]]], most: int, reserved: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_service.tables import compiled
@@ -140,7 +140,6 @@ def test_a_reservation_is_refused_where_it_is_too_large() -> None:
 _ids = st.lists(st.one_of(st.integers(-5, 5), st.integers(LOW, HIGH), st.sampled_from([LOW, HIGH])), max_size=40)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), _ids), max_size=12))
 def test_all_implementations_do_what_a_dictionary_does(steps: list[tuple[bool, list[int]]]) -> None:
     maps = [make_id_map(1_000, each) for each in IMPLEMENTATIONS]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_service.tables.id_map import layout
@@ -79,7 +79,6 @@ def test_owners_that_are_not_there_are_refused() -> None:
         plan([items()], {})
 
 
-@settings(max_examples=50, deadline=None)
 @given(rows=st.integers(1, 10**9), budget=st.integers(10**4, 10**11))
 def test_enough_owners_are_the_fewest_that_fit(rows: int, budget: int) -> None:
     enough = enough_owners([items(rows)], budget)

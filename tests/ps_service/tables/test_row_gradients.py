@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_service.passes.gradients import Gradient, Gradients, is_finite
@@ -41,7 +41,6 @@ def table(dtype: torch.dtype = torch.float32, optimizer: options.RowOptimizer | 
 _bags = st.lists(st.lists(st.integers(0, 6), max_size=5), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
 @given(_bags, st.booleans(), st.booleans(), st.integers(0, 1 << 30))
 def test_positions_are_grouped_in_their_order(bags: list[list[int]], in_bags: bool, weighted: bool, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import embedding_bag
 
@@ -314,7 +314,6 @@ def test_memory_is_that_of_the_rows(make_shard: MakeShard) -> None:
 _step = st.tuples(st.lists(st.tuples(st.integers(-6, 6), st.integers(-3, 3)), max_size=8), st.booleans())
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(IMPLEMENTATIONS), st.lists(_step, max_size=6), st.lists(st.integers(-6, 6), max_size=10))
 def test_a_table_does_what_a_tensor_does(
     implementation: Implementation, steps: list[tuple[list[tuple[int, int]], bool]], asked: list[int]

@@ -12,7 +12,7 @@ from ps_service.engine import Engine
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import Arguments
-from ps_service.passes.calls import Recording
+from ps_service.passes.recording import Recording
 from ps_service.training.creation import create_optimizer
 from ps_wire.refs import CallKey, ContextId
 
@@ -30,6 +30,7 @@ class Product(nn.Module):
 
 @pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
 def test_a_fused_step_with_a_transposed_gradient_equals_the_local_one(engine: Engine, cls: Any) -> None:
+    engine.sessions.open(b"t" * 16)
     local, x = Product(), torch.randn(4, 3)
     hosted = engine.registry.add(HostedObject(engine.name, Product(), engine.parameter_locks))
     refs = [hosted.ref._replace(parameter="weight")]

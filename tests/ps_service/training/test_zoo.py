@@ -12,7 +12,7 @@ from ps_service.engine import Engine
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import Arguments
-from ps_service.passes.calls import Recording
+from ps_service.passes.recording import Recording
 from ps_service.training import state_dicts
 from ps_service.training.creation import create_optimizer
 from ps_wire.codec.trees import mapped, tensors_in
@@ -24,6 +24,7 @@ STEPS = 2
 
 @pytest.mark.parametrize("name", ZOO)
 def test_a_module_trains_as_it_does_locally(engine: Engine, name: str) -> None:
+    engine.sessions.open(b"t" * 16)
     local = born(name)
     hosted = engine.registry.add(HostedObject(engine.name, born(name), engine.parameter_locks))
     refs = [hosted.ref._replace(parameter=each) for each in hosted.parameters]

@@ -100,17 +100,17 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("inline", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_changed_bytes_are_read_or_refused(seed: int, inline: bool) -> None:
     data, chance = a_bit_of_everything(inline), random.Random(seed)
     assert set(read(data)) == {"plain", "handle", "dense", "quantized", "sparse", (1, "key")}
     refused = 0
-    for _ in range(1500):
+    for _ in range(750):
         try:
             read(mutated(data, chance))
         except REFUSALS:
             refused += 1
-    assert 300 < refused < 1400
+    assert 150 < refused < 700
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -141,7 +141,7 @@ def test_every_truncation_is_read_or_refused() -> None:
     assert refused > len(data) // 2
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(max_examples=200)
 @given(st.binary(max_size=64))
 def test_garbage_is_read_or_refused(data: bytes) -> None:
     try:
@@ -195,7 +195,7 @@ def described_sparse(draw: st.DrawFn) -> SparseTensor:
     )
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(max_examples=200)
 @given(described())
 def test_a_tensor_with_wrong_numbers_is_refused_or_consistent(message: Tensor) -> None:
     payload = np.frombuffer(bytearray(BYTES), np.uint8)
@@ -210,7 +210,7 @@ def test_a_tensor_with_wrong_numbers_is_refused_or_consistent(message: Tensor) -
     assert not tensor.numel() or bits_of(tensor) == expected
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=200)
 @given(described_sparse())
 def test_a_sparse_tensor_that_lies_about_itself_is_refused_or_can_be_used(message: SparseTensor) -> None:
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from ps_wire.codec.payload import PayloadReader
 from ps_wire.codec.records import by_value
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.v1.values_pb2 import Value
+from ps_wire.v1.values_pb2 import Item, Sequence, Value
 from tests.ps_wire.codec.test_records import through
 
 WIDTH = 3
@@ -63,6 +64,39 @@ def test_a_module_arrives_with_its_parameters_and_buffers() -> None:
     assert torch.equal(found.scale, net.scale)
     x = torch.randn(4, WIDTH)
     assert torch.equal(found.eval()(x), net.eval()(x))
+
+
+class Stateful(nn.Module):
+    """Has an extra state with tensors that it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = torch.zeros(2)
+
+    def get_extra_state(self) -> dict[str, Tensor]:
+        return {"seen": self.seen, "again": self.seen}
+
+    def set_extra_state(self, state: dict[str, Tensor]) -> None:
+        self.seen = state["seen"]
+
+
+by_value(make=Stateful)(Stateful)
+
+
+def test_a_tensor_of_a_module_stands_for_no_other() -> None:
+    """A module is made of it, so that a small message would cost as much memory as it names tensors."""
+    net = Stateful()
+    net.seen += 3
+    encoder = Encoder(None, once=True)
+    sent = encoder.encode([net.seen, net, net])
+    seen, *found = Decoder(PayloadReader(), once=True).decode(sent)
+    assert all(torch.equal(each.seen, net.seen) and each.seen is not seen for each in found)
+    plain = encoder.encode(np.zeros(2))
+    for record in (sent.list.items[2].record.state.dict.items[0].value.dict.items[0].value.dict.items[0], plain.record):
+        (record.value if isinstance(record, Item) else record.state).same_tensor = 0
+    for message in (sent, Value(list=Sequence(items=[sent.list.items[0], plain]))):
+        with pytest.raises(InvalidArgumentError, match="stands for another; each has to be sent"):
+            Decoder(PayloadReader(), once=True).decode(message)
 
 
 def test_what_arrives_is_trained_apart_from_what_was_sent() -> None:

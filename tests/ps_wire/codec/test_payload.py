@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_wire.codec.payload import ALIGNMENT, PayloadReader, PayloadWriter, joined
 from ps_wire.errors import InvalidArgumentError
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.lists(st.binary(max_size=200), max_size=8))
 def test_bytes_are_read_at_the_offsets_of_the_writer(pieces: list[bytes]) -> None:
     writer = PayloadWriter()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from ps_wire.codec import dtypes, tensors
 from ps_wire.codec.payload import PayloadReader, PayloadWriter, joined
@@ -36,7 +36,6 @@ def described(
     return message
 
 
-@settings(deadline=None, max_examples=200)
 @given(strategies.sparse_tensors())
 def test_any_sparse_tensor_arrives_as_it_was_sent(tensor: torch.Tensor) -> None:
     for inline in (False, True):

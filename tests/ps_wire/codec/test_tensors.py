@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from ps_wire.codec import dtypes, tensors
 from ps_wire.codec.payload import ALIGNMENT, PayloadReader, PayloadWriter, joined
@@ -74,7 +74,6 @@ def test_an_expanded_tensor_arrives_whole(dtype: torch.dtype) -> None:
     assert bits_of(arrived) == np.repeat(raw[:, :1], 5, axis=1).tobytes()
 
 
-@settings(deadline=None, max_examples=300)
 @given(strategies.dense_tensors())
 def test_any_tensor_arrives_as_it_was_sent(tensor: torch.Tensor) -> None:
     assert same_tensors(through(tensor), tensor)

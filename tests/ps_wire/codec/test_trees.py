@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from ps_wire.codec.payload import PayloadWriter
+from ps_wire.codec.records import by_value
 from ps_wire.codec.trees import mapped, parts_of, tensors_in
 from ps_wire.codec.values import Encoder
 from ps_wire.refs import Ref
@@ -15,7 +16,21 @@ from tests.ps_wire import strategies
 from tests.ps_wire.exact import same
 
 
-@settings(deadline=None, max_examples=200)
+class Turned(NamedTuple):
+    """Travels in another order than that of its items."""
+
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+class TurnedList(list[torch.Tensor]):
+    """Travels from its end."""
+
+
+by_value(encode=lambda turned: [turned.second, turned.first], decode=lambda sent: Turned(sent[1], sent[0]))(Turned)
+by_value(encode=lambda turned: turned[::-1], decode=lambda sent: TurnedList(sent[::-1]))(TurnedList)
+
+
 @given(strategies.values)
 def test_tensors_are_found_in_the_order_of_the_codec(value: Any) -> None:
     encoder = Encoder(PayloadWriter())
@@ -25,7 +40,16 @@ def test_tensors_are_found_in_the_order_of_the_codec(value: Any) -> None:
     assert all(one is other for one, other in zip(found, encoder.tensors, strict=True))
 
 
-@settings(deadline=None, max_examples=200)
+def test_containers_with_a_codec_of_their_own_are_walked_in_its_order() -> None:
+    one, other = torch.ones(1), torch.zeros(1)
+    for value in (Turned(one, other), TurnedList([one, other])):
+        encoder = Encoder(PayloadWriter())
+        encoder.encode(value)
+        for found in (encoder.tensors, list(tensors_in(value))):
+            assert found[0] is other and found[1] is one
+        assert {id(each) for each in parts_of(value) if isinstance(each, torch.Tensor)} == {id(one), id(other)}
+
+
 @given(strategies.values)
 def test_mapping_to_the_same_tensors_changes_nothing(value: Any) -> None:
     before = list(tensors_in(value))
@@ -72,7 +96,6 @@ def test_a_named_tuple_becomes_a_plain_one_as_on_the_wire() -> None:
     assert same(pair, (torch.full((2,), 2.0), 3))
 
 
-@settings(deadline=None, max_examples=100)
 @given(strategies.values)
 def test_the_parts_of_a_tree_include_all_its_tensors(value: Any) -> None:
     assert set(map(id, tensors_in(value))) == {id(part) for part in parts_of(value) if isinstance(part, torch.Tensor)}
@@ -94,3 +117,9 @@ def test_a_deep_tree_has_parts() -> None:
     assert [part for part in parts_of(deep) if part is tensor]
     while deep is not tensor:  # freeing it at once takes as many nested calls
         (deep,) = deep
+
+
+def test_a_tensor_that_occurs_several_times_is_changed_once() -> None:
+    tensor = torch.ones(2)
+    first, (second,), other = mapped((tensor, [tensor], torch.ones(2)), torch.clone)
+    assert first is second is not tensor and first is not other

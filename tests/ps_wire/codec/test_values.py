@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter, joined
@@ -37,7 +37,6 @@ def through(value: Any, inline: bool = False) -> Any:
     return Decoder(PayloadReader(buffer)).decode(message)
 
 
-@settings(deadline=None, max_examples=300)
 @given(strategies.values, st.booleans())
 def test_nested_values_come_out_as_they_went_in(value: Any, inline: bool) -> None:
     assert same(through(value, inline), value)
@@ -238,3 +237,31 @@ def test_messages_that_no_encoder_makes_are_refused(message: Value) -> None:
 def test_a_handle_may_name_anything_for_the_registry_to_judge() -> None:
     message = Value(handle=Handle(owner="", object_id="not hexadecimal", parameter="a b"))
     assert Decoder(PayloadReader()).decode(message) == Ref("", "not hexadecimal", "a b")
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("tensor", [torch.arange(6.0), torch.eye(2).to_sparse(), torch.empty(0)], ids=str)
+def test_a_tensor_that_occurs_several_times_is_sent_once(tensor: torch.Tensor, inline: bool) -> None:
+    payload = None if inline else PayloadWriter()
+    encoder, other = Encoder(payload, once=True), tensor.clone()
+    messages = [encoder.encode([other, tensor, {"again": tensor}]), encoder.encode((tensor, other))]
+    assert [id(each) for each in encoder.tensors] == [id(other), id(tensor)]
+    arrived = [Value.FromString(each.SerializeToString()) for each in messages]
+    buffer = joined(payload.chunks, payload.nbytes) if payload is not None and payload.nbytes else None
+    decoder = Decoder(PayloadReader(buffer), once=True)
+    (first, second, third), last = map(decoder.decode, arrived)
+    assert second is third["again"] is last[0] and first is last[1] is not second
+    assert same(second, tensor)
+
+
+def test_a_tensor_that_stands_for_another_comes_after_it() -> None:
+    encoder = Encoder(None, once=True)
+    encoded = encoder.encode(torch.ones(2))
+    decoder = Decoder(PayloadReader(None), once=True)
+    for position in (0, 1, 2**32 - 1):
+        with pytest.raises(InvalidArgumentError, match=f"stands for tensor {position} of 0 before it"):
+            decoder.decode(Value(same_tensor=position))
+    (made,) = decoder.decode(Value(list=Sequence(items=[encoded])))
+    assert decoder.decode(Value(same_tensor=0)) is made
+    with pytest.raises(InvalidArgumentError, match="where none may"):
+        Decoder(PayloadReader(None)).decode(Value(list=Sequence(items=[encoded, Value(same_tensor=0)])))

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch import nn
 
 from ps_wire.compression.codec import Codec, work_dtype
@@ -29,14 +29,12 @@ def rounding(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return values.abs() * (info.eps + 4 * work.eps) + info.smallest_normal * info.eps
 
 
-@settings(deadline=None, max_examples=100)
 @given(floats())
 def test_casts_round_to_nearest(tensor: torch.Tensor) -> None:
     for codec, dtype in ((FP16(), torch.float16), (BF16(), torch.bfloat16)):
         assert same_tensors(there_and_back(codec, tensor), tensor.to(dtype).to(tensor.dtype).contiguous())
 
 
-@settings(deadline=None, max_examples=100)
 @given(floats())
 def test_casts_keep_to_their_bounds(tensor: torch.Tensor) -> None:
     x = tensor.double()
@@ -47,7 +45,6 @@ def test_casts_keep_to_their_bounds(tensor: torch.Tensor) -> None:
         assert (error <= x.abs() * relative * (1 + 1e-3) + absolute * (1 + 1e-3) + rounding(x, tensor.dtype)).all()
 
 
-@settings(deadline=None, max_examples=100)
 @given(floats())
 def test_int8_is_within_half_a_scale(tensor: torch.Tensor) -> None:
     x = tensor.reshape(-1).double()
@@ -59,7 +56,6 @@ def test_int8_is_within_half_a_scale(tensor: torch.Tensor) -> None:
         assert ((y - x).abs() <= scale / 2 * (1 + 1e-4) + rounding(x, tensor.dtype)).all()
 
 
-@settings(deadline=None, max_examples=100)
 @given(floats())
 def test_sign_sends_signs_and_mean_magnitudes(tensor: torch.Tensor) -> None:
     arrived = there_and_back(Sign(block=8), tensor)
@@ -75,7 +71,6 @@ def test_sign_leaves_out_what_its_formula_says() -> None:
     assert error == pytest.approx(expected)
 
 
-@settings(deadline=None, max_examples=100)
 @given(floats())
 def test_topk_sends_exactly_the_largest(tensor: torch.Tensor) -> None:
     for part in (0.01, 0.3, 1):
@@ -117,7 +112,6 @@ def test_topk_of_a_long_vector_is_the_same_without_a_sample(kind: str, part: flo
     assert others.max() <= values.abs().min()
 
 
-@settings(deadline=None, max_examples=100)
 @given(floats())
 def test_randomk_sends_different_elements_as_they_are(tensor: torch.Tensor) -> None:
     state: dict[str, object] = {}
@@ -158,7 +152,6 @@ def test_randomk_is_repeated_by_its_seed_and_leaves_torch_alone() -> None:
     assert RandomK(0.1, seed=7).encode(x).parameters == {"fraction": 0.1, "unbiased": False}
 
 
-@settings(deadline=None, max_examples=50)
 @given(floats())
 def test_powersgd_never_leaves_out_more_than_there_is(tensor: torch.Tensor) -> None:
     for rank in (1, 2):
@@ -189,7 +182,6 @@ def test_powersgd_sends_small_tensors_as_they_are(shape: tuple[int, ...]) -> Non
     assert same_tensors(there_and_back(PowerSGD(2), x), x)
 
 
-@settings(deadline=None, max_examples=100)
 @given(strategies.dense_tensors())
 def test_zstd_keeps_every_bit_of_every_dtype(tensor: torch.Tensor) -> None:
     if tensor.dtype is torch.bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from ps_wire.compression.codec import Codec
@@ -87,7 +87,6 @@ def test_mutated_sparse_messages_are_decoded_or_refused(codec: Codec) -> None:
     assert 150 < refused < 400
 
 
-@settings(deadline=None, max_examples=150)
 @given(strategies.values)
 def test_any_value_is_no_encoded_tensor_or_a_harmless_one(value: Any) -> None:
     try:
@@ -100,7 +99,6 @@ def test_any_value_is_no_encoded_tensor_or_a_harmless_one(value: Any) -> None:
 small = st.one_of(strategies.dense_tensors(), strategies.sparse_tensors())
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     st.sampled_from(ALL),
     st.lists(small, max_size=3),

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_wire.connections.assembler import Assembler, Message
@@ -36,7 +36,6 @@ def payload_of(message: Message | None) -> bytes:
     return message.payload.tobytes()
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(sizes, max_size=4), min_size=1, max_size=4), st.randoms())
 def test_messages_come_out_whole_however_their_parts_mingle(lengths: list[list[int]], chance: random.Random) -> None:
     sent, streams = {}, []

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter, joined
@@ -36,7 +36,6 @@ def packet_of(frame: Frame, chunks: list[bytes]) -> Packet:
     return Packet(frame, tuple(map(memoryview, chunks)))
 
 
-@settings(deadline=None, max_examples=200)
 @given(headers, pieces)
 def test_any_protobuf_implementation_reads_our_frames(frame: Frame, chunks: list[bytes]) -> None:
     expected = Frame()
@@ -48,7 +47,6 @@ def test_any_protobuf_implementation_reads_our_frames(frame: Frame, chunks: list
     )
 
 
-@settings(deadline=None, max_examples=200)
 @given(headers, st.binary(max_size=300))
 def test_ours_reads_frames_of_any_protobuf_implementation(frame: Frame, payload: bytes) -> None:
     whole = Frame()
@@ -60,7 +58,6 @@ def test_ours_reads_frames_of_any_protobuf_implementation(frame: Frame, payload:
     assert packet.frame.SerializeToString() == frame.SerializeToString()
 
 
-@settings(deadline=None, max_examples=200)
 @given(headers, pieces)
 def test_ours_reads_our_frames(frame: Frame, chunks: list[bytes]) -> None:
     packet = frames.parse(frames.serialize(packet_of(frame, chunks)))
@@ -69,7 +66,6 @@ def test_ours_reads_our_frames(frame: Frame, chunks: list[bytes]) -> None:
     assert not packet.frame.payload
 
 
-@settings(deadline=None, max_examples=100)
 @given(strategies.values)
 def test_a_request_with_any_values_crosses_as_a_frame_of_stock_protobuf(value: Any) -> None:
     writer = PayloadWriter()

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_wire.connections.connection import ConnectionBroken
@@ -48,7 +48,6 @@ def put(outbox: Outbox, number: int, chunks: Sequence[bytes] = ()) -> None:
     outbox.put(Frame(number=number, cancel=Cancel()), [*map(memoryview, chunks)], sum(map(len, chunks)))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(sizes, max_size=6))
 def test_parts_are_full_and_hold_the_chunks_in_order(lengths: list[int]) -> None:
     chunks = [bytes([index]) * length for index, length in enumerate(lengths)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_wire.connections.assembler import Assembler
@@ -53,7 +53,6 @@ def record(number: int, payload: bytes) -> bytes:
     return inline_record(Frame(number=number, cancel=Cancel()), len(payload)) + payload
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.sampled_from([0, 1, 100, LARGE - 1, LARGE, LARGE + 1, 300_000, MIB]), max_size=6),
     st.sampled_from([1, 7, 17, 1000, 4096, 70_000, 1 << 20]),

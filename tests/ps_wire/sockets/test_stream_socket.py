@@ -7,9 +7,10 @@ import socket
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from ps_wire.direct.tcp_socket import TcpSocket
 from ps_wire.shared_memory.unix_socket import UnixSocket
 from ps_wire.sockets.stream_socket import StreamSocket, joined
 
@@ -65,7 +66,6 @@ async def test_more_pieces_than_the_kernel_takes_at_once_arrive(
     assert await carried([pieces], kind) == b"".join(pieces)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.lists(st.sampled_from([0, 1, 3, 64, 4096, 4097, 70_000]), max_size=8), max_size=4), st.integers(1, 900)
 )
@@ -90,3 +90,22 @@ def test_small_pieces_are_joined_and_large_ones_are_not_copied() -> None:
     few = joined([b"a", b"b", large, *([b"c" * 64] * 2000)])
     assert few[:2] == [b"ab", large] and few[1] is large
     assert len(few) == 2 + -(-2000 * 64 // (64 * 1024))
+
+
+async def test_a_socket_that_the_loop_cannot_watch_any_more_is_broken_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        near = socket.create_connection(listening.getsockname())
+        far, _ = listening.accept()
+    broken: list[str] = []
+    tcp = TcpSocket(near, Collecting(), broken.append)
+    tcp.pause()
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("unable to perform operation on <UVPoll closed=True>; the handler is closed")
+
+    with far, monkeypatch.context() as patch:
+        # As uvloop does after an error of the socket.
+        patch.setattr(asyncio.get_running_loop(), "add_reader", refuse)
+        await tcp.finish(20.0)
+    assert tcp.is_closed and tcp.ended.is_set()
+    assert len(broken) == 1 and "the handler is closed" in broken[0]

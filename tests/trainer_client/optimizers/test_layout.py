@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import Parameter
 
@@ -106,7 +106,6 @@ def layouts(draw: st.DrawFn) -> list[list[str]]:
     return draw(st.lists(st.lists(st.sampled_from(PARTS), min_size=1, max_size=4), min_size=1, max_size=4))
 
 
-@settings(max_examples=60, deadline=None)
 @given(groups=layouts(), cls=st.sampled_from([torch.optim.Adam, torch.optim.SGD]), skipped=st.integers(0, 15))
 def test_states_are_those_of_one_torch_optimizer(groups: list[list[str]], cls: Any, skipped: int) -> None:
     options = {"lr": 0.1, **({"momentum": 0.9} if cls is torch.optim.SGD else {})}

@@ -80,7 +80,7 @@ async def test_a_member_asks_others_what_needs_no_session(keeper: Server) -> Non
 
 
 async def test_an_owner_whose_name_is_taken_stops_without_a_checkpoint(keeper: Server, tmp_path: Path) -> None:
-    keeper.engine.directory.enter(b"s" * 16, "ps1", "elsewhere:1")
+    keeper.engine.directory.enter(keeper.engine.sessions.open(b"s" * 16).trainer, "ps1", "elsewhere:1")
     server = Server(Engine("ps1", data_dir=tmp_path))
     await server.start()
     with pytest.raises(NameConflictError, match="the name 'ps1' is not unique"):

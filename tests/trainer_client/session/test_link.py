@@ -16,6 +16,7 @@ from ps_wire.connections.in_process import MemoryConnection
 from ps_wire.connections.outbox import Outbox
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, PsError, UnavailableError
 from ps_wire.v1.frames_pb2 import Confirm, Frame, Goodbye, Hello, Part, Refusal, Reply, Welcome
+from tests import waiting
 from trainer_client.session.link import Link
 from trainer_client.session.settings import Settings
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
@@ -32,6 +33,7 @@ class Diary:
         self._entries: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         self.outbox: Outbox | None = None
         self.connections = 0
+        self.failures = 0
 
     async def next(self) -> tuple[str, Any]:
         async with asyncio.timeout(20):
@@ -60,6 +62,9 @@ class Diary:
     def disconnected(self) -> None:
         self.outbox = None
         self._entries.put_nowait(("disconnected", None))
+
+    def unreached(self) -> None:
+        self.failures += 1
 
     def received(self, message: Message) -> None:
         self._entries.put_nowait(("received", message))
@@ -204,6 +209,33 @@ async def test_a_stream_that_ends_is_followed_by_another(start: StartLink, diary
     await diary.expect("connected", "disconnected", "connected", "disconnected", "connected")
     assert [(await there.heard.get()).hello.protocol for _ in range(3)] == [1, 2, 3]
     assert diary.empty
+
+
+async def test_an_attempt_is_made_at_once_if_that_is_asked_for(
+    start: StartLink, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were begun before do not say that the owner is not there now."""
+    monkeypatch.setattr("trainer_client.session.link._FIRST_DELAY", 1000.0)
+    attempted, answer = asyncio.Event(), asyncio.Event()
+
+    async def fails_late(connection: MemoryConnection) -> None:
+        attempted.set()
+        await answer.wait()
+        await connection.close()
+
+    async def fails(connection: MemoryConnection) -> None:
+        await connection.close()
+
+    there = owner(fails_late, fails, "serves")
+    link = start(there, connect_timeout=1000.0)
+    await attempted.wait()
+    link.try_now()
+    answer.set()
+    await waiting.until(lambda: diary.failures)
+    assert (diary.failures, there.streams) == (1, 2)
+    link.try_now()
+    await diary.expect("connected")
+    assert (diary.failures, there.streams) == (1, 3)
 
 
 async def test_a_packet_that_cannot_be_sent_breaks_the_stream(start: StartLink, diary: Diary) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_wire.tables.routing import Routing
@@ -21,7 +21,6 @@ def _as_lists(bags: Bags) -> list[list[tuple[int, float]]]:
     ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(_lists, st.booleans())
 def test_the_same_bags_with_some_of_their_ids(lists: list[list[int]], weighted: bool) -> None:
     counts = torch.tensor([len(each) for each in lists], dtype=torch.int64)
@@ -34,7 +33,6 @@ def test_the_same_bags_with_some_of_their_ids(lists: list[list[int]], weighted: 
     ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(_lists, st.booleans(), st.integers(1, 4))
 def test_the_same_bags_split_into_parts(lists: list[list[int]], weighted: bool, parts: int) -> None:
     counts = torch.tensor([len(each) for each in lists], dtype=torch.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_client.contexts.stepped import owner_seconds
+from trainer_client.session.stepped import owner_seconds
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(None, 0.0), (0.5, 0.475), (20.0, 19.0), (100.0, 99.0)])

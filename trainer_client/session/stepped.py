@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ps_wire.attempts import REPEATED
 from ps_wire.codec.values import Decoder
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.v1.operations_pb2 import StepReply
-    from trainer_client.session.session import Session
-
-
-def wait_seconds(session: Session) -> float:
-    """How long a step may wait for other trainers on the owner; see `owner_seconds`."""
-    return owner_seconds(session.settings.timeout)
 
 
 def owner_seconds(timeout: float | None) -> float:
@@ -41,12 +36,13 @@ class Stepped(dict[str, int]):
             policy.
         dropped: Why the gradients do not count: `late`, `stale`, or `left` if this trainer has left the rounds
             meanwhile. Empty if they do.
+        repeated: Whether they are left out because another attempt of the pass has counted; see `Client.run`.
         reported: What trainers have reported with the gradients of the round (`values=` of steps and pushes), reduced
             by name; values that are kept, as dictionaries by `Client.trainer_name`. Empty if these gradients do not
             count, or if the round was still open.
     """
 
-    __slots__ = ("counted", "dropped", "reported", "staleness")
+    __slots__ = ("counted", "dropped", "repeated", "reported", "staleness")
 
     def __init__(
         self, versions: dict[str, int], reply: StepReply | None = None, reported: Mapping[str, Any] | None = None
@@ -55,7 +51,8 @@ class Stepped(dict[str, int]):
         self.reported = {} if reported is None else dict(reported)
         self.staleness = 0 if reply is None else reply.staleness
         self.counted = 1 if reply is None else reply.counted
-        self.dropped = "" if reply is None else reply.dropped
+        self.repeated = reply is not None and reply.dropped == REPEATED
+        self.dropped = "" if reply is None or self.repeated else reply.dropped
 
     def __repr__(self) -> str:
         more = f", dropped={self.dropped!r}" if self.dropped else f", counted={self.counted}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ps_service.sessions.gate import Gate
 from ps_wire.errors import InvalidArgumentError, UnavailableError, UnknownNameError
+from ps_wire.numbers import check_seconds
 from ps_wire.refs import ContextId
 
 if TYPE_CHECKING:
@@ -125,12 +126,11 @@ def evict_unused(engine: Engine, seconds: float) -> list[str]:
     """Ends the contexts that no request has used for some seconds; returns their displayed ids.
 
     Raises:
-        InvalidArgumentError: `seconds` is negative or not finite.
+        InvalidArgumentError: `seconds` is no time.
         UnavailableError: The owner is draining.
     """
     _check_serving(engine)
-    if not seconds >= 0:
-        raise InvalidArgumentError(f"the age of unused contexts has to be 0 s or more, not {seconds:g}")
+    check_seconds("the age of unused contexts", seconds)
     unused = engine.contexts.unused(seconds, in_use(engine))
     return [str(context.id) for context in unused if _lose(engine, context)]
 

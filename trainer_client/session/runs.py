@@ -1,4 +1,4 @@
-"""Passes that are run again when an owner has lost them, as the trainer knows them."""
+"""Passes and pushes that are made again if an owner has lost them, or may have, as the trainer knows them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ps_wire.attempts import Attempt
 
 if TYPE_CHECKING:
     from ps_wire.attempts import Applied
-    from ps_wire.v1.operations_pb2 import ContextId
+    from ps_wire.v1.operations_pb2 import ContextId, PushRequest
 
 
 class Run:
-    """One pass with all of its attempts.
+    """One pass, or one push, with all of its attempts.
 
     Args:
         number: Its number; owners know by it which attempts are of one pass.
@@ -30,11 +30,11 @@ class Run:
         self._runs_from: Final = runs_from
         self._applied: Final[Applied] = {}
 
-    def attempt(self, message: ContextId) -> Attempt:
+    def attempt(self, message: ContextId | PushRequest) -> Attempt:
         """A new attempt; its steps in this process, whose optimizers are known by their `Parameters`.
 
         Args:
-            message: The context of the attempt, which gets the number of the run.
+            message: The context or the push of the attempt, which gets the number of the run.
         """
         message.run, message.runs_from = self.number, self._runs_from
         return Attempt(self._applied)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from ps_service.metrics.counters import DURATION_BOUNDS
+from ps_service.metrics.counters import DURATION_BOUNDS, LOOKS
 from ps_service.metrics.history import SAMPLE_SECONDS, OperationSample, Sample, buckets
 from ps_service.passes.staleness import STALENESS_BOUNDS
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from ps_service.metrics.counters import OperationCount
 
 _log = logging.getLogger(__name__)
-
-LOOKS: Final = frozenset(("history", "status", "sessions"))
-"""Operations of those who only look at an owner. They are not part of what it is measured by."""
 
 _NO_DURATIONS: Final = (0,) * (len(DURATION_BOUNDS) + 1)
 
@@ -80,8 +77,8 @@ class Sampler:
             connected_sessions=engine.sessions.connected,
             requests_in_flight=engine.counters.running,
             resident_bytes=self._process.memory_info().rss,
-            parameter_bytes=engine.registry.census.parameter_bytes,
-            table_bytes=sum(table.nbytes for table in list(engine.registry.census.tables.values())),
+            parameter_bytes=engine.census.parameter_bytes,
+            table_bytes=sum(table.nbytes for table in list(engine.census.tables.values())),
             request_bytes=budget.requests + budget.waiting,
             answer_bytes=engine.reply_cache.nbytes + budget.unsent,
             context_bytes=engine.held.nbytes,

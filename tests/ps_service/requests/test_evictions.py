@@ -9,7 +9,7 @@ import pytest
 
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
-from ps_service.sessions.administration import (
+from ps_service.requests.evictions import (
     BY_OPERATOR,
     end_unused,
     evict_context,
@@ -63,6 +63,7 @@ def context(number: int, trainer: bytes = ANNA) -> ContextId:
 def opened(engine: Engine, *contexts: ContextId) -> None:
     """Opens passes, each used by its trainer."""
     for each in contexts:
+        engine.sessions.open(each.trainer)
         engine.contexts.open(each, each.trainer)
 
 
@@ -183,7 +184,7 @@ def test_contexts_that_are_unused_are_ended_and_others_are_not(engine: Engine, r
 @pytest.mark.parametrize("seconds", [-1.0, float("nan")])
 def test_an_age_is_not_negative(engine: Engine, seconds: float) -> None:
     opened(engine, context(1))
-    with pytest.raises(InvalidArgumentError, match="has to be 0 s or more"):
+    with pytest.raises(InvalidArgumentError, match="the age of unused contexts is a number of seconds"):
         evict_unused(engine, seconds)
     assert len(engine.contexts.all()) == 1
 

@@ -1,0 +1,36 @@
+"""The parts of an owner that its objects need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from ps_service.hosting.allowlist import AllowList
+    from ps_service.hosting.registry import Registry
+    from ps_service.parameters.locks import ParameterLocks
+
+
+class Host(Protocol):
+    """The owner of objects; see `Engine`."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def allowlist(self) -> AllowList:
+        """Classes and functions that trainers may name."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where hosted modules live."""
+
+    @property
+    def registry(self) -> Registry:
+        """The hosted objects."""
+
+    @property
+    def parameter_locks(self) -> ParameterLocks:
+        """The parameters and their locks."""

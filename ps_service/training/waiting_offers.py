@@ -1,0 +1,130 @@
+"""The offers whose trainers wait: their gradients, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
+
+from ps_service.policies.offers import Offer, OfferKey, Reason
+from ps_service.training.event_queue import DRAINING
+from ps_wire.errors import DeadlineExceededError, DrainingError, StaleHandleError
+
+if TYPE_CHECKING:
+    from ps_service.training.outcomes import Outcome
+    from ps_service.training.reported_values import ReportedValues
+    from ps_service.training.round_gradients import Contribution
+    from ps_wire.attempts import Attempt
+
+
+class Offered(NamedTuple):
+    """An offer whose trainer waits.
+
+    Attributes:
+        contribution: The gradients.
+        read: The version whose parameters they were computed with.
+        future: Done once its trainer may go on.
+    """
+
+    contribution: Contribution
+    read: int
+    future: Future[Outcome]
+
+
+class WaitingOffers:
+    """The offers to one optimizer whose trainers wait. Its user sees to the order of what threads do.
+
+    Args:
+        reported: The values that were reported with gradients.
+
+    Attributes:
+        is_draining: Whether the owner is about to stop, and has taken back what waits.
+    """
+
+    def __init__(self, reported: ReportedValues) -> None:
+        self.is_draining = False
+        self._reported = reported
+        self._offers: dict[OfferKey, Offered] = {}
+        self._expired: dict[OfferKey, str] = {}
+        self._outside: dict[OfferKey, Offer] = {}
+
+    def __len__(self) -> int:
+        return len(self._offers)
+
+    def __contains__(self, key: OfferKey) -> bool:
+        return key in self._offers
+
+    def __iter__(self) -> Iterator[OfferKey]:
+        return iter(self._offers)
+
+    def __getitem__(self, key: OfferKey) -> Offered:
+        return self._offers[key]
+
+    def add(self, key: OfferKey, contribution: Contribution, read: int) -> Future[Outcome]:
+        """Adds an offer; the future is done once its trainer may go on."""
+        future: Future[Outcome] = Future()
+        self._offers[key] = Offered(contribution, read, future)
+        return future
+
+    def beside(self, attempt: Attempt) -> list[OfferKey]:
+        """The offers of other attempts of the same pass that the rounds know."""
+        found = [key for key, each in self._offers.items() if attempt.is_beside(each.contribution.attempt)]
+        return [key for key in found if key not in self._outside]
+
+    # Those that the rounds do not know yet
+
+    def stay_outside(self, offer: Offer) -> None:
+        """Notes that the rounds do not know an offer yet."""
+        self._outside[offer.key] = offer
+
+    def enter(self, key: OfferKey) -> Offer | None:
+        """The offer, which the rounds are to know now; None if it was taken back, or they know it."""
+        return self._outside.pop(key, None)
+
+    def outside_of(self, trainer: bytes) -> list[OfferKey]:
+        """The offers of a trainer that the rounds do not know yet."""
+        return [key for key in self._outside if key.trainer == trainer]
+
+    # Their ends
+
+    def expire(self, key: OfferKey, why: str) -> None:
+        """Notes that the wait for an offer has taken too long; `answer` has to follow."""
+        self._expired[key] = why
+
+    def answer(self, key: OfferKey, outcome: Outcome | None) -> None:
+        """Ends the wait for an offer, if it waits.
+
+        Args:
+            key: The offer.
+            outcome: What became of it; None if that is not known any more.
+        """
+        offered, why = self._offers.pop(key, None), self._expired.pop(key, "")
+        if offered is None or outcome is None:
+            return
+        self._reported.drop(offered.contribution.report)
+        if outcome.reason == Reason.WITHDRAWN.value and self.is_draining:
+            offered.future.set_exception(DrainingError(DRAINING))
+        elif why:
+            fate = f"its gradients do not count ({outcome.reason})" if outcome.reason else "its gradients are applied"
+            offered.future.set_exception(DeadlineExceededError(f"{why}; {fate}"))
+        else:
+            offered.future.set_result(outcome)
+
+    def fail(self, key: OfferKey, error: BaseException) -> bool:
+        """Ends the wait for an offer with an error; false if nothing waits for it."""
+        offered = self._offers.pop(key, None)
+        self._expired.pop(key, None)
+        if offered is not None:
+            self._reported.drop(offered.contribution.report)
+            offered.future.set_exception(error)
+        return offered is not None
+
+    def fail_all(self, error: BaseException) -> None:
+        """Ends all waits with an error."""
+        for key in list(self._offers):
+            self.fail(key, error)
+
+
+def gone() -> StaleHandleError:
+    """The error for offers to an optimizer that was removed."""
+    return StaleHandleError("the optimizer was deleted or replaced, or its module was; make one with ps.optimizer(…)")

@@ -1,0 +1,119 @@
+"""Streams that break once, at a certain packet, and what the same job gives with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ps_wire.connections.frames import Packet
+from trainer_client.transport.faulty import Direction, Fault, Plan
+
+FAULTS = (Fault.CUT, Fault.CUT_AFTER, Fault.TWICE)
+
+OWN_ACCORD = ("confirm", "release", "part", "waiting", "cancel", "status", "step", "end_context")
+"""Kinds of packets that are sent, or not, as the turns of the event loop and of threads come.
+
+A step and the end of a pass may be a part of the request of a backward.
+"""
+
+
+@dataclass
+class BreakOnce:
+    """A plan with one fault, at one packet."""
+
+    fault: Fault
+    direction: Direction
+    index: int
+    hit: bool = field(default=False, init=False)
+
+    def __call__(self, direction: Direction, index: int, packet: Packet) -> Fault:
+        if self.hit or direction is not self.direction or index != self.index:
+            return Fault.NONE
+        self.hit = True
+        return self.fault
+
+
+def no_fault(direction: Direction, index: int, packet: Packet) -> Fault:
+    return Fault.NONE
+
+
+class Place(NamedTuple):
+    """A packet of a job: after `earlier` ones of its kind."""
+
+    direction: Direction
+    kind: str
+    earlier: int
+
+
+class Found:
+    """A plan without faults, which finds the packets of a job."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[Direction, str]] = Counter()
+
+    def __call__(self, direction: Direction, index: int, packet: Packet) -> Fault:
+        self._counts[direction, kind(packet)] += 1
+        return Fault.NONE
+
+    def places(self, kinds: Sequence[str] = ()) -> list[Place]:
+        """The first and the last packet of every kind; of these kinds, if there are any, the first."""
+        assert {kind for _, kind in self._counts} >= set(kinds)
+        return [
+            Place(direction, kind, earlier)
+            for (direction, kind), count in self._counts.items()
+            for earlier in (sorted({0, count - 1}) if not kinds else [0] if kind in kinds else [])
+        ]
+
+
+@dataclass
+class BreakAt:
+    """A plan with one fault, at one place."""
+
+    fault: Fault
+    place: Place
+    hit: bool = field(default=False, init=False)
+    _seen: int = field(default=0, init=False, repr=False)
+
+    def __call__(self, direction: Direction, index: int, packet: Packet) -> Fault:
+        if self.hit or (direction, kind(packet)) != self.place[:2]:
+            return Fault.NONE
+        self.hit = self._seen == self.place.earlier
+        self._seen += 1
+        return self.fault if self.hit else Fault.NONE
+
+
+async def same_wherever_it_breaks(
+    job: Callable[[Plan], Awaitable[Any]], fault: Fault, direction: Direction | None = None, kinds: Sequence[str] = ()
+) -> None:
+    """Asserts that a job has the same result wherever its stream breaks.
+
+    Args:
+        job: Runs with a plan of faults, and returns what is to be the same.
+        fault: What happens to one packet.
+        direction: Of the packets; None for both.
+        kinds: Of the packets, of which each breaks once; none for the first and the last packet of every kind.
+    """
+    found = Found()
+    expected = await job(found)
+    plans = [BreakAt(fault, place) for place in found.places(kinds) if direction in (None, place.direction)]
+    for plan, result in zip(plans, await asyncio.gather(*map(job, plans)), strict=True):
+        assert result == expected, plan
+    first = [plan for plan in plans if not plan.place.earlier and (kinds or plan.place.kind not in OWN_ACCORD)]
+    missed = [plan.place for plan in first if not plan.hit]
+    assert first and not missed, missed
+
+
+def kind(packet: Packet) -> str:
+    """What a packet is: of a request or an answer its operation, with the method that a request calls."""
+    frame = packet.frame
+    match body := frame.WhichOneof("body"):
+        case "request":
+            operation = str(frame.request.WhichOneof("operation"))
+            return f"call {frame.request.call.method}" if operation == "call" else operation
+        case "reply":
+            return str(frame.reply.WhichOneof("outcome"))
+        case _:
+            return str(body)

@@ -1,0 +1,1 @@
+"""Tests beside TorchRec's own modules: `make torchrec-test`."""

@@ -1,0 +1,80 @@
+"""What replicas need of optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+
+    from ps_wire.codec.payload import PayloadReader, PayloadWriter
+    from ps_wire.refs import Ref
+    from ps_wire.reported import Reported
+    from ps_wire.v1.frames_pb2 import Frame, Reply
+    from trainer_client.pending import Pending
+    from trainer_client.session.in_flight import InFlightRequest
+    from trainer_client.session.session import Session
+    from trainer_client.session.stepped import Stepped
+
+T = TypeVar("T")
+
+Added = Mapping[str, Sequence["InFlightRequest[None]"]]
+"""The requests that add gradients to a pass, by owner."""
+
+
+class _Named(Protocol):
+    ref: Ref
+
+
+class OwnersPart(Protocol):
+    """The part of an optimizer that runs on one owner; see `RemoteOptimizer`."""
+
+    @property
+    def handle(self) -> _Named:
+        """Its handle."""
+
+    def push(
+        self, frame: Frame, payload: PayloadWriter, read: Callable[[Stepped, Reply, PayloadReader], T]
+    ) -> Pending[T]:
+        """Sends the gradients of a replica."""
+
+
+class Pushable(Protocol):
+    """An optimizer that steps replicas, maybe together with tables. A pass is a `Context`."""
+
+    @property
+    def of_parameters(self) -> OwnersOptimizer | None:
+        """The optimizer of what is no table; None if there are only tables."""
+
+    async def unscale_pushed(self, context: Any, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]) -> None:
+        """As `PushScaling.unscale_pushed`."""
+
+    async def are_finite(self, context: Any, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]) -> bool:
+        """As `PushScaling.are_finite`."""
+
+    async def step_pushed(
+        self,
+        context: Any,
+        added: Added,
+        then: Callable[[str, Sequence[InFlightRequest[Any]]], None],
+        values: Mapping[str, Reported],
+    ) -> Stepped:
+        """As `DistributedOptimizer.step_pushed`."""
+
+
+class OwnersOptimizer(Pushable, Protocol):
+    """An optimizer of what is no table; see `DistributedOptimizer`."""
+
+    has_local_part: bool
+
+    @property
+    def remotes(self) -> Mapping[str, OwnersPart]:
+        """Its parts on owners, by the owner's name."""
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        """The sessions with the owners of its parts."""
+
+    def part_on(self, session: Session) -> OwnersPart:
+        """Its part on one owner, if it has no other part."""
