@@ -50,14 +50,14 @@ async def test_many_backwards_in_one_pass_hold_the_memory_of_one(start: StartOwn
 
 
 async def burst(address: str, transport: str) -> tc.Client:
-    """Forty requests and answers of 8 MiB, five at a time, and twenty passes; gives the client, which stays open."""
+    """Twenty requests and answers of 8 MiB, five at a time, and six passes; gives the client, which stays open."""
     ps = await tc.connect(address, **TRANSPORTS[transport])
     same = await ps.module(torch.nn.Identity)
     x = torch.ones(SHAPE)
-    for _ in range(8):
+    for _ in range(4):
         await asyncio.gather(*(same(x) for _ in range(5)))
     net = await ps.module(torch.nn.Linear, 64, 64)
-    for _ in range(20):
+    for _ in range(6):
         async with ps.context() as ctx:
             await ctx.backward((await net(x)).sum())
     return ps

@@ -137,7 +137,8 @@ async def test_nothing_steps_when_the_backward_was_not_there_in_time(request: py
             with pytest.raises(tc.DeadlineExceededError):
                 await ctx.backward(loss, step=opt)
             assert not ctx.ended
-            # The backward goes on, and is the last that the owner does for the request.
+            # The owner hears that the trainer has given up. The backward goes on, and is the last that it does.
+            await until(lambda: not server.engine.counters.running)
             await asyncio.to_thread(rendezvous, name, 2)
         await until(lambda: not server.engine.compute.lost)
         assert hosted_value(server, opt.remotes["ps0"].handle).version == 0
