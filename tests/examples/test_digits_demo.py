@@ -131,14 +131,14 @@ def assert_closed(port: int) -> None:
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("form", [(), ("--sync",)], ids=["async", "blocking"])
 async def test_trains_evaluates_and_cleans_up(start: Starter, few: Path, tmp_path: Path, form: tuple[str, ...]) -> None:
-    demo = await start("--data", str(few), "--epochs", "2", "--batch-size", "10", "--lr", "0.05", *form)
+    demo = await start("--data", str(few), "--epochs", "1", "--batch-size", "5", "--lr", "0.02", *form)
     assert await demo.finish() == 0, demo.output
     assert_announced(demo.output, until="ps0 starts")
     assert os.listdir(tmp_path) == ["short"], "a short run leaves the files of a full one alone"
     out = tmp_path / "short"
     report = Report.read(out / "demo.json")
     assert report.trainers == 2
-    # 400 digits for each trainer, twice.
+    # 400 digits for each trainer.
     assert [len(losses) for losses in report.loss] == [80, 80]
     assert report.steps == 160
     assert report.steps_per_second == pytest.approx(report.steps / report.seconds)
