@@ -238,7 +238,7 @@ class Server:
     def _end_waits(self) -> None:
         """Ends the steps that wait for other trainers, who may not step any more."""
         for hosted in self.engine.registry.objects():
-            if isinstance(hosted.value, HostedOptimizer):
+            if isinstance(hosted.value, HostedOptimizer) and hosted.value.aggregator is not None:
                 hosted.value.aggregator.drain()
 
     async def _at_rest(self) -> None:

@@ -115,7 +115,7 @@ class Keeper:
     async def _finish_rounds(self) -> None:
         """Applies gradients that optimizers have accepted and not applied yet."""
         for hosted in self._engine.registry.objects():
-            if isinstance(hosted.value, HostedOptimizer):
+            if isinstance(hosted.value, HostedOptimizer) and hosted.value.aggregator is not None:
                 await asyncio.wrap_future(hosted.value.aggregator.finish_round())
 
     def close(self) -> None:

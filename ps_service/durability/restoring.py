@@ -68,7 +68,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
         _begin(engine, session, tensors)
     for hosted in made:
         if isinstance(hosted.value, HostedOptimizer):
-            rounds.drop_strangers(engine, hosted.value.aggregator)
+            rounds.drop_strangers(engine, hosted.value)
     engine.contexts.runs.restore(_runs(checkpoint, made))
     for passes in checkpoint.passes:
         engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost))

@@ -5,18 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ps_service.requests import round_messages, spanning
+from ps_service.training.aggregator import PLAIN
 from ps_service.training.outcomes import Decided, Membership
+from ps_service.training.policy_changes import aggregator_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ps_service.engine import Engine
-    from ps_service.training.aggregator import Aggregator
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.policies import Policy
     from ps_wire.v1 import checkpoint_pb2 as pb
 
 
-def write(record: pb.RoundsRecord, aggregator: Aggregator) -> None:
+def write(record: pb.RoundsRecord, optimizer: HostedOptimizer) -> None:
     """Writes the rounds of an optimizer. Gradients that an owner holds for rounds are not kept."""
+    aggregator = optimizer.aggregator
+    if aggregator is None:
+        for trainer in list(optimizer.trainers):
+            record.trainers.add(trainer=trainer)
+        return
     coordinator, following = aggregator.coordinator, aggregator.following
     record.owners.extend(aggregator.owners)
     if following is not None:
@@ -42,7 +50,18 @@ def restore(engine: Engine, optimizer: HostedOptimizer, policy: Policy, record: 
         policy: Its policy.
         record: Its rounds.
     """
-    aggregator = optimizer.aggregator
+    clocks = {member.trainer: member.clock for member in record.trainers}
+    if optimizer.aggregator is not None or policy != PLAIN or record.owners or any(clocks.values()):
+        _restore(engine, optimizer, policy, record, clocks)
+    for trainer in clocks:
+        engine.memberships.add(trainer, optimizer)
+
+
+def _restore(
+    engine: Engine, optimizer: HostedOptimizer, policy: Policy, record: pb.RoundsRecord, clocks: Mapping[bytes, int]
+) -> None:
+    """Continues the rounds of an optimizer that has, or has had, a policy."""
+    aggregator = aggregator_of(engine, optimizer)
     if record.owners and not aggregator.owners:
         # It got its first policy later.
         spanning.place(engine, optimizer, record.owners, policy)
@@ -54,14 +73,11 @@ def restore(engine: Engine, optimizer: HostedOptimizer, policy: Policy, record: 
         epochs = {member.trainer: member.epoch for member in record.trainers}
         entries = round_messages.read(record.decisions)
         aggregator.restore_rounds(record.applied, record.known, entries, record.joins, epochs)
-    clocks = {member.trainer: member.clock for member in record.trainers}
     aggregator.restore_membership(Membership(clocks, record.most))
-    for trainer in clocks:
-        engine.memberships.add(trainer, aggregator)
 
 
-def drop_strangers(engine: Engine, aggregator: Aggregator) -> None:
+def drop_strangers(engine: Engine, optimizer: HostedOptimizer) -> None:
     """Ends the membership of trainers without a session, after sessions are restored: no lease of theirs would end."""
-    for trainer in aggregator.members:
+    for trainer in list(optimizer.trainers):
         if engine.sessions.get(trainer) is None:
-            engine.memberships.remove(trainer, aggregator)
+            engine.memberships.remove(trainer, optimizer)

@@ -212,9 +212,9 @@ class _Objects:
             record.payload = self._tensors.add(f"{prefix}/arguments", payload)
         if isinstance(hosted.value, HostedOptimizer):
             record.version = hosted.value.version
-            if not hosted.value.aggregator.is_plain:
-                Encoder(None).encode_into(record.policy, to_plain(hosted.value.aggregator.policy))
-            rounds.write(record.rounds, hosted.value.aggregator)
+            if hosted.value.rounds is not None:
+                Encoder(None).encode_into(record.policy, to_plain(hosted.value.rounds.policy))
+            rounds.write(record.rounds, hosted.value)
         if isinstance(hosted.value, nn.Module) or hosted.is_table:
             frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
             record.frozen.CopyFrom(pb.Frozen(parameters=frozen))

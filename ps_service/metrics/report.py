@@ -160,7 +160,7 @@ def _object(hosted: HostedObject) -> ObjectReport:
 
 
 def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> OptimizerReport:
-    aggregator = optimizer.aggregator
+    rounds = optimizer.rounds
     rates = [group.get("lr") for group in optimizer.optimizer.param_groups[:_MOST_NAMED]]
     return OptimizerReport(
         name=hosted.name,
@@ -170,10 +170,10 @@ def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> OptimizerRep
         lr=tuple(float(rate) for rate in rates if rate is not None),
         steps_per_second=optimizer.pace.per_second(),
         staleness=optimizer.pace.staleness(),
-        policy="" if aggregator.is_plain else str(aggregator.policy),
-        members=len(aggregator.members),
-        waiting_for=tuple(aggregator.missing(_MOST_NAMED)),
-        owners=aggregator.owners,
+        policy="" if rounds is None else str(rounds.policy),
+        members=len(optimizer.trainers),
+        waiting_for=() if rounds is None else tuple(rounds.missing(_MOST_NAMED)),
+        owners=() if rounds is None else rounds.owners,
     )
 
 

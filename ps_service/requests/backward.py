@@ -1,4 +1,4 @@
-"""The handlers of backwards and steps: a backward may have steps and the end of its pass behind it."""
+"""The handlers of backwards, which may have steps and the end of their pass behind them, and of that end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from ps_service.numerics.regions import numerics_of
 from ps_service.parameters.alone import WouldBlock
 from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
-from ps_service.requests import attempts, fields, incidents, offers, reported_values, spanning, together
+from ps_service.requests import attempts, fields, incidents, offers, together
 from ps_service.requests.progress import Progress
 from ps_service.training.optimizers import optimizer_of
+from ps_service.training.outcomes import Outcome
 from ps_wire import errors
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MIB
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ps_service.engine import Engine
-    from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.v1 import operations_pb2 as pb
@@ -39,7 +39,7 @@ _MOST_INLINE: Final = MIB
 
 def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.BackwardReply) -> None:
     """Propagates gradients through recorded calls. Then steps and ends the pass, as far as the request asks for it."""
-    id, seconds = fields.context_id(request), fields.wait_seconds(request)
+    id = fields.context_id(request)
     progress = ctx.progress
     if progress is None:
         progress = ctx.progress = Progress()
@@ -54,23 +54,8 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
     reply.seconds.extend(progress.seconds)
     if request.checks:
         _check_ahead(ctx, request, id, reply)
-    if request.steps and request.context.run:
-        attempts.note(ctx.engine, request)
-    if request.steps and offers.has_rounds(ctx, request.steps):
-        if ctx.engine.parameter_locks.is_nonblocking:
-            # The reply is deferred, which a request on the event loop cannot be; and no offer may be made twice.
-            raise WouldBlock
-        if request.together and not _check_together(ctx, request.steps, id, reply):
-            return
-        waiting = offers.offer_all(ctx, request.steps, id, seconds)
-        ctx.defer(waiting, partial(offers.describe_all, ctx, id, reply, partial(_end_after, ctx, request)))
-        return
-    if request.steps:
-        stepped = _step_all(ctx, request, id, progress.versions, reply)
-        reply.versions.extend(progress.versions)
-        if not stepped:
-            return
-    _end_after(ctx, request)
+    if not request.steps or _step(ctx, request, id, progress.versions, reply):
+        _end_after(ctx, request)
 
 
 def _end_after(ctx: RequestContext, request: pb.BackwardRequest) -> None:
@@ -114,30 +99,38 @@ def _run(
     progress.seconds.append(busy_since(began))
 
 
-def _step_all(
+def _step(
     ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
 ) -> bool:
     """Steps the optimizers that have no version yet, up to the first that raises; says whether all have stepped.
 
-    The error is part of the reply, because the backward before has succeeded.
+    The error is part of the reply, because the backward before has succeeded. From the first optimizer with a policy
+    on, the gradients are offered: the reply comes, and the pass ends, when their trainer may go on.
     """
     engine = ctx.engine
+    if request.context.run:
+        attempts.note(engine, request)
     if request.together:
         return _step_together(ctx, request, id, versions, reply)
+    reply.versions.extend(versions)
     for handle in request.steps[len(versions) :]:
         if ctx.abandoned:
             # The trainer has heard that the request has failed, and the pass goes on without the step.
             return False
         began = time.perf_counter()
         try:
+            optimizer = optimizer_of(engine.registry.find(Ref.from_message(handle)))
+            if optimizer.rounds is not None:
+                _offer_rest(ctx, request, id, versions, reply)
+                return False
             with ctx.probe.part("step") if ctx.probe is not None else nullcontext():
-                versions.append(_step(engine, optimizer_of(engine.registry.find(Ref.from_message(handle))), id))
+                versions.append(_apply(engine, optimizer, id))
         except WouldBlock:
             raise
         except BaseException as raised:
-            reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
-            engine.counters.count("step", time.perf_counter() - began, reply.step_error.code)
+            _write_error(ctx, reply, raised, began)
             return False
+        reply.versions.append(versions[-1])
         engine.counters.count("step", time.perf_counter() - began)
     engine.sessions.stepped(ctx.trainer, id)
     return True
@@ -146,7 +139,11 @@ def _step_all(
 def _step_together(
     ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
 ) -> bool:
-    """Steps all optimizers, or none; says whether they have stepped."""
+    """Like `_step`, of all optimizers or none. If one has a policy, all are checked, and then step by themselves."""
+    if offers.has_rounds(ctx, request.steps):
+        if _check_together(ctx, request.steps, id, reply):
+            _offer_rest(ctx, request, id, versions, reply)
+        return False
     if ctx.abandoned:
         return False
     began = time.perf_counter()
@@ -156,12 +153,30 @@ def _step_together(
     except WouldBlock:
         raise
     except BaseException as raised:
-        reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
-        ctx.engine.counters.count("step", time.perf_counter() - began, reply.step_error.code)
+        _write_error(ctx, reply, raised, began)
         return False
+    reply.versions.extend(versions)
     ctx.engine.counters.count("step", time.perf_counter() - began)
     ctx.engine.sessions.stepped(ctx.trainer, id)
     return True
+
+
+def _write_error(ctx: RequestContext, reply: pb.BackwardReply, raised: BaseException, began: float) -> None:
+    reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
+    ctx.engine.counters.count("step", time.perf_counter() - began, reply.step_error.code)
+
+
+def _offer_rest(
+    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
+) -> None:
+    """Offers gradients to the rounds of the optimizers that have no version yet, or steps them if they have none."""
+    if ctx.engine.parameter_locks.is_nonblocking:
+        # The reply is deferred, which a request on the event loop cannot be; and no offer may be made twice.
+        raise WouldBlock
+    for version in versions:
+        offers.describe(ctx, id, reply.stepped.add(), Outcome(version, 0, 1))
+    waiting = offers.offer_all(ctx, request.steps[len(versions) :], id, fields.wait_seconds(request))
+    ctx.defer(waiting, partial(offers.describe_all, ctx, id, reply, partial(_end_after, ctx, request)))
 
 
 def _check_ahead(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, reply: pb.BackwardReply) -> None:
@@ -185,7 +200,7 @@ def _check_together(ctx: RequestContext, optimizers: Sequence[Handle], id: Conte
     return True
 
 
-def _step(engine: Engine, optimizer: HostedOptimizer, id: ContextId) -> int:
+def _apply(engine: Engine, optimizer: HostedOptimizer, id: ContextId) -> int:
     """Steps an optimizer; on the event loop only if it is short for the gradients that are there now."""
     context = engine.contexts.get(id)
     if context is None:
@@ -195,66 +210,6 @@ def _step(engine: Engine, optimizer: HostedOptimizer, id: ContextId) -> int:
     ):
         raise WouldBlock
     return optimizer.step(context)
-
-
-def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    """Applies the gradients of a context, or only checks them."""
-    if request.context.run:
-        attempts.note(ctx.engine, request)
-    if request.more:
-        together.step(ctx, request, reply)
-        return
-    if request.HasField("offer"):
-        offers.offer_to_owners(ctx, optimizer_of(ctx.find(request.optimizer)), request, reply)
-        return
-    id = fields.context_id(request)
-    optimizer = optimizer_of(ctx.find(request.optimizer))
-    context = ctx.engine.contexts.get(id)
-    if request.check_only:
-        reported_values.check(ctx, optimizer, request.values)
-        if context is not None:
-            optimizer.check(context)
-        reply.version = optimizer.version
-    elif request.apart and optimizer.aggregator.owners:
-        spanning.step_apart(ctx, optimizer, context, request, reply)
-    elif not optimizer.aggregator.is_plain:
-        values = reported_values.read(ctx, request.values)
-        waiting = offers.offer(ctx, optimizer, id, fields.wait_seconds(request), values)
-        ctx.defer(waiting, partial(offers.describe, ctx, id, reply))
-    elif request.values:
-        _step_with_values(ctx, optimizer, context, request, reply)
-    elif context is None:
-        reply.version = optimizer.version
-    else:
-        reply.version = optimizer.step(context)
-        _describe(optimizer, context, reply)
-        ctx.engine.sessions.stepped(ctx.trainer, id)
-
-
-def _describe(optimizer: HostedOptimizer, context: PassContext, reply: pb.StepReply) -> None:
-    """Writes what became of the gradients of a pass that were applied by themselves."""
-    reply.counted, reply.staleness = 1, context.last_staleness
-    reply.dropped = attempts.reason(context.attempt, optimizer)
-
-
-def _step_with_values(
-    ctx: RequestContext,
-    optimizer: HostedOptimizer,
-    context: PassContext | None,
-    request: pb.StepRequest,
-    reply: pb.StepReply,
-) -> None:
-    """Steps at once. The values count also if the pass has no gradients here, because others may have some."""
-    values = reported_values.read(ctx, request.values)
-
-    def step() -> int:
-        return optimizer.version if context is None else optimizer.step(context)
-
-    reply.version, values_of_round = reported_values.counted(ctx, optimizer, values, step, attempts.of(context))
-    if context is not None:
-        ctx.engine.sessions.stepped(ctx.trainer, context.id)
-        _describe(optimizer, context, reply)
-    reported_values.write(ctx, reply, values_of_round)
 
 
 def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:

@@ -15,6 +15,7 @@ from ps_service.requests.canonical import canonical
 from ps_service.requests.creation_spec import with_spec
 from ps_service.training.creation import create_optimizer, create_scheduler
 from ps_service.training.optimizers import NonFinite, Reads, optimizer_of
+from ps_service.training.policy_changes import policy_of
 from ps_wire import policies
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
@@ -53,19 +54,21 @@ def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.Creat
     if reply.created:
         incidents.made(ctx, hosted)
     made = optimizer_of(hosted)
-    aggregator = made.aggregator
+    rounds = made.rounds
+    is_following = rounds is not None and rounds.following is not None
     if not reply.created:
         spanning.check(hosted, made, request.owners)
         # Owners that follow hear of a change of the policy later.
-        if request.HasField("policy") and aggregator.following is None:
+        if request.HasField("policy") and not is_following:
             _check_policy(hosted, made, policies.from_plain(ctx.read(request.policy)), len(request.owners) > 1)
     # Who asks for an optimizer is about to step it, so the first round waits for all that have come. A table comes with
     # its optimizer, also to those that only read it.
-    if aggregator.following is None and not request.joins_with_step:
+    if not is_following and not request.joins_with_step:
         offers.join(ctx, made)
-    reply.owners.extend(aggregator.owners)
-    if aggregator.coordinator is not None:
-        reply.epoch = aggregator.decisions(ctx.trainer, {}).epoch
+    if rounds is not None:
+        reply.owners.extend(rounds.owners)
+        if rounds.coordinator is not None:
+            reply.epoch = rounds.decisions(ctx.trainer, {}).epoch
 
 
 def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, reply: pb.CreateReply) -> None:
@@ -140,14 +143,15 @@ def make_scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id:
 
 
 def _check_policy(hosted: HostedObject, optimizer: HostedOptimizer, asked: Policy, over_owners: bool) -> None:
-    if over_owners and optimizer.aggregator.is_plain:
+    if over_owners and optimizer.rounds is None:
         raise NameConflictError(
             f"{hosted.name!r} exists already, without a policy: its owners step each by itself. Leave policy out to "
             "use it as it is, or give it one for all with set_policy()"
         )
-    if optimizer.aggregator.policy != asked:
+    policy = policy_of(optimizer)
+    if policy != asked:
         raise NameConflictError(
-            f"{hosted.name!r} exists already, with the policy {optimizer.aggregator.policy}, not {asked}. Leave policy "
+            f"{hosted.name!r} exists already, with the policy {policy}, not {asked}. Leave policy "
             "out to use it as it is, or change it for all with set_policy()"
         )
 

@@ -14,7 +14,7 @@ from ps_service.passes.calls import NO, REFERENCE, VALUE
 from ps_service.passes.recording import Recording
 from ps_service.requests import fields, incidents, spanning
 from ps_service.requests.creation_spec import with_spec
-from ps_service.training import freezing, state_dicts
+from ps_service.training import freezing, policy_changes, state_dicts
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import decorators, policies
 from ps_wire.errors import InvalidArgumentError
@@ -146,15 +146,15 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
         spanning.place(ctx.engine, optimizer, request.owners, policy)
         spanning.tell(ctx, optimizer, reply.decisions)
     elif request.HasField("policy"):
-        if optimizer.aggregator.following is not None:
-            raise InvalidArgumentError(f"owner {optimizer.aggregator.owners[0]!r} decides the rounds of this optimizer")
-        optimizer.aggregator.change(policies.from_plain(ctx.read(request.policy)))
+        if optimizer.rounds is not None and optimizer.rounds.following is not None:
+            raise InvalidArgumentError(f"owner {optimizer.rounds.owners[0]!r} decides the rounds of this optimizer")
+        policy_changes.change(ctx.engine, optimizer, policies.from_plain(ctx.read(request.policy)))
         spanning.tell(ctx, optimizer, reply.decisions)
 
 
 def reported(ctx: RequestContext, request: pb.ReportedRequest, reply: pb.ReportedReply) -> None:
     """Reads the values that were reported with the gradients of an optimizer."""
-    found = optimizer_of(ctx.find(request.optimizer)).aggregator.reported.read(request.reset)
+    found = optimizer_of(ctx.find(request.optimizer)).reported.read(request.reset)
     ctx.write(reply.values, found.values)
     reply.names.extend(found.counts)
     reply.counts.extend(found.counts.values())
@@ -164,7 +164,7 @@ def reported(ctx: RequestContext, request: pb.ReportedRequest, reply: pb.Reporte
 def leave(ctx: RequestContext, request: pb.LeaveRequest, reply: pb.LeaveReply) -> None:
     """Rounds of an optimizer do not wait for the trainer any more."""
     optimizer = optimizer_of(ctx.find(request.optimizer))
-    ctx.engine.memberships.remove(ctx.trainer, optimizer.aggregator)
+    ctx.engine.memberships.remove(ctx.trainer, optimizer)
     spanning.tell(ctx, optimizer, reply.decisions)
 
 

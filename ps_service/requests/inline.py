@@ -68,7 +68,7 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest) -> float:
         seconds += context.record(CallKey(ctx.trainer, each.call)).expected_seconds
     for handle in request.steps:
         value = ctx.engine.registry.find(Ref.from_message(handle)).value
-        if not isinstance(value, HostedOptimizer) or not value.is_torchs or not value.aggregator.is_plain:
+        if not isinstance(value, HostedOptimizer) or not value.is_torchs or value.rounds is not None:
             return _NEVER
         # How large the gradients are is not known yet; the handler looks again before the step.
         seconds += value.latency.seconds
@@ -84,7 +84,7 @@ def step(ctx: RequestContext, request: pb.StepRequest) -> float:
     value = ctx.find(request.optimizer).value
     if request.more:
         return _NEVER
-    if not isinstance(value, HostedOptimizer) or not value.is_torchs or not value.aggregator.is_plain:
+    if not isinstance(value, HostedOptimizer) or not value.is_torchs or value.rounds is not None:
         # The reply to an offer of gradients is deferred, which a request on the event loop cannot be.
         return _NEVER
     context = ctx.engine.contexts.get(ContextId.from_message(request.context))

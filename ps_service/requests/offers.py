@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.offers import OfferKey
-from ps_service.requests import attempts, fields, incidents, reported_values, round_messages
+from ps_service.requests import attempts, fields, incidents, reported_values, round_messages, spanning
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
@@ -20,6 +20,7 @@ from ps_wire.refs import ContextId, Ref
 
 if TYPE_CHECKING:
     from ps_service.requests.context import RequestContext
+    from ps_service.training.aggregator import Aggregator
     from ps_service.training.optimizers import HostedOptimizer
     from ps_service.training.round_gradients import Contribution
     from ps_wire.reported import Reported
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
 
 Result = Outcome | BaseException
 """What became of a step, or its error."""
+
+
+def step(ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequest, reply: pb.StepReply) -> None:
+    """Steps an optimizer with a policy: the reply comes when its trainer may go on."""
+    aggregator = _aggregator(optimizer)
+    if request.apart and aggregator.owners:
+        spanning.step_apart(ctx, optimizer, aggregator, request, reply)
+        return
+    id, values = fields.context_id(request), reported_values.read(ctx, request.values)
+    waiting = offer(ctx, optimizer, id, fields.wait_seconds(request), values)
+    ctx.defer(waiting, partial(describe, ctx, id, reply))
 
 
 def offer(
@@ -64,7 +76,8 @@ def offer(
         done: Future[Outcome] = Future()
         done.set_result(Outcome(optimizer.version, 0, 1, REPEATED))
         return Deferred(done, _same)
-    return _offer(ctx, optimizer, optimizer.contribution(context), values, seconds, number, epoch)
+    offered = _aggregator(optimizer).steps.contribution(context)
+    return _offer(ctx, optimizer, offered, values, seconds, number, epoch)
 
 
 def offer_push(
@@ -90,7 +103,7 @@ def offer_to_owners(
         InvalidArgumentError: This owner does not decide the rounds, or the offer has no number.
     """
     aggregator, asked, seconds = optimizer.aggregator, request.offer, fields.wait_seconds(request)
-    if aggregator.coordinator is None:
+    if aggregator is None or aggregator.coordinator is None:
         raise InvalidArgumentError("this owner does not decide the rounds of the optimizer")
     applied = round_messages.read_applied(asked.applied)
     if asked.withdraw:
@@ -114,7 +127,7 @@ def offer_to_owners(
 
 
 def _check_whole(optimizer: HostedOptimizer, number: int) -> None:
-    owners = optimizer.aggregator.owners
+    owners = _aggregator(optimizer).owners
     if owners and not number:
         raise InvalidArgumentError(
             f"the policy of this optimizer is for its parameters on {' and '.join(owners)}: step all of them"
@@ -130,9 +143,9 @@ def _offer(
     number: int = 0,
     epoch: int = 0,
 ) -> Deferred:
-    aggregator = optimizer.aggregator
+    aggregator = _aggregator(optimizer)
     report = aggregator.reported.expect(ctx.trainer, values)
-    offered, read = offered._replace(report=report), optimizer.read_version(offered.context)
+    offered, read = offered._replace(report=report), aggregator.steps.read_version(offered.context)
     try:
         key, future = aggregator.offer(ctx.trainer, offered, read, number, epoch)
     except BaseException:
@@ -145,20 +158,26 @@ def _offer(
     return Deferred(future, _same, partial(aggregator.withdraw, key))
 
 
+def _aggregator(optimizer: HostedOptimizer) -> Aggregator:
+    aggregator = optimizer.aggregator
+    assert aggregator is not None  # it has a policy, or had one a moment ago
+    return aggregator
+
+
 def join(ctx: RequestContext, optimizer: HostedOptimizer) -> None:
     """The trainer uses the optimizer: rounds may wait for it until its session ends.
 
     Raises:
         SessionLostError: It has ended.
     """
-    ctx.engine.memberships.add(ctx.trainer, optimizer.aggregator)
+    ctx.engine.memberships.add(ctx.trainer, optimizer)
     _check_session(ctx, optimizer)
 
 
 def _check_session(ctx: RequestContext, optimizer: HostedOptimizer) -> None:
     """Ends the membership of a trainer whose session ended before it could be told of this membership."""
     if ctx.engine.sessions.get(ctx.trainer) is None:
-        ctx.engine.memberships.remove(ctx.trainer, optimizer.aggregator)
+        ctx.engine.memberships.remove(ctx.trainer, optimizer)
         raise SessionLostError(SESSION_ENDED)
 
 
@@ -177,7 +196,7 @@ def has_rounds(ctx: RequestContext, optimizers: Sequence[Handle]) -> bool:
             optimizer = optimizer_of(ctx.engine.registry.find(Ref.from_message(handle)))
         except PsError:
             continue
-        if not optimizer.aggregator.is_plain:
+        if optimizer.rounds is not None:
             return True
     return False
 
@@ -191,7 +210,7 @@ def offer_all(ctx: RequestContext, optimizers: Sequence[Handle], id: ContextId, 
     for handle in optimizers:
         try:
             optimizer = optimizer_of(ctx.engine.registry.find(Ref.from_message(handle)))
-            if optimizer.aggregator.is_plain:
+            if optimizer.rounds is None:
                 context = ctx.engine.contexts.get(id)
                 version = optimizer.version if context is None else optimizer.step(context)
                 results.append(Outcome(version, 0, 1))

@@ -18,6 +18,7 @@ from ps_service.requests import (
     replicas,
     reporting,
     spanning,
+    steps,
 )
 from ps_wire import operations
 
@@ -78,7 +79,7 @@ _ALL: Final = (
     _operation("end_context", backward.end_context, expected_seconds=inline.short),
     _operation("optimizer", creation.optimizer, hosted=True, remake=creation.make_optimizer),
     _operation("scheduler", creation.scheduler, hosted=True, remake=creation.make_scheduler),
-    _operation("step", backward.step, expected_seconds=inline.step, hosted=True),
+    _operation("step", steps.step, expected_seconds=inline.step, hosted=True),
     _operation("set_options", handlers.set_options),
     _operation("leave", handlers.leave),
     _operation("pull", replicas.pull),

@@ -47,7 +47,7 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
     attempt = attempts.of_push(ctx, request)
     made = pushes.contribution(optimizer, hosted, pushed)._replace(attempt=attempt)
     values = reported_values.read(ctx, request.values)
-    if not optimizer.aggregator.is_plain:
+    if optimizer.rounds is not None:
         waiting = offers.offer_push(ctx, optimizer, made, values, fields.wait_seconds(request))
         ctx.defer(waiting, partial(_finish, ctx, hosted, request, reply))
         return
@@ -81,7 +81,7 @@ def expected_seconds(ctx: RequestContext, request: pb.PushRequest) -> float:
     if (
         size > SMALL_INLINE_BYTES
         or not isinstance(value, HostedOptimizer)
-        or not (value.is_torchs and value.aggregator.is_plain)
+        or not (value.is_torchs and value.rounds is None)
         or sum(each.nbytes for each in hosted.parameters.values()) > SMALL_INLINE_BYTES
     ):
         return float("inf")

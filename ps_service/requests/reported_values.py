@@ -43,7 +43,7 @@ def read(ctx: RequestContext, messages: Sequence[pb.ReportedValue]) -> dict[str,
 def check(ctx: RequestContext, optimizer: HostedOptimizer, messages: Sequence[pb.ReportedValue]) -> None:
     """Raises the error with which the values of a request would be refused."""
     if messages:
-        known = optimizer.aggregator.reported
+        known = optimizer.reported
         known.drop(known.expect(ctx.trainer, read(ctx, messages)))
 
 
@@ -74,7 +74,7 @@ def counted(
     Returns:
         The result of the step, and the values of the round.
     """
-    known = optimizer.aggregator.reported
+    known = optimizer.reported
     report = known.expect(ctx.trainer, values)
     try:
         result = step()

@@ -10,6 +10,7 @@ from ps_service.execution.deferred import Deferred
 from ps_service.policies.coordinator import Coordinator
 from ps_service.policies.offers import OfferKey
 from ps_service.requests import attempts, fields, reported_values, round_messages
+from ps_service.training import policy_changes
 from ps_service.training.following import Following
 from ps_service.training.optimizers import optimizer_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
@@ -17,7 +18,6 @@ from ps_wire.errors import InvalidArgumentError, NameConflictError
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
-    from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
     from ps_service.training.aggregator import Aggregator
     from ps_service.training.following import Settled
@@ -34,7 +34,7 @@ def begin(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], pol
         InvalidArgumentError: This owner is not among them.
     """
     if len(owners) < 2:
-        optimizer.aggregator.change(policy)
+        policy_changes.change(engine, optimizer, policy)
     else:
         place(engine, optimizer, owners, policy)
 
@@ -48,15 +48,16 @@ def place(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], pol
         InvalidArgumentError: This owner is not among them, or they are named twice or not in order.
         NameConflictError: It has rounds over other owners, or for this owner alone.
     """
-    name, aggregator = engine.name, optimizer.aggregator
+    name = engine.name
     if name not in owners or list(owners) != sorted(set(owners)):
         raise InvalidArgumentError(
             f"the owners of an optimizer are named in order, with {name!r} among them: not {', '.join(owners)}"
         )
+    aggregator = policy_changes.aggregator_of(engine, optimizer)
     if name == owners[0]:
         aggregator.lead(owners, Coordinator(policy, owners[1:], optimizer.version))
     else:
-        following = Following(optimizer, policy)
+        following = Following(aggregator.steps, policy)
         following.queue.submit = engine.compute.submit
         aggregator.follow(owners, following)
     if aggregator.owners != tuple(owners):
@@ -66,7 +67,7 @@ def place(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], pol
 def step_apart(
     ctx: RequestContext,
     optimizer: HostedOptimizer,
-    context: PassContext | None,
+    aggregator: Aggregator,
     request: pb.StepRequest,
     reply: pb.StepReply,
 ) -> None:
@@ -74,8 +75,8 @@ def step_apart(
 
     It begins its step anew, unless another owner had no rounds yet, and has applied its part.
     """
-    aggregator = optimizer.aggregator
     if request.finish:
+        context = ctx.engine.contexts.get(fields.context_id(request))
 
         def step() -> int:
             return optimizer.version if context is None else aggregator.step_outside(context)
@@ -93,11 +94,10 @@ def check(hosted: HostedObject, optimizer: HostedOptimizer, owners: Sequence[str
     Raises:
         NameConflictError: It has rounds over other owners.
     """
-    aggregator = optimizer.aggregator
-    if not aggregator.is_plain and aggregator.owners != (tuple(owners) if len(owners) > 1 else ()):
+    rounds = optimizer.rounds
+    if rounds is not None and rounds.owners != (tuple(owners) if len(owners) > 1 else ()):
         raise NameConflictError(
-            f"{hosted.name!r} exists already, and its policy {aggregator.policy} is for its parameters on "
-            f"{_there(aggregator)}"
+            f"{hosted.name!r} exists already, and its policy {rounds.policy} is for its parameters on {_there(rounds)}"
         )
 
 
@@ -107,8 +107,9 @@ def _there(aggregator: Aggregator) -> str:
 
 def tell(ctx: RequestContext, optimizer: HostedOptimizer, message: pb.Decisions) -> None:
     """Writes the decisions that other owners may not know, if this one decides for several."""
-    if optimizer.aggregator.coordinator is not None:
-        round_messages.write(message, optimizer.aggregator.decisions(ctx.trainer, {}))
+    rounds = optimizer.rounds
+    if rounds is not None and rounds.coordinator is not None:
+        round_messages.write(message, rounds.decisions(ctx.trainer, {}))
 
 
 def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> None:
@@ -120,8 +121,9 @@ def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> N
     id: ContextId = fields.context_id(request)
     context = ctx.engine.contexts.get(id)
     key = OfferKey(ctx.trainer, request.number, request.epoch)
-    gradients = optimizer.contribution(context)
-    reply.applied = _following(optimizer).hold(key, gradients, optimizer.read_version(context))
+    following = _following(optimizer)
+    steps = following.steps
+    reply.applied = following.hold(key, steps.contribution(context), steps.read_version(context))
     ctx.engine.sessions.stepped(ctx.trainer, id)
 
 
@@ -141,7 +143,7 @@ def _describe(reply: pb.SettleReply, settled: Settled) -> None:
 
 
 def _following(optimizer: HostedOptimizer) -> Following:
-    following = optimizer.aggregator.following
+    following = None if optimizer.rounds is None else optimizer.rounds.following
     if following is None:
         raise InvalidArgumentError("this owner does not follow the rounds of another owner")
     return following

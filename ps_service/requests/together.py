@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ps_service.requests.context import RequestContext
+    from ps_service.training.aggregator import Aggregator
     from ps_service.training.joint_steps import Stepped
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.refs import ContextId
@@ -41,11 +42,11 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     stepping = []
     for optimizer, own in zip(optimizers, replies, strict=True):
         own.version = optimizer.version
-        if request.check_only or not optimizer.aggregator.is_plain:
+        if request.check_only or optimizer.rounds is not None:
             if context is not None:
                 optimizer.check(context)
             if not request.check_only:
-                _leave_out(optimizer, own)
+                _leave_out(optimizer.rounds, own)
         else:
             stepping.append((optimizer, own))
 
@@ -99,9 +100,8 @@ def _found(ctx: RequestContext, handles: Iterable[Handle]) -> list[HostedOptimiz
     return found
 
 
-def _leave_out(optimizer: HostedOptimizer, reply: pb.StepReply) -> None:
-    aggregator = optimizer.aggregator
-    if aggregator.owners:
-        round_messages.tell_policy(reply, aggregator.owners, aggregator.policy)
+def _leave_out(rounds: Aggregator | None, reply: pb.StepReply) -> None:
+    if rounds is not None and rounds.owners:
+        round_messages.tell_policy(reply, rounds.owners, rounds.policy)
     else:
         reply.by_itself = True

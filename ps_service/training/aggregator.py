@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
@@ -16,8 +15,8 @@ from ps_service.policies.rounds import Rounds
 from ps_service.training.compensation import ParameterHistory
 from ps_service.training.event_queue import EventQueue
 from ps_service.training.outcomes import Decided, Membership, Outcome
-from ps_service.training.reported_values import ReportedValues
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added_to_each
+from ps_service.training.round_steps import RoundSteps
 from ps_service.training.tally import Tally
 from ps_service.training.waiting_offers import WaitingOffers, gone
 from ps_wire.attempts import REPEATED
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from ps_service.passes.pass_context import PassContext
     from ps_service.policies.coordinator import Coordinator
     from ps_service.policies.decisions import Entry
-    from ps_service.training.following import Following, Stepper
+    from ps_service.training.following import Following
+    from ps_service.training.round_steps import Stepper
 
 _log = logging.getLogger(__name__)
 
@@ -43,38 +43,38 @@ class _End:
 
 
 class Aggregator:
-    """The offers to one optimizer. Safe from several threads.
+    """The offers to one optimizer with a policy. Safe from several threads.
 
     No thread waits for a round: an offer has a future, and one thread steps for all whose round is complete.
 
     Args:
         optimizer: The optimizer.
+        members: The trainers that use it.
 
     Attributes:
-        is_plain: Whether steps need no rounds.
+        steps: The steps of the rounds.
         queue: Handles the events of the rounds.
         describe: A trainer for messages.
-        title: The optimizer, for messages.
         owners: Names of the owners whose rounds these are, if there are several; the first decides.
         coordinator: The rounds, if this is the first of several owners.
         following: What holds the gradients, if this is another one.
         reported: The values that trainers report with gradients.
     """
 
-    def __init__(self, optimizer: Stepper) -> None:
-        self.is_plain = True
-        self.reported = ReportedValues()
+    def __init__(self, optimizer: Stepper, members: Iterable[bytes] = ()) -> None:
+        self.steps = RoundSteps(optimizer)
+        self.reported = optimizer.reported
         self.queue = EventQueue(self._handle)
         self.owners: tuple[str, ...] = ()
         self.coordinator: Coordinator | None = None
         self.following: Following | None = None
         self._policy: Policy = PLAIN
         self.describe: Callable[[bytes], str] = bytes.hex
-        self.title = "the optimizer"
-        self._optimizer = optimizer
         self._parameters = optimizer.parameters
         self._lock = threading.Lock()
         self._rounds = Rounds(PLAIN)
+        for trainer in members:
+            self._rounds.join(trainer)
         self._numbers = itertools.count(1)
         self._offered = WaitingOffers(self.reported)
         self._outcomes: dict[OfferKey, Outcome] = {}
@@ -85,15 +85,13 @@ class Aggregator:
         self._is_over = False
 
     @property
+    def _optimizer(self) -> Stepper:
+        return self.steps.optimizer
+
+    @property
     def policy(self) -> Policy:
         """When gradients count."""
         return self._policy if self.following is None else self.following.policy
-
-    @property
-    def members(self) -> list[bytes]:
-        """The trainers that use the optimizer."""
-        with self._lock:
-            return list(self._rounds.members)
 
     def membership(self) -> Membership:
         """The trainers that use the optimizer, for a checkpoint."""
@@ -129,12 +127,12 @@ class Aggregator:
     def change(self, policy: Policy) -> None:
         """Follows another policy from now on."""
         with self._lock:
-            if self.is_plain:
+            if self._optimizer.rounds is None:
                 # Plain steps did not go through the rounds.
                 self._rounds.version = self._optimizer.version
             self.queue.extend(self._rounds.change(policy))
             self._policy = policy
-            self.is_plain = policy == PLAIN and not self.owners
+            self._optimizer.rounds = None if policy == PLAIN and not self.owners else self
             stale = getattr(policy, "stale", None)
             self._history = ParameterHistory(self._parameters) if isinstance(stale, Compensate) else None
             if self._history is not None:
@@ -158,7 +156,7 @@ class Aggregator:
             if self._is_removed:
                 return
             self._is_removed = True
-            self.queue.extend([*([] if self.is_plain else self._end_round()), _End()])
+            self.queue.extend([*([] if self._optimizer.rounds is None else self._end_round()), _End()])
         self.queue.go_on()
 
     def _end_round(self) -> list[Event]:
@@ -167,20 +165,20 @@ class Aggregator:
     def lead(self, owners: Sequence[str], coordinator: Coordinator) -> None:
         """Decides the rounds of an optimizer over these owners from now on. Does nothing if it has a policy already."""
         with self._lock:
-            if not self.is_plain:
+            if self._optimizer.rounds is not None:
                 return
             for trainer in self._rounds.members:
                 coordinator.join(trainer)
             self.owners = tuple(owners)
             self.coordinator = self._rounds = coordinator
-            self.is_plain = False
+            self._optimizer.rounds = self
         self.change(coordinator.policy)
 
     def follow(self, owners: Sequence[str], following: Following) -> None:
         """Follows the rounds that the first of these owners decides. Does nothing if it has a policy already."""
         with self._lock:
-            if self.is_plain:
-                self.owners, self.following, self.is_plain = tuple(owners), following, False
+            if self._optimizer.rounds is None:
+                self.owners, self.following, self._optimizer.rounds = tuple(owners), following, self
 
     def step_outside(self, context: PassContext) -> int:
         """Applies the gradients of a pass at once, although there are rounds. They had not begun everywhere before.
@@ -295,7 +293,7 @@ class Aggregator:
         with self._lock:
             if key not in self._offered:
                 return
-            policy = f"{self.title} with the policy {self.policy}"
+            policy = f"{self._optimizer.title} with the policy {self.policy}"
             self._offered.expire(key, ran_out(policy, seconds, self._rounds, self.describe))
             self.queue.extend(self._withdraw(key))
         self.queue.go_on()
@@ -340,7 +338,7 @@ class Aggregator:
 
     def _forget(self) -> None:
         """Drops what would keep tensors until the garbage collector finds the cycle."""
-        self._optimizer = weakref.proxy(self._optimizer)
+        self.steps.forget()
         self._parameters, self._pool, self._history = [], None, None
         if self.following is not None:
             self.following.forget()
@@ -353,7 +351,7 @@ class Aggregator:
         terms = [] if pool is None else [Term(Contribution(pool, None), 1.0)]
         terms = terms or [self._term(each.key, each.weight, each.staleness) for each in counted]
         try:
-            self._optimizer.apply_round(RoundGradients(terms, close.divisor), close.version)
+            self.steps.apply(RoundGradients(terms, close.divisor), close.version)
         except BaseException as error:
             self.reported.drop_pool(pooled)
             waiting = [self._offered.fail(each.key, error) for each in counted]

@@ -12,6 +12,7 @@ from ps_service.hosting.objects import HostedObject
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads, optimizer_of
 from ps_service.training.schedulers import HostedScheduler
+from ps_service.training.table_optimizers import HostedTableOptimizer
 from ps_wire.close_names import argument_hint
 from ps_wire.errors import InvalidArgumentError, PsError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ps_service.execution.thread_pool import ThreadPool
     from ps_service.passes.staleness import StepCounters
+    from ps_service.training.memberships import Memberships
     from ps_wire.refs import Ref
 
 
@@ -46,6 +48,14 @@ class OptimizerHost(Host, Protocol):
     @property
     def sessions(self) -> _Sessions:
         """The sessions of trainers."""
+
+    @property
+    def memberships(self) -> Memberships:
+        """Which trainers use which optimizers."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether the owner is about to stop."""
 
 
 def create_optimizer(
@@ -90,21 +100,21 @@ def create_optimizer(
 
     def make() -> HostedObject:
         try:
-            value = HostedOptimizer(cls, members, options, reads, non_finite, engine.parameter_locks)
+            hosted = HostedTableOptimizer if issubclass(cls, RowOptimizer) else HostedOptimizer
+            value = hosted(cls, members, options, reads, non_finite, engine.parameter_locks)
         except PsError:
             raise
         except (TypeError, ValueError) as error:
             close = argument_hint(cls, options)
             raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}{close}") from None
         value.counter = engine.counters.steps.of(name)
-        value.aggregator.queue.submit, value.aggregator.describe = engine.compute.submit, engine.sessions.describe
-        value.aggregator.title = f"the optimizer {name or class_name!r} on owner {engine.name!r}"
+        value.title = f"the optimizer {name or class_name!r} on owner {engine.name!r}"
         if prepare is not None:
             prepare(value)
         made = HostedObject(engine.name, value, engine.parameter_locks, name, fingerprint, object_id)
         made.class_name, made.made_with = class_name, "ps.optimizer(…)"
         # On the event loop, because the compute threads take the registry's lock while they hold their own.
-        made.when_removed = partial(engine.compute.tell, value.aggregator.end)
+        made.when_removed = partial(engine.compute.tell, value.end)
         engine.registry.bind(made, hosts.values())
         return made
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ps_service.execution.deferred import Deferred
 from ps_service.memory.available import half_of_memory
@@ -24,21 +23,7 @@ from ps_wire.policies import Compensate, Policy
 if TYPE_CHECKING:
     import torch
 
-    from ps_service.passes.pass_context import PassContext
-
-
-class Stepper(Protocol):
-    """What rounds need of their optimizer; see `HostedOptimizer`."""
-
-    number: int
-    version: int
-    parameters: list[torch.Tensor]
-
-    def step(self, context: PassContext) -> int:
-        """Applies the gradients of a context; returns the version after it."""
-
-    def apply_round(self, gradients: RoundGradients, version: int) -> None:
-        """Applies the gradients of a round; `version` is that of the optimizer from now on, whatever happens."""
+    from ps_service.training.round_steps import RoundSteps
 
 
 class Copy(NamedTuple):
@@ -73,21 +58,22 @@ class Following:
     """Holds gradients for rounds that another owner decides, and steps as it says. Safe from several threads.
 
     Args:
-        optimizer: The optimizer.
+        steps: The steps of the optimizer.
         policy: When gradients count.
 
     Attributes:
+        steps: As the argument.
         policy: When gradients count, as far as this owner knows.
         queue: Handles the decisions.
         most_bytes: The most bytes of gradients that are held.
     """
 
-    def __init__(self, optimizer: Stepper, policy: Policy) -> None:
+    def __init__(self, steps: RoundSteps, policy: Policy) -> None:
         self.policy = policy
         self.queue = EventQueue(self._carry_out)
         self.most_bytes = half_of_memory()
-        self._optimizer = optimizer
-        self._parameters = optimizer.parameters
+        self.steps = steps
+        self._parameters = steps.optimizer.parameters
         self._lock = threading.Lock()
         self._follower = Follower()
         self._copies: dict[OfferKey, Copy] = {}
@@ -114,7 +100,6 @@ class Following:
     def forget(self) -> None:
         """The optimizer was removed: drops what would keep tensors until the garbage collector finds the cycle."""
         with self._lock:
-            self._optimizer = weakref.proxy(self._optimizer)
             self._parameters, self._pool, self._history = [], None, None
             self._copies.clear()
 
@@ -146,7 +131,7 @@ class Following:
         with self._lock:
             self._follower.check(key, nbytes, self.most_bytes)
         copies = [None if each is None else each.detach().clone() for each in contribution.gradients]
-        copy = Copy(contribution._replace(gradients=copies), self._optimizer.version if read is None else read)
+        copy = Copy(contribution._replace(gradients=copies), self.steps.optimizer.version if read is None else read)
         with self._lock:
             self._follower.check(key, nbytes, self.most_bytes)
             self._follower.hold(key, nbytes)
@@ -200,7 +185,7 @@ class Following:
         with self._lock:
             missing, applied = self._follower.missing.get(key, 0), self._follower.applied
             failed = self._failure if key in self._failed else ""
-        return Settled(applied, self._optimizer.version, missing, failed)
+        return Settled(applied, self.steps.optimizer.version, missing, failed)
 
     def _carry_out(self, decision: Decision | Gap) -> None:
         if isinstance(decision, Close):
@@ -223,7 +208,7 @@ class Following:
         stale = getattr(policy, "stale", None)
         self._history = ParameterHistory(self._parameters) if isinstance(stale, Compensate) else None
         if self._history is not None:
-            self._history.keep(self._optimizer.version)
+            self._history.keep(self.steps.optimizer.version)
 
     def _close(self, close: Close) -> None:
         """Steps with the gradients of a round that are here. If the step raises, its trainers are told."""
@@ -235,7 +220,7 @@ class Following:
             if copy is not None:
                 terms.append(Term(self._compensated(copy), each.weight))
         try:
-            self._optimizer.apply_round(RoundGradients(terms, close.divisor), close.version)
+            self.steps.apply(RoundGradients(terms, close.divisor), close.version)
         except BaseException as error:
             with self._lock:
                 self._failure = f"{type(error).__name__}: {error}"
@@ -258,7 +243,7 @@ class Following:
     def _compensated(self, copy: Copy) -> Contribution:
         stale = getattr(self.policy, "stale", None)
         contribution, read = copy
-        if self._history is None or read >= self._optimizer.version or not isinstance(stale, Compensate):
+        if self._history is None or read >= self.steps.optimizer.version or not isinstance(stale, Compensate):
             return contribution
         return contribution._replace(gradients=self._history.compensated(contribution.gradients, read, stale.lambda_))
 

@@ -43,7 +43,7 @@ class _Share:
         latency = self.optimizer.latency
         began = latency.begin()
         try:
-            self.optimizer.apply(self.present)
+            self.optimizer.write(self.present)
         finally:
             for parameter in self.parameters:
                 parameter.grad = None
@@ -79,9 +79,7 @@ def step_together(optimizers: Sequence[HostedOptimizer], context: PassContext, l
         nbytes = context.gradient_bytes
         attempt = context.attempt
         due = [each for each in optimizers if attempt is None or not attempt.was_applied(each.number)]
-        shares = [_Share(each, present) for each in due if (present := each.present(context))]
-        for share in shares:
-            share.optimizer.check_present(share.present)
+        shares = [_Share(each, present) for each in due if (present := each.check(context))]
         staleness: dict[int, int] = {}
         if shares:
             _apply(shares, nbytes, locks)

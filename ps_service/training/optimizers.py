@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,13 +11,11 @@ import torch
 from torch import optim
 
 from ps_service.measures.pace import Pace
+from ps_service.parameters.alone import Alone
 from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
-from ps_service.tables.optimizer import RowOptimizer
-from ps_service.tables.stand_in import AllRows
 from ps_service.training import sparse_rules, sparse_sgd, torch_step
-from ps_service.training.aggregator import Aggregator
-from ps_service.training.round_gradients import Contribution
+from ps_service.training.reported_values import ReportedValues
 from ps_service.training.snapshots import Snapshot, copied
 from ps_service.training.step_access import StepAccess
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
@@ -31,13 +28,9 @@ if TYPE_CHECKING:
     from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
     from ps_service.passes.pass_context import PassContext
-    from ps_service.passes.staleness import FirstReadings
+    from ps_service.training.aggregator import Aggregator
     from ps_service.training.round_gradients import RoundGradients
     from ps_wire.refs import Ref
-
-
-MOST_UNCHANGED: Final = 64
-"""How many versions are remembered that have changed nothing."""
 
 
 class Reads(enum.Enum):
@@ -80,6 +73,7 @@ class HostedOptimizer:
         parameter_locks: Guards the parameters.
 
     Attributes:
+        lock: Held while it steps, and while its options or its state change.
         number: Its number in this process.
         version: Number of steps applied.
         is_consistent: Whether forwards see all or nothing of a step.
@@ -88,8 +82,14 @@ class HostedOptimizer:
         counter: Counts its steps for the metrics.
         pace: Counts them for the status.
         covered: Every covered parameter, in the order of the groups.
-        parameters: The parameters themselves.
-        aggregator: The rounds of its policy.
+        parameters, parameter_states: The parameters themselves, and what is known of each.
+        optimizer: The optimizer of torch.
+        title: What it is called in messages.
+        reported: The values that trainers report with gradients.
+        trainers: Those that use it, as the keys.
+        rounds: What collects gradients for its policy; None if it has none, and every step is applied by itself.
+        aggregator: The same, also after a policy that it has no more; see `policy_changes`.
+        is_removed: Whether it was removed from the owner.
     """
 
     def __init__(
@@ -103,11 +103,10 @@ class HostedOptimizer:
     ) -> None:
         self.covered = [covered for members, _ in groups for covered in members]
         self.parameters = [covered.parameter for covered in self.covered]
+        self.parameter_states = [covered.parameter_state for covered in self.covered]
         self._group_of = [number for number, (members, _) in enumerate(groups) for _ in members]
         self.number = next(_NUMBERS)
         self.version = 0
-        # The last versions that have changed nothing here: of several owners, an owner may have no gradient of a round.
-        self._unchanged: deque[int] = deque(maxlen=MOST_UNCHANGED)
         self.is_consistent = reads is Reads.CONSISTENT
         self._non_finite = non_finite
         self._parameter_locks = parameter_locks
@@ -119,7 +118,12 @@ class HostedOptimizer:
         self.optimizer = cls(described, **options)
         self.is_torchs = is_torchs(self.optimizer)
         self._validator = OptimizerValidator(self.optimizer, options)
-        self.aggregator = Aggregator(self)
+        self.title = "the optimizer"
+        self.reported = ReportedValues()
+        self.trainers: dict[bytes, None] = {}
+        self.rounds: Aggregator | None = None
+        self.aggregator: Aggregator | None = None
+        self.is_removed = False
 
     @property
     def never_half_done(self) -> bool:
@@ -141,83 +145,24 @@ class HostedOptimizer:
             NonFiniteGradientError: A gradient holds NaN or infinity, and the optimizer refuses those.
             InvalidArgumentError: The optimizer cannot take a sparse gradient.
         """
-        with self._parameter_locks.alone(self.lock):
+        with self.alone():
             attempt = context.attempt
             again = attempt is not None and attempt.was_applied(self.number)
-            began, nbytes = self.latency.begin(), context.gradient_bytes
-            present = [] if again else self.present(context)
-            if present:
-                self.check_present(present)
-                self._apply(present, context)
-                self.version += 1
+            applied = not again and self.apply(context)
+            self.version += applied
             if attempt is not None:
-                attempt.passed(self.number, bool(present))
-            self.latency.end(began, nbytes)
+                attempt.passed(self.number, applied)
             return self.version
 
-    def apply_round(self, gradients: RoundGradients, version: int) -> None:
-        """Applies the gradients of a round, which `check` has accepted: all of them, or, if anything raises, none.
+    def alone(self) -> Alone:
+        """Keeps others from stepping it while a block runs."""
+        return Alone(self._parameter_locks, self.lock)
 
-        Args:
-            gradients: The gradients.
-            version: The version of the optimizer from now on, whatever happens.
-
-        Raises:
-            NonFiniteGradientError: The sum holds NaN or infinity, and the optimizer refuses those.
-            Exception: The optimizer raised it.
-        """
-        with self._parameter_locks.alone(self.lock):
-            began, nbytes = self.latency.begin(), gradients.gradient_bytes
-            before = self.version
-            try:
-                present = self.present(gradients)
-                if present:
-                    self.check_present(present)  # a sum of finite gradients may not be finite
-                    self._apply(present, gradients)
-                    before += 1
-                gradients.passed(self.number, bool(present))
-            finally:
-                self.version = max(self.version + 1, version)
-                self._unchanged.extend(range(max(before, self.version - MOST_UNCHANGED) + 1, self.version + 1))
-            self.latency.end(began, nbytes)
-
-    def contribution(self, context: PassContext | None) -> Contribution:
-        """The gradients of a context for covered parameters, to be offered to a round.
-
-        Raises:
-            The exceptions of `step`.
-        """
-        if context is None:
-            return Contribution([None] * len(self.parameters), None)
-        self.check(context)
-        return Contribution(context.gradients_of(self.parameters), context, attempt=context.attempt)
-
-    def read_version(self, context: PassContext | FirstReadings | None) -> int | None:
-        """The version whose parameters a pass or replica has first read; None if it has read none.
-
-        Steps of other optimizers of the same parameters count as steps of this one. The parameters have the same values
-        at a version that has changed nothing here and at the one before; it is the later one then.
-        """
-        states = [covered.parameter_state for covered in self.covered]
-        # A step counts for parameters before it counts here, and rounds may be decided that are not applied yet.
-        with self._parameter_locks.alone(self.lock):
-            staleness = None if context is None else context.staleness(self.parameters, states)
-            if staleness is None:
-                return None
-            read = self.version - staleness
-            for version in reversed(self._unchanged):
-                if version <= read:
-                    break
-                read -= 1
-            return max(read, 0)
-
-    def check(self, context: PassContext | RoundGradients) -> None:
-        """Checks whether the gradients of a context or a push can be applied, without applying them.
-
-        Raises:
-            The exceptions of `step`.
-        """
-        self.check_present(self.present(context))
+    def end(self) -> None:
+        """It was removed: steps that wait for a round are refused, and so are later ones."""
+        self.is_removed = True
+        if self.aggregator is not None:
+            self.aggregator.end()
 
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> None:
         """Changes options, such as `lr`, of one parameter group or of all.
@@ -230,9 +175,7 @@ class HostedOptimizer:
             if group is not None and group >= len(groups):
                 raise InvalidArgumentError(f"there is no parameter group {group}; there are {len(groups)}")
             chosen = groups if group is None else [groups[group]]
-            self._validator.check_options(chosen, options)
-            if isinstance(self.optimizer, RowOptimizer):
-                self.optimizer.check_options(options)
+            self._check_options(chosen, options)
             for each in chosen:
                 each.update(options)
 
@@ -249,54 +192,40 @@ class HostedOptimizer:
             InvalidArgumentError: It does not fit the groups or the parameters.
         """
         with self.lock:
-            self._validator.check_state(state)
-            if isinstance(self.optimizer, RowOptimizer):
-                self.optimizer.check_groups(state["param_groups"])
+            self._check_state(state)
             try:
                 self.optimizer.load_state_dict(state)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InvalidArgumentError(f"the state does not fit this optimizer: {error}") from None
 
-    def present(self, gradients: PassContext | RoundGradients) -> list[Present]:
-        """The gradients of a pass or a round for covered parameters. Raises `ContextEndedError`."""
+    def check(self, gradients: PassContext | RoundGradients) -> list[Present]:
+        """The gradients of a pass, a push or a round for covered parameters, once they are checked.
+
+        Raises:
+            The exceptions of `step`.
+        """
         present = []
         for covered, group, gradient in zip(
             self.covered, self._group_of, gradients.gradients_of(self.parameters), strict=True
         ):
             if gradient is not None:
                 present.append((covered, group, gradient))
+        if present:
+            self._check_layouts(present)
+            if self._non_finite is NonFinite.REFUSE:
+                self._check_finite(present)
         return present
 
-    def check_present(self, present: Sequence[Present]) -> None:
-        """Refuses gradients that torch would refuse in the middle of a step, and those that are not finite.
+    def apply(self, gradients: PassContext | RoundGradients) -> bool:
+        """Applies gradients, if there are any, in a block of `alone`. Restores everything if the step raises.
 
         Raises:
             The exceptions of `step`.
         """
-        if self.is_torchs:
-            groups = self.optimizer.param_groups
-            for covered, group, gradient in present:
-                reason = sparse_rules.refusal(self.optimizer, groups[group], covered.parameter, gradient)
-                if reason:
-                    layout = "sparse" if gradient.is_sparse else "dense"
-                    raise InvalidArgumentError(
-                        f"{type(self.optimizer).__name__} cannot take the {layout} gradient of "
-                        f"{covered.ref.parameter!r}: it {reason}"
-                    )
-        elif isinstance(self.optimizer, RowOptimizer):
-            self.optimizer.check_step()
-        if self._non_finite is NonFinite.REFUSE:
-            for covered, _, gradient in present:
-                if not is_finite(gradient):
-                    of = covered.parameter.table if isinstance(covered.parameter, AllRows) else None
-                    raise NonFiniteGradientError(
-                        f"the gradient of {of or repr(covered.ref.parameter)} on owner {covered.ref.owner!r} holds "
-                        "NaN or infinity; its optimizer has applied nothing. Skip this batch, lower the learning rate, "
-                        "or clip"
-                    )
-
-    def _apply(self, present: Sequence[Present], gradients: PassContext | RoundGradients) -> None:
-        """Steps once no other request uses the parameters, and restores everything if the step raises."""
+        began, nbytes = self.latency.begin(), gradients.gradient_bytes
+        present = self.check(gradients)
+        if not present:
+            return False
         parameters, parameter_states = [], []
         for covered, _, _ in present:
             parameters.append(covered.parameter)
@@ -304,7 +233,7 @@ class HostedOptimizer:
         with StepAccess(self._parameter_locks, parameters, parameter_states, self.is_consistent):
             undo = None if self.never_half_done else Snapshot(self.optimizer, parameters)
             try:
-                self.apply(present)
+                self.write(present)
                 staleness = gradients.stepped(parameters, parameter_states)
                 self.counter.count(staleness)
                 self.pace.count(None, staleness)
@@ -317,8 +246,10 @@ class HostedOptimizer:
             finally:
                 for parameter in parameters:
                     parameter.grad = None
+        self.latency.end(began, nbytes)
+        return True
 
-    def apply(self, present: Sequence[Present]) -> None:
+    def write(self, present: Sequence[Present]) -> None:
         """Has torch step the parameters, except for those that `sparse_sgd` steps. The caller has them to itself."""
         groups, by_rows, sparse = self.optimizer.param_groups, [], []
         for covered, group, gradient in present:
@@ -335,6 +266,39 @@ class HostedOptimizer:
             sparse_sgd.apply(parameter, gradient, options)
         for parameter in sparse:
             sparse_rules.compact(self.optimizer, parameter)
+
+    # What an optimizer of tables checks in another way
+
+    def _check_options(self, groups: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> None:
+        self._validator.check_options(groups, options)
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        self._validator.check_state(state)
+
+    def _check_layouts(self, present: Sequence[Present]) -> None:
+        """Refuses gradients that torch would refuse in the middle of a step."""
+        if not self.is_torchs:
+            return
+        groups = self.optimizer.param_groups
+        for covered, group, gradient in present:
+            reason = sparse_rules.refusal(self.optimizer, groups[group], covered.parameter, gradient)
+            if reason:
+                layout = "sparse" if gradient.is_sparse else "dense"
+                raise InvalidArgumentError(
+                    f"{type(self.optimizer).__name__} cannot take the {layout} gradient of "
+                    f"{covered.ref.parameter!r}: it {reason}"
+                )
+
+    def _check_finite(self, present: Sequence[Present]) -> None:
+        for covered, _, gradient in present:
+            if not is_finite(gradient):
+                raise NonFiniteGradientError(
+                    f"the gradient of {self._name(covered)} on owner {covered.ref.owner!r} holds NaN or infinity; its "
+                    "optimizer has applied nothing. Skip this batch, lower the learning rate, or clip"
+                )
+
+    def _name(self, covered: Covered) -> str:
+        return repr(covered.ref.parameter)
 
 
 def _laid_out(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

@@ -138,7 +138,7 @@ async def test_an_owner_with_a_policy_for_its_part_alone_is_named() -> None:
 async def test_no_round_waits_for_a_trainer_that_leaves_before_it_knows_of_rounds() -> None:
     async with trainers(3, None) as (servers, (one, two, three)):
         await one.opt.set_policy(tc.Sync())
-        assert len(hosted(servers[0]).aggregator.members) == 3
+        assert len(hosted(servers[0]).trainers) == 3
         await three.opt.leave()
         found = await together(one.step(batches(1)[0]), two.step(batches(1)[0]))
         assert [each.counted for each in found] == [2, 2]

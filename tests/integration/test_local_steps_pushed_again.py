@@ -48,7 +48,7 @@ async def test_a_push_does_not_count_beside_a_cancelled_one_that_is_decided_and_
     async with trainers(1, tc.LocalSGD(1), policy=policy) as (server, (one,)):
         (batches,) = data(1, 3, 0)
         optimizer = hosted_optimizer(server)
-        with held_method(monkeypatch, optimizer, "apply_round") as applying:
+        with held_method(monkeypatch, optimizer.aggregator.steps, "apply") as applying:
             first = asyncio.create_task(one.train(batches[:1]))
             await applying.has_come()
             first.cancel()
@@ -144,7 +144,7 @@ async def test_a_push_over_owners_does_not_count_beside_a_cancelled_one_that_is_
 ) -> None:
     async with over_owners.trainers(1, tc.LocalSGD(1), policy=policy) as (servers, (one,)):
         (batches,) = data(1, 3, 0)
-        with held_method(monkeypatch, hosted(servers[0]), "apply_round") as applying:
+        with held_method(monkeypatch, hosted(servers[0]).aggregator.steps, "apply") as applying:
             first = asyncio.create_task(one.train(batches[:1], values={"pushes": 1}, reduce="sum"))
             await applying.has_come()
             first.cancel()

@@ -190,11 +190,11 @@ async def test_a_step_counts_once_if_it_still_runs_when_the_next_attempt_asks_fo
         await training.attach()
         (optimizer,) = [each.value for each in owners[0].engine.registry.objects() if is_of_parameters(each)]
         if policy is not None:
-            running = held_method(monkeypatch, optimizer, "apply_round")
+            running = held_method(monkeypatch, optimizer.aggregator.steps, "apply")
         elif how == "tables":
             running = held_method(monkeypatch, joint_steps, "_apply")
         else:
-            running = held_method(monkeypatch, optimizer, "_apply")
+            running = held_method(monkeypatch, optimizer, "apply")
         known, asked = OPERATIONS["step"], list[int]()
 
         def noted(ctx: Any, request: Any, reply: Any) -> None:

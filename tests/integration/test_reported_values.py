@@ -153,7 +153,7 @@ async def test_values_of_cancelled_and_lost_gradients_do_not_count() -> None:
             push(three, copies[2], values={"loss": 2.0}), push(one, copies[0], values={"loss": 1.0})
         )
         assert [each.reported for each in found] == [{"loss": 1.5}] * 2
-        assert not any(use.reports for use in hosted(server).aggregator.reported._uses.values())
+        assert not any(use.reports for use in hosted(server).reported._uses.values())
 
 
 async def test_values_of_a_round_whose_step_fails_do_not_count() -> None:
@@ -198,7 +198,7 @@ async def test_values_of_an_open_round_whose_step_fails_do_not_count() -> None:
         (replica(X).sum() * 1e38).backward()
         with pytest.raises(tc.NonFiniteGradientError):
             await replica.push(one.opt, values={"loss": 1.0})
-        found = hosted(server).aggregator.reported
+        found = hosted(server).reported
         await until(lambda: not any(use.reports for use in found._uses.values()))
         assert await one.opt.values() == {}
 
@@ -210,7 +210,7 @@ async def test_values_of_a_step_that_fails_do_not_count() -> None:
             (replica(X).sum() * torch.inf).backward()
             await replica.push(one.opt, values={"loss": 1.0})
         assert await one.opt.values() == {}
-        assert not hosted(server).aggregator.reported._uses
+        assert not hosted(server).reported._uses
 
 
 @pytest.mark.parametrize("policy", [None, tc.Sync(2)], ids=str)
@@ -226,7 +226,7 @@ async def test_values_over_several_owners_count_once(policy: tc.Policy | None) -
         read = await group[0].opt.values()
         assert (dict(read), read.gradients) == ({"loss": 0.5, "n": 2}, 2)
         assert all(set(each) == {"ps0", "ps1"} for each in found)
-        assert hosted(servers[1]).aggregator.reported.read(reset=False).gradients == 0
+        assert hosted(servers[1]).reported.read(reset=False).gradients == 0
 
 
 REFUSED: list[tuple[Any, Any, str]] = [
@@ -334,7 +334,7 @@ async def test_a_scaler_that_skips_a_step_skips_its_values() -> None:
 async def test_small_values_do_not_keep_the_message_that_brought_them() -> None:
     async with replicas(1, None) as (server, (one,), (replica,)):
         await push(one, replica, values={"kept": torch.ones(4), "sum": torch.ones(4)}, reduce={"kept": "keep"})
-        total = hosted(server).aggregator.reported._total
+        total = hosted(server).reported._total
         ((kept,),) = [each.values() for each in total._kept.values()]
         assert kept.untyped_storage().nbytes() == 16
 

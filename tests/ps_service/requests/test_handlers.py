@@ -203,13 +203,14 @@ async def test_gradients_that_are_none_are_refused(ask: Asker, gradients: Any) -
 @pytest.mark.parametrize("operation", ["backward", "gradients", "norm", "scale", "end_context", "step", "call"])
 async def test_a_context_is_named_in_full(ask: Asker, operation: str, context: pb.ContextId) -> None:
     made = await ask.linear()
+    optimizer = await ask.optimizer(made)
     requests: dict[str, Any] = {
         "backward": pb.BackwardRequest(gradients=value([])),
         "gradients": pb.GradientsRequest(),
         "norm": pb.NormRequest(norm_type=2.0),
         "scale": pb.ScaleRequest(factor=2.0),
         "end_context": pb.EndContextRequest(),
-        "step": pb.StepRequest(optimizer=made.handle),
+        "step": pb.StepRequest(optimizer=optimizer.handle),
         "call": pb.CallRequest(target=made.handle, args=value((torch.ones(1, 2),))),
     }
     request = requests[operation]

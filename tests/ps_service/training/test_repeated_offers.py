@@ -10,6 +10,7 @@ import torch
 from torch import optim
 
 from ps_service.policies.offers import OfferKey
+from ps_service.training.aggregator import Aggregator
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import Contribution
@@ -35,7 +36,7 @@ class Trainers:
         self.owner = Owner([(1,)])
         self.owner.parameters[0].data.zero_()
         self.hosted: HostedOptimizer = self.owner.optimizer(optim.SGD, lr=1.0)
-        self.aggregator = self.hosted.aggregator
+        self.aggregator = self.hosted.aggregator = Aggregator(self.hosted)
         self.queue = self.aggregator.queue = Later(self.aggregator.queue)
         self.aggregator.change(policy)
         self.offers = 0
@@ -48,7 +49,7 @@ class Trainers:
             self.offers += 1
             self.applied[trainer] = number, applied
         gradient = torch.full((1,), -(4.0**number), dtype=torch.float32)
-        report = self.aggregator.reported.expect(trainer, {"offers": Reported("sum", 1)})
+        report = self.reported.expect(trainer, {"offers": Reported("sum", 1)})
         made = self.aggregator.offer(trainer, Contribution([gradient], None, report, Attempt(applied)), None)
         self.made.append(made)
         return made[1]
@@ -95,7 +96,7 @@ def test_one_attempt_counts_in_every_order(policy: Policy) -> None:
         trainers.handle_all()
         assert max(trainers.counts) <= 1
         assert all(future.done() for _, future in trainers.made) and not len(trainers.aggregator._offered)
-        assert trainers.aggregator.reported.read(reset=False).counts.get("offers", 0) == sum(trainers.counts)
+        assert trainers.reported.read(reset=False).counts.get("offers", 0) == sum(trainers.counts)
         outcomes = [future.result() for _, future in trainers.made if future.exception() is None]
         repeated += sum(each.reason == REPEATED for each in outcomes)
     assert repeated > 10
@@ -114,7 +115,7 @@ def test_an_offer_takes_the_place_of_an_earlier_attempt_that_waits() -> None:
 def test_an_attempt_after_one_whose_step_has_failed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     trainers = Trainers(Quorum(1, of=2))
     with monkeypatch.context() as patch:
-        patch.setattr(trainers.hosted, "apply_round", failing)
+        patch.setattr(trainers.aggregator.steps, "apply", failing)
         first = trainers.offer(ONE)
         trainers.handle_all()
     assert isinstance(first.exception(), RuntimeError)

@@ -13,6 +13,7 @@ import torch
 from torch import optim
 
 from ps_service.passes.staleness import FirstReadings
+from ps_service.training.aggregator import Aggregator
 from ps_service.training.event_queue import EventQueue
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.outcomes import Outcome
@@ -67,14 +68,15 @@ class Trainers:
         self.owner = Owner([(1,)])
         self.start = float(self.owner.parameters[0].detach())
         self.hosted: HostedOptimizer = self.owner.optimizer(optim.SGD, lr=1.0)
-        self.queue = self.hosted.aggregator.queue = Later(self.hosted.aggregator.queue)
-        self.hosted.aggregator.change(policy)
+        self.aggregator = Aggregator(self.hosted)
+        self.queue = self.aggregator.queue = Later(self.aggregator.queue)
+        self.aggregator.change(policy)
         self.read: dict[int, int] = {}
         self.offered: dict[int, Future[Outcome]] = {}
         self.arrivals: list[Arrival] = []
         self.futures: list[Future[Outcome]] = []
         for number in range(TRAINERS):
-            self.hosted.aggregator.join(bytes([number]))
+            self.aggregator.join(bytes([number]))
 
     def run(self) -> None:
         for _ in range(ACTIONS):
@@ -95,7 +97,7 @@ class Trainers:
             steps, readings = self.read.pop(number), FirstReadings()
             readings.note_steps(self.owner.parameters[0], steps)
             gradients = Contribution([torch.ones(1)], readings)
-            _, future = self.hosted.aggregator.offer(bytes([number]), gradients, self.hosted.read_version(readings))
+            _, future = self.aggregator.offer(bytes([number]), gradients, self.aggregator.steps.read_version(readings))
             self.offered[number] = future
             self.arrivals.append(Arrival(number, steps))
             self.futures.append(future)
