@@ -18,7 +18,12 @@ class Deferred:
         TypeError: `future` has no `add_done_callback`.
     """
 
-    def __init__(self, future: Any, finish: Callable[[Any], Any], cancel: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        future: Any,
+        finish: Callable[[Any], Any] = lambda result: result,
+        cancel: Callable[[], None] | None = None,
+    ) -> None:
         if not callable(getattr(future, "add_done_callback", None)):
             raise TypeError(
                 "Functions decorated with @rpc.async_function must return a torch.futures.Future object, or one of "

@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from ps_wire.v1 import operations_pb2 as pb
 
 
-def was_applied(context: PassContext | None, optimizer: HostedOptimizer) -> bool:
-    """Whether another attempt of a pass has made the next step of an optimizer."""
-    attempt = of(context)
-    return attempt is not None and attempt.was_applied(optimizer.number)
-
-
 def of(context: PassContext | None) -> Attempt | None:
     """Which steps other attempts of a pass have applied; None if it has no other attempts."""
     return None if context is None else context.attempt

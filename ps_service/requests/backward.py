@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ps_service.requests.context import RequestContext
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.v1 import operations_pb2 as pb
-    from ps_wire.v1.values_pb2 import Handle
 
 _NO_REGION: Final = nullcontext()
 
@@ -140,16 +139,17 @@ def _step_together(
     ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
 ) -> bool:
     """Like `_step`, of all optimizers or none. If one has a policy, all are checked, and then step by themselves."""
-    if offers.has_rounds(ctx, request.steps):
-        if _check_together(ctx, request.steps, id, reply):
-            _offer_rest(ctx, request, id, versions, reply)
-        return False
     if ctx.abandoned:
         return False
     began = time.perf_counter()
     try:
+        optimizers = together.found(ctx, request.steps)
+        if any(each.rounds is not None for each in optimizers):
+            together.check(ctx, optimizers, id)
+            _offer_rest(ctx, request, id, versions, reply)
+            return False
         with ctx.probe.part("step") if ctx.probe is not None else nullcontext():
-            versions.extend(together.step_after_backward(ctx, request.steps, id))
+            versions.extend(together.step_after_backward(ctx, optimizers, id))
     except WouldBlock:
         raise
     except BaseException as raised:
@@ -184,20 +184,14 @@ def _check_ahead(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId
     context = ctx.engine.contexts.get(id)
     if context is not None and ctx.engine.parameter_locks.is_nonblocking and context.gradient_bytes > _MOST_INLINE:
         raise WouldBlock
-    accepted = _check_together(ctx, request.checks, id, reply)
-    reply.checked = accepted and (context is None or not context.others())
-
-
-def _check_together(ctx: RequestContext, optimizers: Sequence[Handle], id: ContextId, reply: pb.BackwardReply) -> bool:
-    """Whether all optimizers accept the gradients."""
     try:
-        together.check(ctx, optimizers, id)
+        together.check(ctx, together.found(ctx, request.checks), id)
     except WouldBlock:
         raise
     except BaseException as raised:
         reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
-        return False
-    return True
+        return
+    reply.checked = context is None or not context.others()
 
 
 def _apply(engine: Engine, optimizer: HostedOptimizer, id: ContextId) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ps_service.collectives.communicator import Arrival, Exchange, Piece
 from ps_service.execution.deferred import Deferred
@@ -40,7 +40,7 @@ def join(ctx: RequestContext, request: pb.JoinCommunicatorRequest, reply: pb.Joi
     def finish(rank: int) -> None:
         reply.rank = rank
 
-    ctx.defer(Deferred(future, _same, partial(communicators.give_up_joining, session, member)), finish)
+    ctx.defer(Deferred(future, cancel=partial(communicators.give_up_joining, session, member)), finish)
 
 
 def collective(ctx: RequestContext, request: pb.CollectiveRequest, reply: pb.CollectiveReply) -> None:
@@ -50,7 +50,7 @@ def collective(ctx: RequestContext, request: pb.CollectiveRequest, reply: pb.Col
     arrival = _arrival(ctx, request.pieces, signature)
     future = communicators.call(session, member, number, signature, arrival, fields.wait_seconds(request))
     cancel = partial(communicators.cancel, session, member, number)
-    ctx.defer(Deferred(future, _same, cancel), partial(_write, ctx, reply))
+    ctx.defer(Deferred(future, cancel=cancel), partial(_write, ctx, reply))
 
 
 def leave(ctx: RequestContext, request: pb.LeaveCommunicatorRequest, reply: pb.LeaveCommunicatorReply) -> None:
@@ -97,7 +97,3 @@ def _write(ctx: RequestContext, reply: pb.CollectiveReply, exchange: Exchange) -
             message.offset, message.nbytes = ctx.append(payload), len(payload)
     if exchange.reduced is not None:
         ctx.write(reply.reduced, exchange.reduced)
-
-
-def _same(result: Any) -> Any:
-    return result

@@ -13,9 +13,9 @@ from ps_service.hosting.fingerprints import Fingerprint
 from ps_service.requests import fields, incidents, offers, spanning
 from ps_service.requests.canonical import canonical
 from ps_service.requests.creation_spec import with_spec
+from ps_service.training.aggregator import PLAIN
 from ps_service.training.creation import create_optimizer, create_scheduler
 from ps_service.training.optimizers import NonFinite, Reads, optimizer_of
-from ps_service.training.policy_changes import policy_of
 from ps_wire import policies
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
@@ -39,7 +39,7 @@ def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply
     """Makes an object of an allowed class, or finds the one of that name. No thread waits while another makes it."""
     being_made = ctx.engine.registry.being_made(request.name)
     if being_made is not None and ctx.deferred is None:
-        ctx.defer(Deferred(being_made, _same), lambda _: create(ctx, request, reply), reads=True)
+        ctx.defer(Deferred(being_made), lambda _: create(ctx, request, reply), reads=True)
         return
     hosted, reply.created = make_object(ctx, request)
     ctx.describe(reply.object, hosted)
@@ -148,7 +148,7 @@ def _check_policy(hosted: HostedObject, optimizer: HostedOptimizer, asked: Polic
             f"{hosted.name!r} exists already, without a policy: its owners step each by itself. Leave policy out to "
             "use it as it is, or give it one for all with set_policy()"
         )
-    policy = policy_of(optimizer)
+    policy = PLAIN if optimizer.rounds is None else optimizer.rounds.policy
     if policy != asked:
         raise NameConflictError(
             f"{hosted.name!r} exists already, with the policy {policy}, not {asked}. Leave policy "
@@ -217,7 +217,3 @@ def _values(request: Any) -> Iterator[Value]:
             yield value
         elif field.name == "groups":
             yield from (group.options for group in value)
-
-
-def _same(result: Any) -> Any:
-    return result

@@ -103,7 +103,7 @@ def _when_over(ctx: RequestContext, wait: Wait, seconds: float, finish: Callable
             ctx.engine.compute.later(seconds, lambda: _expire(waiting()))
         else:
             wait.expire()
-    ctx.defer(Deferred(wait.future, lambda found: found, wait.expire), finish)
+    ctx.defer(Deferred(wait.future, cancel=wait.expire), finish)
 
 
 def _expire(wait: Wait | None) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.offers import OfferKey
-from ps_service.requests import attempts, fields, incidents, reported_values, round_messages, spanning
+from ps_service.requests import attempts, fields, incidents, reported_values, round_messages
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
 from ps_wire import errors
 from ps_wire.attempts import REPEATED
-from ps_wire.errors import SESSION_ENDED, InvalidArgumentError, PsError, SessionLostError
+from ps_wire.errors import SESSION_ENDED, InvalidArgumentError, SessionLostError
 from ps_wire.refs import ContextId, Ref
 
 if TYPE_CHECKING:
@@ -30,17 +30,6 @@ if TYPE_CHECKING:
 
 Result = Outcome | BaseException
 """What became of a step, or its error."""
-
-
-def step(ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    """Steps an optimizer with a policy: the reply comes when its trainer may go on."""
-    aggregator = _aggregator(optimizer)
-    if request.apart and aggregator.owners:
-        spanning.step_apart(ctx, optimizer, aggregator, request, reply)
-        return
-    id, values = fields.context_id(request), reported_values.read(ctx, request.values)
-    waiting = offer(ctx, optimizer, id, fields.wait_seconds(request), values)
-    ctx.defer(waiting, partial(describe, ctx, id, reply))
 
 
 def offer(
@@ -71,11 +60,12 @@ def offer(
     _check_whole(optimizer, number)
     join(ctx, optimizer)
     context = ctx.engine.contexts.get(id)
-    if context is not None and context.attempt is not None and attempts.was_applied(context, optimizer):
-        context.attempt.passed(optimizer.number, applied=False)
+    attempt = attempts.of(context)
+    if attempt is not None and attempt.was_applied(optimizer.number):
+        attempt.passed(optimizer.number, applied=False)
         done: Future[Outcome] = Future()
         done.set_result(Outcome(optimizer.version, 0, 1, REPEATED))
-        return Deferred(done, _same)
+        return Deferred(done)
     offered = _aggregator(optimizer).steps.contribution(context)
     return _offer(ctx, optimizer, offered, values, seconds, number, epoch)
 
@@ -155,7 +145,7 @@ def _offer(
     _check_session(ctx, optimizer)
     if seconds and not future.done():
         ctx.engine.compute.unless_done(seconds, future, partial(aggregator.expire, key, seconds))
-    return Deferred(future, _same, partial(aggregator.withdraw, key))
+    return Deferred(future, cancel=partial(aggregator.withdraw, key))
 
 
 def _aggregator(optimizer: HostedOptimizer) -> Aggregator:
@@ -187,18 +177,6 @@ def describe(ctx: RequestContext, id: ContextId | None, reply: pb.StepReply, out
     reply.version, reply.staleness, reply.counted = outcome.version, outcome.staleness, outcome.counted
     reply.dropped = outcome.reason
     reported_values.write(ctx, reply, outcome.values)
-
-
-def has_rounds(ctx: RequestContext, optimizers: Sequence[Handle]) -> bool:
-    """Whether one of these optimizers has a policy. Those that are gone have none: that is an error of their step."""
-    for handle in optimizers:
-        try:
-            optimizer = optimizer_of(ctx.engine.registry.find(Ref.from_message(handle)))
-        except PsError:
-            continue
-        if optimizer.rounds is not None:
-            return True
-    return False
 
 
 def offer_all(ctx: RequestContext, optimizers: Sequence[Handle], id: ContextId, seconds: float) -> Deferred:
@@ -270,7 +248,3 @@ def _all_done(waiting: Sequence[Deferred]) -> Future[None]:
 def _drop(waiting: Sequence[Deferred]) -> None:
     for each in waiting:
         each.drop()
-
-
-def _same(result: Any) -> Any:
-    return result

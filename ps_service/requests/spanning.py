@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.coordinator import Coordinator
@@ -116,7 +116,7 @@ def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> N
     """Holds the gradients of a context until a decision names them, or tells when this owner drains."""
     optimizer = optimizer_of(ctx.find(request.optimizer))
     if request.watch:
-        ctx.defer(_following(optimizer).watch(), _same)
+        ctx.defer(_following(optimizer).watch(), lambda _: None)
         return
     id: ContextId = fields.context_id(request)
     context = ctx.engine.contexts.get(id)
@@ -134,7 +134,7 @@ def settle(ctx: RequestContext, request: pb.SettleRequest, reply: pb.SettleReply
     if request.release:
         following.release(key)
     done = following.settle(key, request.decisions.base, round_messages.read(request.decisions))
-    ctx.defer(Deferred(done, _same), partial(_describe, reply))
+    ctx.defer(Deferred(done), partial(_describe, reply))
 
 
 def _describe(reply: pb.SettleReply, settled: Settled) -> None:
@@ -147,7 +147,3 @@ def _following(optimizer: HostedOptimizer) -> Following:
     if following is None:
         raise InvalidArgumentError("this owner does not follow the rounds of another owner")
     return following
-
-
-def _same(result: Any) -> Any:
-    return result

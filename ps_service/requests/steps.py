@@ -1,10 +1,11 @@
-"""The handler of steps."""
+"""The handler of steps: the plain one first, and then what policies and several optimizers add."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ps_service.requests import attempts, fields, offers, reported_values, together
+from ps_service.requests import attempts, fields, offers, reported_values, spanning, together
 from ps_service.training.optimizers import optimizer_of
 
 if TYPE_CHECKING:
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    """Applies the gradients of a context, or only checks them."""
+    """Applies the gradients of a context, or only checks them.
+
+    If the optimizer has a policy, the gradients are offered to its rounds, and the reply comes when their trainer may
+    go on.
+    """
     if request.context.run:
         attempts.note(ctx.engine, request)
     optimizer = optimizer_of(ctx.find(request.optimizer))
@@ -26,8 +31,12 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
         offers.offer_to_owners(ctx, optimizer, request, reply)
     elif request.check_only:
         _check(ctx, optimizer, request, reply)
+    elif request.apart and optimizer.rounds is not None and optimizer.rounds.owners:
+        spanning.step_apart(ctx, optimizer, optimizer.rounds, request, reply)
     else:
-        offers.step(ctx, optimizer, request, reply)
+        id, values = fields.context_id(request), reported_values.read(ctx, request.values)
+        waiting = offers.offer(ctx, optimizer, id, fields.wait_seconds(request), values)
+        ctx.defer(waiting, partial(offers.describe, ctx, id, reply))
 
 
 def _apply(ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequest, reply: pb.StepReply) -> None:

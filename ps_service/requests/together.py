@@ -11,7 +11,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ps_service.requests.context import RequestContext
     from ps_service.training.aggregator import Aggregator
@@ -35,7 +35,7 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     """
     if request.HasField("offer") or request.finish:
         raise InvalidArgumentError("offers, and steps to be finished, are for one optimizer only")
-    optimizers = _found(ctx, (request.optimizer, *request.more))
+    optimizers = found(ctx, (request.optimizer, *request.more))
     reported_values.check(ctx, optimizers[0], request.values)
     replies = [reply, *(reply.more.add() for _ in request.more)]
     context = ctx.engine.contexts.get(fields.context_id(request))
@@ -71,29 +71,28 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
         own.version, own.staleness, own.counted = stepped.version, stepped.staleness, 1
 
 
-def step_after_backward(ctx: RequestContext, handles: Iterable[Handle], id: ContextId) -> list[int]:
+def step_after_backward(ctx: RequestContext, optimizers: Sequence[HostedOptimizer], id: ContextId) -> list[int]:
     """Applies the gradients of a context to several optimizers without a policy; their versions.
 
     Raises:
-        InvalidArgumentError: One is named twice.
         The exceptions of `HostedOptimizer.step`.
     """
-    optimizers = _found(ctx, handles)
     context = ctx.engine.contexts.get(id)
     if context is None:
         return [each.version for each in optimizers]
     return [each.version for each in step_together(optimizers, context, ctx.engine.parameter_locks)]
 
 
-def check(ctx: RequestContext, handles: Iterable[Handle], id: ContextId) -> None:
+def check(ctx: RequestContext, optimizers: Sequence[HostedOptimizer], id: ContextId) -> None:
     """Raises the error with which one of the steps would fail before it changes anything."""
     context = ctx.engine.contexts.get(id)
-    for optimizer in _found(ctx, handles):
-        if context is not None:
+    if context is not None:
+        for optimizer in optimizers:
             optimizer.check(context)
 
 
-def _found(ctx: RequestContext, handles: Iterable[Handle]) -> list[HostedOptimizer]:
+def found(ctx: RequestContext, handles: Iterable[Handle]) -> list[HostedOptimizer]:
+    """Different optimizers. Raises `InvalidArgumentError` if one is named twice."""
     found = [optimizer_of(ctx.engine.registry.find(Ref.from_message(handle))) for handle in handles]
     if len(set(map(id, found))) < len(found):
         raise InvalidArgumentError("an optimizer is named twice among those that step together")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from ps_service.policies.missing import missing, ran_out
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import Rounds
-from ps_service.training.compensation import ParameterHistory
 from ps_service.training.event_queue import EventQueue
 from ps_service.training.outcomes import Decided, Membership, Outcome
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added_to_each
@@ -21,7 +20,7 @@ from ps_service.training.tally import Tally
 from ps_service.training.waiting_offers import WaitingOffers, gone
 from ps_wire.attempts import REPEATED
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.policies import Apply, Async, Compensate, Policy
+from ps_wire.policies import Apply, Async, Policy
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +69,6 @@ class Aggregator:
         self.following: Following | None = None
         self._policy: Policy = PLAIN
         self.describe: Callable[[bytes], str] = bytes.hex
-        self._parameters = optimizer.parameters
         self._lock = threading.Lock()
         self._rounds = Rounds(PLAIN)
         for trainer in members:
@@ -80,7 +78,6 @@ class Aggregator:
         self._outcomes: dict[OfferKey, Outcome] = {}
         self._pool: list[torch.Tensor | None] | None = None
         self._pooled_values = Tally()
-        self._history: ParameterHistory | None = None
         self._is_removed = False
         self._is_over = False
 
@@ -133,10 +130,7 @@ class Aggregator:
             self.queue.extend(self._rounds.change(policy))
             self._policy = policy
             self._optimizer.rounds = None if policy == PLAIN and not self.owners else self
-            stale = getattr(policy, "stale", None)
-            self._history = ParameterHistory(self._parameters) if isinstance(stale, Compensate) else None
-            if self._history is not None:
-                self._history.keep(self._rounds.version)
+            self.steps.follow(policy, self._rounds.version)
         self.queue.go_on()
 
     def finish_round(self) -> Future[None]:
@@ -339,7 +333,7 @@ class Aggregator:
     def _forget(self) -> None:
         """Drops what would keep tensors until the garbage collector finds the cycle."""
         self.steps.forget()
-        self._parameters, self._pool, self._history = [], None, None
+        self._pool = None
         if self.following is not None:
             self.following.forget()
 
@@ -359,9 +353,6 @@ class Aggregator:
                 # Their trainers went on long ago.
                 _log.warning("a round of %d gradients was not applied: %s", len(counted), error)
             return
-        finally:
-            if self._history is not None:
-                self._history.keep(close.version)
         values = self.reported.count((term.contribution.report for term in terms), pooled)
         for each in counted:
             # Most pooled offers have their answer already.
@@ -370,14 +361,14 @@ class Aggregator:
 
     def _term(self, key: OfferKey, weight: float, staleness: int) -> Term:
         contribution, read, _ = self._offered[key]
-        return Term(self._compensated(contribution, read, staleness), weight)
+        return Term(self.steps.compensated(contribution, read, staleness), weight)
 
     def _add_to_pool(self, event: Pooled) -> None:
         """Adds gradients to the sum of the open round. Unless they complete it, their trainer may end the pass now."""
         counted = event.counted
         contribution, read, _ = self._offered[counted.key]
         try:
-            gradients = self._compensated(contribution, read, counted.staleness).gradients
+            gradients = self.steps.compensated(contribution, read, counted.staleness).gradients
             own = [None if each is None else each.clone() for each in gradients]
             self._pool = added_to_each(self._pool, own, counted.weight)
         except Exception as error:  # there may be no memory for the sum
@@ -389,9 +380,3 @@ class Aggregator:
         self.reported.pool(self._pooled_values, contribution.report)
         if not event.completes:
             self._offered.answer(counted.key, Outcome(event.version, counted.staleness, 0))
-
-    def _compensated(self, contribution: Contribution, read: int, staleness: int) -> Contribution:
-        stale = getattr(self.policy, "stale", None)
-        if self._history is None or not staleness or not isinstance(stale, Compensate):
-            return contribution
-        return contribution._replace(gradients=self._history.compensated(contribution.gradients, read, stale.lambda_))

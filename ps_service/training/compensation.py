@@ -20,9 +20,11 @@ class ParameterHistory:
 
     Args:
         parameters: The parameters.
+        strength: Strength of the correction.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], strength: float) -> None:
+        self._strength = strength
         self._parameters = parameters
         self._backups = [RowBackups(each.table) if isinstance(each, AllRows) else None for each in parameters]
         self._copies: OrderedDict[int, list[torch.Tensor | None]] = OrderedDict()
@@ -40,26 +42,23 @@ class ParameterHistory:
         for backups in filter(None, self._backups):
             backups.forget(next(iter(self._copies)))
 
-    def compensated(
-        self, gradients: Sequence[torch.Tensor | None], read: int, strength: float
-    ) -> list[torch.Tensor | None]:
+    def compensated(self, gradients: Sequence[torch.Tensor | None], read: int) -> list[torch.Tensor | None]:
         """The gradients g + strength * g * g * (now - then), elementwise.
 
         Args:
             gradients: The gradient of each parameter.
             read: The version that they were computed with. If it is not kept, they are returned as they are: they are
                 from before the policy was set.
-            strength: Strength of the correction.
         """
         if read not in self._copies:
             return list(gradients)
         return [
-            None if gradient is None else self._compensated(position, gradient, read, strength)
+            None if gradient is None else self._compensated(position, gradient, read)
             for position, gradient in enumerate(gradients)
         ]
 
-    def _compensated(self, position: int, gradient: torch.Tensor, read: int, strength: float) -> torch.Tensor:
-        backups = self._backups[position]
+    def _compensated(self, position: int, gradient: torch.Tensor, read: int) -> torch.Tensor:
+        strength, backups = self._strength, self._backups[position]
         if backups is not None:
             keys, rows = summed_rows(gradient)
             return rows_gradient(keys, rows + strength * rows * rows * backups.moved(keys, read))

@@ -14,16 +14,15 @@ from ps_service.memory.held import size
 from ps_service.policies.decisions import Changed, Decision, Entry, Left, Released
 from ps_service.policies.follower import Follower, Gap, Recent
 from ps_service.policies.offers import Close, OfferKey, Pooled
-from ps_service.training.compensation import ParameterHistory
 from ps_service.training.event_queue import DRAINING, EventQueue
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added_to_each
 from ps_wire.errors import DrainingError
-from ps_wire.policies import Compensate, Policy
 
 if TYPE_CHECKING:
     import torch
 
     from ps_service.training.round_steps import RoundSteps
+    from ps_wire.policies import Policy
 
 
 class Copy(NamedTuple):
@@ -73,12 +72,10 @@ class Following:
         self.queue = EventQueue(self._carry_out)
         self.most_bytes = half_of_memory()
         self.steps = steps
-        self._parameters = steps.optimizer.parameters
         self._lock = threading.Lock()
         self._follower = Follower()
         self._copies: dict[OfferKey, Copy] = {}
         self._pool: list[torch.Tensor | None] | None = None
-        self._history: ParameterHistory | None = None
         self._failed: Recent[OfferKey] = Recent()
         self._failure = ""
         self._is_draining = False
@@ -100,7 +97,7 @@ class Following:
     def forget(self) -> None:
         """The optimizer was removed: drops what would keep tensors until the garbage collector finds the cycle."""
         with self._lock:
-            self._parameters, self._pool, self._history = [], None, None
+            self._pool = None
             self._copies.clear()
 
     def restore(self, applied: int, policy: Policy) -> None:
@@ -205,10 +202,7 @@ class Following:
 
     def _follow(self, policy: Policy) -> None:
         self.policy = policy
-        stale = getattr(policy, "stale", None)
-        self._history = ParameterHistory(self._parameters) if isinstance(stale, Compensate) else None
-        if self._history is not None:
-            self._history.keep(self.steps.optimizer.version)
+        self.steps.follow(policy, self.steps.optimizer.version)
 
     def _close(self, close: Close) -> None:
         """Steps with the gradients of a round that are here. If the step raises, its trainers are told."""
@@ -226,9 +220,6 @@ class Following:
                 self._failure = f"{type(error).__name__}: {error}"
                 for each in counted:
                     self._failed[each.key] = close.version
-        finally:
-            if self._history is not None:
-                self._history.keep(close.version)
 
     def _add_to_pool(self, event: Pooled) -> None:
         copy = self._taken(event.counted.key)
@@ -241,11 +232,7 @@ class Following:
             return self._copies.pop(key, None)
 
     def _compensated(self, copy: Copy) -> Contribution:
-        stale = getattr(self.policy, "stale", None)
-        contribution, read = copy
-        if self._history is None or read >= self.steps.optimizer.version or not isinstance(stale, Compensate):
-            return contribution
-        return contribution._replace(gradients=self._history.compensated(contribution.gradients, read, stale.lambda_))
+        return self.steps.compensated(copy.contribution, copy.read, self.steps.optimizer.version - copy.read)
 
 
 def _nothing(result: Any) -> None:

@@ -51,11 +51,7 @@ class _Share:
 
     def count(self, context: PassContext) -> None:
         """Notes the step that was made."""
-        staleness = context.stepped(self.parameters, self.states)
-        self.optimizer.counter.count(staleness)
-        self.optimizer.pace.count(None, staleness)
-        for state in self.states:
-            state.steps += 1
+        self.optimizer.count(self.parameters, self.states, context)
         self.optimizer.version += 1
 
 

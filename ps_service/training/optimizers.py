@@ -234,11 +234,7 @@ class HostedOptimizer:
             undo = None if self.never_half_done else Snapshot(self.optimizer, parameters)
             try:
                 self.write(present)
-                staleness = gradients.stepped(parameters, parameter_states)
-                self.counter.count(staleness)
-                self.pace.count(None, staleness)
-                for parameter_state in parameter_states:
-                    parameter_state.steps += 1
+                self.count(parameters, parameter_states, gradients)
             except BaseException:
                 if undo is not None:
                     undo.restore()
@@ -248,6 +244,19 @@ class HostedOptimizer:
                     parameter.grad = None
         self.latency.end(began, nbytes)
         return True
+
+    def count(
+        self,
+        parameters: Sequence[torch.Tensor],
+        states: Sequence[ParameterState],
+        gradients: PassContext | RoundGradients,
+    ) -> None:
+        """Notes that these parameters were stepped."""
+        staleness = gradients.stepped(parameters, states)
+        self.counter.count(staleness)
+        self.pace.count(None, staleness)
+        for state in states:
+            state.steps += 1
 
     def write(self, present: Sequence[Present]) -> None:
         """Has torch step the parameters, except for those that `sparse_sgd` steps. The caller has them to itself."""

@@ -32,8 +32,3 @@ def aggregator_of(engine: OptimizerHost, optimizer: HostedOptimizer) -> Aggregat
     if optimizer.is_removed:
         made.end()
     return made
-
-
-def policy_of(optimizer: HostedOptimizer) -> Policy:
-    """When the gradients of an optimizer count."""
-    return PLAIN if optimizer.rounds is None else optimizer.rounds.policy

@@ -6,7 +6,9 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ps_service.training.compensation import ParameterHistory
 from ps_service.training.round_gradients import Contribution
+from ps_wire.policies import Compensate
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from ps_service.passes.staleness import FirstReadings
     from ps_service.training.reported_values import ReportedValues
     from ps_service.training.round_gradients import RoundGradients
+    from ps_wire.policies import Policy
 
 
 MOST_UNCHANGED: Final = 64
@@ -61,10 +64,25 @@ class RoundSteps:
         self.optimizer = optimizer
         # The last versions that have changed nothing here: of several owners, an owner may have no gradient of a round.
         self._unchanged: deque[int] = deque(maxlen=MOST_UNCHANGED)
+        self._history: ParameterHistory | None = None
 
     def forget(self) -> None:
-        """The optimizer was removed: does not keep it any more."""
-        self.optimizer = weakref.proxy(self.optimizer)
+        """The optimizer was removed: drops what would keep tensors until the garbage collector finds the cycle."""
+        self.optimizer, self._history = weakref.proxy(self.optimizer), None
+
+    def follow(self, policy: Policy, version: int) -> None:
+        """Corrects stale gradients from this version on, if the policy says so."""
+        stale = getattr(policy, "stale", None)
+        self._history = None
+        if isinstance(stale, Compensate):
+            self._history = ParameterHistory(self.optimizer.parameters, stale.lambda_)
+            self._history.keep(version)
+
+    def compensated(self, contribution: Contribution, read: int, staleness: int) -> Contribution:
+        """A contribution with corrected gradients, if they are stale and the policy says so."""
+        if self._history is None or staleness <= 0:
+            return contribution
+        return contribution._replace(gradients=self._history.compensated(contribution.gradients, read))
 
     def apply(self, gradients: RoundGradients, version: int) -> None:
         """Applies the gradients of a round, which were checked: all of them, or, if anything raises, none.
@@ -78,16 +96,20 @@ class RoundSteps:
             Exception: The optimizer raised it.
         """
         optimizer = self.optimizer
-        with optimizer.alone():
-            before = optimizer.version
-            try:
-                applied = optimizer.apply(gradients)
-                before += applied
-                gradients.passed(optimizer.number, applied)
-            finally:
-                optimizer.version = max(optimizer.version + 1, version)
-                first = max(before, optimizer.version - MOST_UNCHANGED) + 1
-                self._unchanged.extend(range(first, optimizer.version + 1))
+        try:
+            with optimizer.alone():
+                before = optimizer.version
+                try:
+                    applied = optimizer.apply(gradients)
+                    before += applied
+                    gradients.passed(optimizer.number, applied)
+                finally:
+                    optimizer.version = max(optimizer.version + 1, version)
+                    first = max(before, optimizer.version - MOST_UNCHANGED) + 1
+                    self._unchanged.extend(range(first, optimizer.version + 1))
+        finally:
+            if self._history is not None:
+                self._history.keep(version)
 
     def contribution(self, context: PassContext | None) -> Contribution:
         """The gradients of a context for covered parameters, to be offered to a round.

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-MOST_FUNCTIONS = 170
+MOST_FUNCTIONS = 168
 
 
 @pytest.mark.usefixtures("forked_programs")

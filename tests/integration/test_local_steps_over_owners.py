@@ -191,7 +191,7 @@ async def test_a_cancelled_push_keeps_the_difference_for_the_next_one() -> None:
 async def test_a_push_that_fails_after_it_may_have_counted_needs_a_pull() -> None:
     async with trainers(1, tc.LocalSGD(1)) as (servers, (one,)):
         (batches,) = data(1, 2, 0)
-        part = one.local.optimizer.remotes["ps1"]
+        part = one.local.optimizer._rounds._followers["ps1"]
         settle, part.settle = part.settle, failing  # type: ignore[method-assign]
         with pytest.raises(tc.RemoteError, match="broken"):
             await one.train(batches[:1])
@@ -206,7 +206,7 @@ async def test_a_push_that_fails_after_it_may_have_counted_needs_a_pull() -> Non
 
 async def test_a_push_that_was_cancelled_and_has_counted_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with trainers(1, tc.LocalSGD(1)) as (servers, (one,)):
-        part = one.local.optimizer.remotes["ps0"]
+        part = one.local.optimizer._rounds._leader
         before, sent = part.offer, []
 
         def offer(*args: Any) -> Any:

@@ -139,19 +139,19 @@ class Closing:
         self._ends = ends
         self._parts: list[Part] = []
         sessions: list[Session] = []
-        joinable = True
+        joinable, self._together = True, False
         for optimizer in self._optimizers:
             if not isinstance(optimizer, Stepping):
                 raise InvalidArgumentError(
                     f"step takes optimizers made by the client, not a {type(optimizer).__name__}"
                 )
             joinable = joinable and optimizer.is_joinable
+            self._together = self._together or optimizer.steps_together
             for part in optimizer.parts:
                 self._parts.append(part)
                 sessions.append(part.session)
         if not self._optimizers:
             raise InvalidArgumentError("step takes an optimizer, or a list of at least one")
-        self._together = any(optimizer.steps_together for optimizer in self._optimizers)
         if self._together and len(self._optimizers) > 1:
             joinable = False
         context.check(*sessions)
@@ -171,7 +171,9 @@ class Closing:
     # As what follows a backward in its last requests
 
     def fits(self, batches: Sequence[Batch]) -> bool:
-        """Whether these requests may ask for checks: there is one for each owner."""
+        """Whether these requests may ask for it: one for the steps on the only owner, or one for the check on each."""
+        if self.session is not None:
+            return len(batches) == 1 and batches[0].session is self.session
         return len(batches) == len(self._checks) > 0 and self._checks.keys() == {each.session for each in batches}
 
     def write(self, session: Session, request: BackwardRequest) -> None:

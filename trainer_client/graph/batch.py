@@ -53,13 +53,7 @@ class Answer(NamedTuple):
 
 
 class Follow(Protocol):
-    """What owners do after a backward, in its last requests.
-
-    Attributes:
-        session: The session with the owner, if there is only one.
-    """
-
-    session: Session | None
+    """What owners do after a backward, in its last requests."""
 
     def fits(self, batches: Sequence[Batch]) -> bool:
         """Whether it goes with these requests, the last of a backward, because it is for their owners."""

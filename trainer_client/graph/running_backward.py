@@ -126,8 +126,8 @@ class RunningBackward(_Backward):
 
     def _send_all(self, follow: Follow | None = None) -> None:
         batches = self._batches.take()
-        if follow is not None and not (len(batches) == 1 and batches[0].session is follow.session):
-            follow = follow if follow.fits(batches) else None
+        if follow is not None and not follow.fits(batches):
+            follow = None
         for batch in batches:
             answer = batch.send(follow)
             self.posts[answer] = None
@@ -191,8 +191,8 @@ class LocalBackward(_Backward):
             batches.add(self, call, last.get(call.session, 0), positions, gradients)
             last[call.session] = number
         taken = batches.take()
-        if follow is not None and not (len(taken) == 1 and taken[0].session is follow.session):
-            follow = follow if follow.fits(taken) else None
+        if follow is not None and not follow.fits(taken):
+            follow = None
         # What follows goes with one request to each owner.
         if self._kept and len(taken) > 1 and follow is None:
             # A call runs after those that have used its results, and these may be in an earlier request.

@@ -19,6 +19,7 @@ from trainer_client.optimizers.layout import split_groups
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
 from trainer_client.optimizers.results import all_of
+from trainer_client.optimizers.round_parts import RoundPart
 from trainer_client.optimizers.rounds import Rounds
 from trainer_client.session.in_flight import nothing
 
@@ -129,7 +130,7 @@ def _rounds(
         raise InvalidArgumentError("this optimizer has a policy on its owners, so it has no local parameters")
     (owners,) = over
     first = made[owners[0]]
-    return Rounds({owner: remotes[owner] for owner in owners}, first.epoch, first.handle.session.loop)
+    return Rounds({owner: RoundPart(remotes[owner]) for owner in owners}, first.epoch, first.handle.session.loop)
 
 
 def _delete(handle: RemoteObject) -> Pending[None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_wire.errors import DrainingError, PsError
 
 if TYPE_CHECKING:
-    from trainer_client.optimizers.parts import RemoteOptimizer
+    from trainer_client.optimizers.round_parts import RoundPart
     from trainer_client.pending import Pending
 
 _SOON: Final = 0.2
@@ -31,7 +31,7 @@ class DrainWatch:
 
     def __init__(
         self,
-        parts: Iterable[RemoteOptimizer],
+        parts: Iterable[RoundPart],
         withdraw: Callable[[], Pending[Any]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -50,11 +50,11 @@ class DrainWatch:
     def _begin(self) -> None:
         self._tasks = [asyncio.create_task(self._watch(part)) for part in self._parts]
 
-    async def _watch(self, part: RemoteOptimizer) -> None:
+    async def _watch(self, part: RoundPart) -> None:
         # Other errors are those of the step, too: of the offer, or when the round is brought to this owner.
         with suppress(PsError):
             try:
                 await part.watch()
             except DrainingError as error:
-                self.error = self.error or DrainingError(f"owner {part.owner!r}: {error}")
+                self.error = self.error or DrainingError(f"owner {part.part.owner!r}: {error}")
                 await self._withdraw()

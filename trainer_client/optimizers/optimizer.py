@@ -18,6 +18,7 @@ from ps_wire.v1.values_pb2 import Value
 from trainer_client.optimizers import pushed, rounds
 from trainer_client.optimizers.replies import answered, joined, stepped, stepped_beside
 from trainer_client.optimizers.results import all_here, all_of
+from trainer_client.optimizers.round_parts import RoundPart
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
 from trainer_client.optimizers.states import OptimizerParts, checked_pass
 from trainer_client.pending import Pending
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from trainer_client.optimizers.pushed import Sent, Then
     from trainer_client.optimizers.replies import Answered
     from trainer_client.optimizers.rounds import Rounds
+    from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
 
@@ -61,11 +63,13 @@ class DistributedOptimizer(OptimizerParts):
     ) -> None:
         super().__init__(remotes, local, layout)
         self._rounds = rounds
+        # The part that steps by itself, because there is no other.
+        self._only = next(iter(remotes.values())) if len(remotes) == 1 and local is None else None
         # A single part checks gradients by itself. Of several, all have to check before one of them steps.
-        self._looks_first = refuses and len(remotes) + (local is not None) > 1
+        self._refuses_together = refuses and len(remotes) + (local is not None) > 1
         self.parts = [part.described for part in remotes.values()]
-        self.checks_ahead = self._looks_first and local is None and rounds is None
-        self.is_joinable = len(remotes) == 1 and not self._looks_first
+        self.checks_ahead = self._refuses_together and local is None and rounds is None
+        self.is_joinable = len(remotes) == 1 and not self._refuses_together
         self.has_local_part = local is not None
         self.scaled = Scaled()
 
@@ -123,55 +127,46 @@ class DistributedOptimizer(OptimizerParts):
         """
         context = checked_pass(context)
         sent = self._reported(values, reduce)
-        begin = self._step_behind if context.unfinished else self._step_now
-        stepping = begin(context, scaler, sent)
+        if scaler is not None and not scaler.is_enabled():
+            scaler = None
+        if not context.unfinished:
+            stepping = self._step(context, scaler, sent)
+        elif self._only is not None and scaler is None and (sent_before := context.sent_to(self._only.handle.session)):
+            stepping = self._step(context, None, sent, sent_before)
+        else:
+
+            async def later() -> Any:
+                return await self._step(context, scaler, sent)
+
+            stepping = context.behind_backwards(later())
         stepping.origin = None, None, context.failures, self, "step"
         return context.waits_for(stepping)
+
+    def _step(
+        self,
+        context: Context,
+        scaler: torch.amp.GradScaler | None,
+        values: Mapping[str, Reported],
+        follows: Sent = (),
+    ) -> Pending[Any]:
+        self.check_pass(context)
+        if self._only is not None and scaler is None:
+            part = self._only
+            takes_part = part.handle.session in context.sessions
+            read = partial(stepped, part.owner) if takes_part else partial(stepped_beside, self, part.owner)
+            return part.step(context, read, follows=follows, values=values)
+        if scaler is not None:
+            work = self._work(context, scaler, values)
+            return Pending.run(self._loop, BLOCKING.run(self.scaled.step_unless_infinite, work, scaler))
+        if self._rounds is None and self._checks_first(values):
+            return Pending.run(self._loop, BLOCKING.run(self._apply, context, values))
+        return self.step_checked(context, values)
 
     def _reported(self, values: Values, reduce: Reductions) -> Mapping[str, Reported]:
         if not values:
             return {}
         self._first_part()
         return reported(values, reduce)
-
-    def _step_now(
-        self, context: Context, scaler: torch.amp.GradScaler | None, values: Mapping[str, Reported]
-    ) -> Pending[Any]:
-        if scaler is not None and scaler.is_enabled():
-            self.check_pass(context)
-            work = self._work(context, scaler, values)
-            return Pending.run(self._loop, BLOCKING.run(self.scaled.step_unless_infinite, work, scaler))
-        if self._rounds is not None:
-            self.check_pass(context)
-            return self._rounds.step(context, values)
-        if self._looks(values):
-            self.check_pass(context)
-            return Pending.run(self._loop, BLOCKING.run(self._apply, context, values))
-        if self.local is None and len(self.remotes) == 1:
-            (part,) = self.remotes.values()
-            session = part.handle.session
-            context.check(session)
-            read = partial(stepped, part.owner)
-            if session not in context.sessions:
-                read = partial(stepped_beside, self, part.owner)
-            return part.step(context, read, values=values)
-        steps = Pending.all_of(self._loop, self._begin(context, values))
-        return Pending.run(self._loop, self._step(context, steps, values))
-
-    def _step_behind(
-        self, context: Context, scaler: torch.amp.GradScaler | None, values: Mapping[str, Reported]
-    ) -> Pending[Any]:
-        """Steps once the backwards that were begun have succeeded."""
-        if self.is_joinable and not self.has_local_part and (scaler is None or not scaler.is_enabled()):
-            (part,) = self.remotes.values()
-            context.check(part.handle.session)
-            if follows := context.sent_to(part.handle.session):
-                return part.step(context, partial(stepped, part.owner), follows=follows, values=values)
-
-        async def later() -> Any:
-            return await self._step_now(context, scaler, values)
-
-        return context.behind_backwards(later())
 
     # As one of several that step together
 
@@ -184,23 +179,48 @@ class DistributedOptimizer(OptimizerParts):
         """Like `step`, once all owners have checked the gradients and values, and all backwards have ended."""
         if self._rounds is not None:
             return self._rounds.step(context, values)
-        steps = Pending.all_of(self._loop, self._begin(context, values))
-        return Pending.run(self._loop, self._step(context, steps, values))
+        steps = Pending.all_of(self._loop, self._ask(context, values))
+        return Pending.run(self._loop, self._finish(context, steps, values))
+
+    def _ask(self, context: Context, values: Mapping[str, Reported]) -> dict[str, InFlightRequest[Answered]]:
+        self.check_pass(context)
+        if not self._refuses_together:
+            self.check_local_part(context)
+        return pushed.steps_of(self.remotes, context, answered, values, apart=len(self.remotes) > 1)
+
+    async def _finish(
+        self, context: Context, steps: Pending[dict[str, Answered]], values: Mapping[str, Reported]
+    ) -> Stepped:
+        return await self.finish_step(context, await steps, values)
 
     async def finish_step(
         self, context: Context, parts: dict[str, Answered], values: Mapping[str, Reported] = NO_VALUES
     ) -> Stepped:
         """What follows when owners have answered the steps of their parts. Raises as `step`.
 
+        If owners say that another trainer has given the optimizer its first policy, the step is made in a round. But if
+        an owner had no rounds yet, and has applied its part, the others do, too.
+
         Args:
             context: The pass.
             parts: The answers, by owner.
             values: What was reported with the gradients.
         """
-        if any(each.reply.owners for each in parts.values()):
-            return await self._step_with_rounds(context, parts, values)
+        refused = {name: each.reply for name, each in parts.items() if each.reply.owners}
+        if refused and len(refused) == len(parts):
+            self._no_local_part()
+            await self._begin_rounds(next(iter(refused.values())).policy)
+            assert self._rounds is not None
+            return await self._rounds.take_part(context, values)
+        if refused:
+            finish = pushed.steps_of(self.remotes, context, answered, values, refused, finish=True)
+            parts = {**parts, **await all_of(finish)}
         await self.step_local_part(context)
+        if refused and self.local is None:
+            await self._begin_rounds(next(iter(refused.values())).policy)
         return joined(parts)
+
+    # In a thread that may wait
 
     def apply(
         self,
@@ -222,11 +242,28 @@ class DistributedOptimizer(OptimizerParts):
         return self._apply(context, sent)
 
     def _apply(self, context: Context, values: Mapping[str, Reported]) -> Stepped:
-        if self._looks(values) and self._rounds is None:
+        if self._rounds is None and self._checks_first(values):
             self.check_pass(context)
             self.check_local_part(context)
-            pushed.look(self.remotes, context, values)
+            pushed.check(self.remotes, context, values)
         return self.apply_checked(context, values)
+
+    def apply_checked(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Stepped:
+        """Like `step_checked`, in this thread."""
+        if self._rounds is not None:
+            self.check_pass(context)
+            return self._rounds.step(context, values).wait()
+        parts = all_here(self._ask(context, values))
+        if any(each.reply.owners for each in parts.values()):
+            return Pending.run(self._loop, self.finish_step(context, parts, values)).wait()
+        self.apply_local_part(context)
+        return joined(parts)
+
+    # Rounds and scalers
+
+    async def _begin_rounds(self, policy: Value) -> None:
+        parts = {name: RoundPart(part) for name, part in self.remotes.items()}
+        self._rounds = await rounds.begun(parts, policy, self._loop)
 
     def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
         """Divides the gradients of a context by the scaler's scale, on all owners and here, before they are clipped.
@@ -246,59 +283,9 @@ class DistributedOptimizer(OptimizerParts):
         unscale = partial(unscale_all, self.remotes.values(), here, context)
         return Work(context.id, scaler.get_scale(), unscale, partial(self.apply_checked, context, values))
 
-    def _looks(self, values: Mapping[str, Reported]) -> bool:
-        """Whether all parts look at what they get before one steps. Only the first gets values, and may refuse them."""
-        return self._looks_first or (bool(values) and len(self.remotes) > 1)
-
-    def apply_checked(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Stepped:
-        """Like `step_checked`, in this thread."""
-        if self._rounds is not None:
-            self.check_pass(context)
-            return self._rounds.step(context, values).wait()
-        parts = all_here(self._begin(context, values))
-        if any(each.reply.owners for each in parts.values()):
-            return Pending.run(self._loop, self._step_with_rounds(context, parts, values)).wait()
-        self.apply_local_part(context)
-        return joined(parts)
-
-    def _begin(self, context: Context, values: Mapping[str, Reported]) -> dict[str, Pending[Answered]]:
-        self.check_pass(context)
-        if self.local is not None and not self._looks_first:
-            self.local.check(context)
-        apart, first = len(self.remotes) > 1, min(self.remotes, default="")
-        return {
-            name: part.step(context, answered, apart=apart, values=values if name == first else None)
-            for name, part in self.remotes.items()
-        }
-
-    async def _step(
-        self, context: Context, steps: Pending[dict[str, Answered]], values: Mapping[str, Reported]
-    ) -> Stepped:
-        return await self.finish_step(context, await steps, values)
-
-    async def _step_with_rounds(
-        self, context: Context, parts: dict[str, Answered], values: Mapping[str, Reported]
-    ) -> Stepped:
-        """Goes on with a step after owners have said that another trainer has given the optimizer its first policy.
-
-        If an owner had no rounds yet, and has applied its part, the others do, too. Else the step is made in a round.
-        """
-        refused = {name: each.reply for name, each in parts.items() if each.reply.owners}
-        policy = next(iter(refused.values())).policy
-        if len(refused) == len(parts):
-            self._no_local_part()
-            self._rounds = await rounds.begun(self.remotes, policy, self._loop)
-            return await self._rounds.take_part(context, values)
-        first = min(self.remotes)
-        finish = {
-            name: self.remotes[name].step(context, answered, finish=True, values=values if name == first else None)
-            for name in refused
-        }
-        parts = {**parts, **await all_of(finish)}
-        await self.step_local_part(context)
-        if self.local is None:
-            self._rounds = await rounds.begun(self.remotes, policy, self._loop)
-        return joined(parts)
+    def _checks_first(self, values: Mapping[str, Reported]) -> bool:
+        """Whether all parts check what they get before one steps. Only the first gets values, and may refuse them."""
+        return self._refuses_together or (bool(values) and len(self.remotes) > 1)
 
     # Gradients that replicas have added to a pass
 
@@ -325,10 +312,10 @@ class DistributedOptimizer(OptimizerParts):
             only = part.step(context, partial(stepped, owner), follows=added.get(owner, ()), values=values)
             then(owner, [only])
             return await only
-        parts = await pushed.step_parts(self.remotes, context, added, then, self._looks(values), values)
+        parts = await pushed.step_parts(self.remotes, context, added, then, self._checks_first(values), values)
         if not any(each.reply.owners for each in parts.values()):
             return joined(parts)
-        made = await self._step_with_rounds(context, parts, values)
+        made = await self.finish_step(context, parts, values)
         for name in self.remotes:
             then(name, ())
         return made
@@ -381,7 +368,8 @@ class DistributedOptimizer(OptimizerParts):
             if self._rounds is None:
                 plain = Value()
                 Encoder(None).encode_into(plain, policies.to_plain(policy))
-                self._rounds = await rounds.begun(self.remotes, plain, self._loop)
+                await self._begin_rounds(plain)
+                assert self._rounds is not None
             await self._rounds.change(policy)
         self.policy = policy
 

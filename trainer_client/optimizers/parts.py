@@ -24,7 +24,6 @@ from trainer_client.contexts.closing import Part
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
 from trainer_client.handles.references import state_of
-from trainer_client.optimizers.replies import Answered, answered
 from trainer_client.optimizers.reported_values import ReportedValues
 from trainer_client.optimizers.unscaling import Unscaled, is_finite, unscale_leaves
 from trainer_client.session.in_flight import nothing
@@ -33,7 +32,6 @@ from trainer_client.session.stepped import Stepped, owner_seconds, values_of
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
-    from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.pending import Pending
@@ -143,66 +141,15 @@ class RemoteOptimizer:
             Request(set_options=request), None, lambda reply, _: reply.set_options.decisions
         )
 
-    def begin_rounds(self, owners: Sequence[str], policy: Value) -> Pending[pb.Decisions]:
-        """Has the optimizer take part in rounds over several owners, unless it does already."""
-        request = pb.SetOptionsRequest(optimizer=self._name, owners=owners, policy=policy)
-        return self.handle.session.submit(
-            Request(set_options=request), None, lambda reply, _: reply.set_options.decisions
-        )
-
     def leave(self) -> Pending[pb.Decisions]:
         """Rounds do not wait for this trainer any more; the decisions are for other owners of the optimizer."""
         request = Request(leave=pb.LeaveRequest(optimizer=self._name))
         return self.handle.session.submit(request, None, lambda reply, _: reply.leave.decisions)
 
-    def hold(
-        self, context: Context, number: int, epoch: int, follows: Sequence[InFlightRequest[Any]] = ()
-    ) -> Pending[int]:
-        """Has an owner that does not decide the rounds hold gradients; the last decision that it has carried out."""
-        request = pb.HoldRequest(optimizer=self._name, context=context.message, number=number, epoch=epoch)
-        return self.handle.session.submit(
-            Request(hold=request), None, lambda reply, _: reply.hold.applied, follows=follows
-        )
-
-    def watch(self) -> Pending[None]:
-        """Ends with a `DrainingError` when such an owner begins to drain."""
-        request = pb.HoldRequest(optimizer=self._name, watch=True)
-        return self.handle.session.submit(Request(hold=request), None, nothing)
-
-    def settle(self, number: int, epoch: int, decisions: pb.Decisions | None) -> InFlightRequest[pb.SettleReply]:
-        """Has that owner carry out decisions; None frees the gradients of an offer that was not made."""
-        request = pb.SettleRequest(optimizer=self._name, number=number, epoch=epoch, release=decisions is None)
-        if decisions is not None:
-            request.decisions.CopyFrom(decisions)
-        return self.handle.session.submit(Request(settle=request), None, lambda reply, _: reply.settle)
-
-    def offer(
-        self,
-        context: Context,
-        number: int,
-        epoch: int,
-        applied: Mapping[str, int],
-        values: Mapping[str, Reported],
-        follows: Sequence[InFlightRequest[Any]] = (),
-    ) -> Pending[Answered]:
-        """Offers gradients to the rounds that this owner decides for several."""
-        request, payload = pb.StepRequest(optimizer=self._name, context=context.message), PayloadWriter()
-        context.stepped.add(self._name.object_id)
-        request.wait_seconds = owner_seconds(self.handle.session.settings.timeout)
-        request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied))
-        write(request.values, payload, values)
-        return self.handle.session.submit(Request(step=request), payload, answered, follows=follows)
-
     def values(self, reset: bool) -> Pending[ReportedValues]:
         """The values that were reported with gradients that count."""
         request = pb.ReportedRequest(optimizer=self._name, reset=reset)
         return self.handle.session.submit(Request(reported=request), None, ReportedValues.of)
-
-    def withdraw(self, number: int, epoch: int, applied: Mapping[str, int]) -> Pending[pb.StepReply]:
-        """Takes such an offer back; the number 0 only asks for the decisions."""
-        request = pb.StepRequest(optimizer=self._name)
-        request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied, withdraw=True))
-        return self.handle.session.submit(Request(step=request), None, lambda reply, _: reply.step)
 
     def unscale(self, context: Context, factor: float) -> Pending[Unscaled]:
         """Multiplies the gradients of these parameters."""

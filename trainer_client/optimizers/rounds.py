@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import Decisions, SettleReply, StepReply
     from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
-    from trainer_client.optimizers.parts import RemoteOptimizer
     from trainer_client.optimizers.pushed import Sent, Then
     from trainer_client.optimizers.replies import Answered
+    from trainer_client.optimizers.round_parts import RoundPart
 
 _TRIES: Final = 4
 """How often a step begins anew, because the trainer had left, or because an owner has lost decisions."""
@@ -53,7 +53,7 @@ class Rounds:
         loop: The client's event loop.
     """
 
-    def __init__(self, parts: Mapping[str, RemoteOptimizer], epoch: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, parts: Mapping[str, RoundPart], epoch: int, loop: asyncio.AbstractEventLoop) -> None:
         (self._first, self._leader), *others = parts.items()
         self._followers = dict(others)
         self._epoch = epoch
@@ -83,7 +83,7 @@ class Rounds:
 
     async def change(self, policy: Policy) -> None:
         """Like `set_policy`, for a coroutine."""
-        await self._settle(await self._leader.set_policy(policy))
+        await self._settle(await self._leader.part.set_policy(policy))
 
     async def take_part(
         self,
@@ -183,7 +183,7 @@ class Rounds:
             pass  # it is freed when another trainer steps, or when the session of this one ends
 
     async def _leave(self) -> None:
-        decisions = await self._leader.leave()
+        decisions = await self._leader.part.leave()
         self._epoch = decisions.epoch
         await self._settle(decisions)
 
@@ -194,7 +194,7 @@ class Rounds:
         pending.on_done(lambda: self._ending.discard(pending))
 
 
-async def begun(parts: Mapping[str, RemoteOptimizer], policy: Value, loop: asyncio.AbstractEventLoop) -> Rounds:
+async def begun(parts: Mapping[str, RoundPart], policy: Value, loop: asyncio.AbstractEventLoop) -> Rounds:
     """Has the parts of an optimizer without rounds take part in rounds over their owners.
 
     Args:

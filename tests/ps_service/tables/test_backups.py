@@ -51,7 +51,7 @@ everything = torch.arange(COUNT)
 @settings(max_examples=25)
 def test_rows_have_moved_by_what_whole_copies_say(steps: list[list[set[int]]], wanted: set[int]) -> None:
     items = table()
-    history, copies = ParameterHistory([items.parameter]), {}
+    history, copies = ParameterHistory([items.parameter], 0.25), {}
     history.keep(0)
     copies[0] = items.read(everything)
     for version, parts in enumerate(steps, start=1):
@@ -62,7 +62,7 @@ def test_rows_have_moved_by_what_whole_copies_say(steps: list[list[set[int]]], w
     rows = torch.tensor(sorted(wanted))
     gradient = rows_gradient(rows, torch.ones(len(rows), 2))
     for version, then in copies.items():
-        ((found,)) = history.compensated([gradient], version, 0.25)
+        ((found,)) = history.compensated([gradient], version)
         assert found is not None
         # Of 17 versions, as of other parameters; a gradient of an older one is left as it is.
         is_kept = version >= len(steps) - 16
@@ -84,7 +84,7 @@ def test_a_row_that_began_anew_has_not_moved() -> None:
 
 def test_old_steps_are_forgotten_and_so_is_who_asked() -> None:
     items = table()
-    history = ParameterHistory([items.parameter])
+    history = ParameterHistory([items.parameter], 0.25)
     for version in range(40):
         update(items, [version % COUNT])
         history.keep(version)

@@ -49,7 +49,7 @@ class Trainers:
             self.offers += 1
             self.applied[trainer] = number, applied
         gradient = torch.full((1,), -(4.0**number), dtype=torch.float32)
-        report = self.reported.expect(trainer, {"offers": Reported("sum", 1)})
+        report = self.hosted.reported.expect(trainer, {"offers": Reported("sum", 1)})
         made = self.aggregator.offer(trainer, Contribution([gradient], None, report, Attempt(applied)), None)
         self.made.append(made)
         return made[1]
@@ -96,7 +96,7 @@ def test_one_attempt_counts_in_every_order(policy: Policy) -> None:
         trainers.handle_all()
         assert max(trainers.counts) <= 1
         assert all(future.done() for _, future in trainers.made) and not len(trainers.aggregator._offered)
-        assert trainers.reported.read(reset=False).counts.get("offers", 0) == sum(trainers.counts)
+        assert trainers.hosted.reported.read(reset=False).counts.get("offers", 0) == sum(trainers.counts)
         outcomes = [future.result() for _, future in trainers.made if future.exception() is None]
         repeated += sum(each.reason == REPEATED for each in outcomes)
     assert repeated > 10
