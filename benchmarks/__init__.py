@@ -5,9 +5,9 @@
 
 The layers, from the bottom; a module imports only from those above it in this list:
 
-    rows, sizes, models, data       the rows and their inputs
+    rows, sizes, models, nets, data, jobs   the rows and their inputs
     work, trainer, sides            the processes that are measured: each side in its own idiom
     leash, process, fleet           start, pause and end the processes
     harness, report, machine        rounds, medians, ratios
-    table, picture, figures         show the results
+    table, picture, figures         show the results; steady, steady_picture: those of the steady rows
 """

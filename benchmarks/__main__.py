@@ -1,4 +1,4 @@
-"""Measures the rows, shows them, and writes `bench.json` and `bench.png`."""
+"""Measures the rows, shows them, and writes `bench.json`, `bench.png` and `bench-steady.png`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 
 from rich.console import Console
 
-from benchmarks import figures, machine, options, picture, report
+from benchmarks import figures, machine, options, picture, report, steady, steady_picture
 from benchmarks.fleet import SIDES, Fleet, takes_part
 from benchmarks.harness import Settings, measure
 from benchmarks.options import Rounds
@@ -52,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     }
     report.write(chosen.out / "bench.json", whole)
     picture.draw(chosen.out / "bench.png", whole)
+    if steady_rows := steady.steady(rows):
+        steady_picture.draw(chosen.out / "bench-steady.png", steady_rows)
     _show(whole, chosen.out, console)
     return 1 if any(row["errors"] for row in rows) else 0
 
@@ -63,7 +65,7 @@ def _run(chosen: argparse.Namespace, console: Console) -> list[Report]:
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as scratch,
         Children(chosen.out / "bench-logs", chosen.torch_threads) as children,
-        display(console, len(rows), settings.rounds) as shown,
+        display(console, len(rows), settings.rounds_of) as shown,
     ):
         for shape, group in groupby(rows, key=lambda row: row.shape):
             members = list(group)
@@ -99,7 +101,10 @@ def _start(fleets: Sequence[Fleet]) -> None:
 def _show(whole: Report, out: Path, console: Console) -> None:
     # A pipe has no width; its output is read in files.
     wide = console if console.is_terminal else Console(width=200)
-    wide.print(table(whole["rows"], wide.width))
+    if others := steady.unsteady(whole["rows"]):
+        wide.print(table(others, wide.width))
+    if steady_rows := steady.steady(whole["rows"]):
+        wide.print(steady.table(steady_rows))
     for row in whole["rows"]:
         for remark in remarks(row):
             wide.print(remark, soft_wrap=True)

@@ -195,12 +195,17 @@ RECOMMENDER: Final = Recommender()
 Part = tuple[Any, ...]
 
 
-def recommender_parts() -> dict[str, Part]:
-    """Classes and arguments of the recommender's three modules. Each is seeded with a number of its own, in order."""
+def recommender_parts(sparse: bool) -> dict[str, Part]:
+    """Classes and arguments of the recommender's three modules. Each is seeded with a number of its own, in order.
+
+    With `sparse`, the tables have sparse gradients.
+    """
     dims = RECOMMENDER
+    # The arguments that stand between a table's width and `sparse`, with their defaults.
+    rest = (None, None, 2.0, False, sparse)
     return {
-        "user_table": (nn.Embedding, dims.users, dims.width),
-        "item_table": (nn.Embedding, dims.items, dims.width),
+        "user_table": (nn.Embedding, dims.users, dims.width, *rest),
+        "item_table": (nn.Embedding, dims.items, dims.width, *rest),
         "head": (Ratings, dims.factors, dims.hidden),
     }
 

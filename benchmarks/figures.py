@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import machine
+from benchmarks import machine, steady
 from benchmarks.fleet import GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
 from benchmarks.report import AT_MOST, Report
 
@@ -14,14 +15,15 @@ README: Final = Path(__file__).with_name("README.md")
 BEGIN: Final = "<!-- figures: begin (python -m benchmarks --readme) -->"
 END: Final = "<!-- figures: end -->"
 
-PARTS: Final = {"replica": "replicas", "table": "tables"}
+PARTS: Final = {"replica": "replicas", "table": "tables", "steady": "steady rows"}
 """What rows that are measured apart from the others are called, by how their names begin."""
 
 
 def rewrite(source: Path, readme: Path = README) -> None:
     """Replaces the block between the markers by the figures in `source`.
 
-    A run of the rows of replicas or tables alone has a block of its own, because it says when it was measured.
+    A run of the rows of replicas, tables or steady rows alone has a block of its own, because it says when it was
+    measured.
 
     Raises:
         OSError: A file cannot be read.
@@ -54,21 +56,30 @@ def replace(readme: Path, begin: str, end: str, text: str) -> None:
 
 def block(report: Report) -> str:
     """The results as Markdown."""
+    rows, steady_rows = steady.unsteady(report["rows"]), steady.steady(report["rows"])
     lines = [
         f"Measured on {machine.line(report['machine'])}; in {report['seconds']:.0f} s"
         + (" with `--quick`: these figures mean nothing." if report["quick"] else "."),
         "",
+    ]
+    lines += _table(rows) if rows or not steady_rows else []
+    lines += ["", *steady.markdown(steady_rows)] if steady_rows else []
+    lines += ["", *_remarks(report)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(rows: Sequence[Report]) -> list[str]:
+    lines = [
         "| row | unit | ours | torch rpc | speedup | ours, TCP | torch rpc, TCP | speedup, TCP | local "
         "| local, pauses | ours over local with pauses |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for row in report["rows"]:
+    for row in rows:
         cells = [row["name"], row["unit"], _number(row[OURS]), _torch(row), _ratio(row, "speedup")]
         cells += [_number(row[OURS_TCP]), _number(row[TORCH_TCP]), _ratio(row, "speedup_tcp"), _number(row[LOCAL])]
         cells += [_number(row[LOCAL_PAUSED]), _ratio(row, "over_paused") if "over_paused" in row else ""]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", *_remarks(report)]
-    return "\n".join(lines).rstrip() + "\n"
+    return lines
 
 
 def _remarks(report: Report) -> list[str]:

@@ -19,11 +19,12 @@ OURS_TCP: Final = "ours_tcp"
 TORCH: Final = "torch_rpc"
 TORCH_TCP: Final = "torch_rpc_tcp"
 GLOO: Final = "gloo"
+BARE: Final = "bare"
 LOCAL: Final = "local"
 LOCAL_PAUSED: Final = "local_paused"
 
 LOCALS: Final = (LOCAL, LOCAL_PAUSED)
-SIDES: Final = (OURS, GLOO, TORCH, OURS_TCP, TORCH_TCP, *LOCALS)
+SIDES: Final = (OURS, GLOO, TORCH, OURS_TCP, TORCH_TCP, BARE, *LOCALS)
 """All sides, in the order of their turns; sides that are compared are adjacent."""
 
 
@@ -31,8 +32,13 @@ def takes_part(side: str, row: Row) -> bool:
     """Whether a side has a turn in the rounds of a row."""
     if row.ours_only:
         return side in (OURS, OURS_TCP)
+    if row.large:
+        return side in (OURS, LOCAL)
+    if side == BARE:
+        return row.bare
     if side in LOCALS:
-        return row.local
+        # The floor of the steady rows is the bare program.
+        return row.local and not (row.steps and side == LOCAL_PAUSED)
     return row.gloo == (side == GLOO) if side in (GLOO, TORCH, TORCH_TCP) else True
 
 
@@ -74,6 +80,11 @@ class Fleet:
         if self.side in (OURS, OURS_TCP):
             self._owners = [self._start_owner(number) for number in owners]
             self._trainers = [self._start("trainer", rank, "benchmarks.sides.ours") for rank in trainers]
+        elif self.side == BARE:
+            self._owners = [
+                self._start("owner", number, "benchmarks.sides.bare_owner", listens=False) for number in owners
+            ]
+            self._trainers = [self._start("trainer", rank, "benchmarks.sides.bare") for rank in trainers]
         elif self.side == GLOO:
             self._trainers = [self._start("trainer", rank, "benchmarks.sides.gloo") for rank in trainers]
         elif self.side in LOCALS:
@@ -176,8 +187,10 @@ class Fleet:
         no_shared_memory = ["--no-shared-memory"] if self._tcp and shared_memory.known_to_owner() else []
         return self._children.start(
             f"{self.side}-owner{number}", "ps_service", "serve", "--name", f"ps{number}", "--listen", "127.0.0.1:0",
-            "--import", "benchmarks.models", *no_shared_memory, listens=False,
+            "--import", "benchmarks.models", "--import", "benchmarks.nets", *no_shared_memory, listens=False,
+            all_cores=self.shape.all_cores,
         )  # fmt: skip
 
-    def _start(self, kind: str, rank: int, module: str, *arguments: str) -> Child:
-        return self._children.start(f"{self.side}-{kind}{rank}", module, *arguments)
+    def _start(self, kind: str, rank: int, module: str, *arguments: str, listens: bool = True) -> Child:
+        name = f"{self.side}-{kind}{rank}"
+        return self._children.start(name, module, *arguments, listens=listens, all_cores=self.shape.all_cores)

@@ -18,6 +18,9 @@ from benchmarks.work import LOST
 
 T = TypeVar("T")
 
+STEADY_ROUNDS: Final = 5
+"""Most turns of each side in a steady row."""
+
 RTOL: Final = 1e-4
 ATOL: Final = 1e-5
 """Tolerance for parameters, losses and outputs against local torch, because sums may be in another order."""
@@ -29,11 +32,15 @@ class Settings:
 
     Attributes:
         rounds: Turns of each side per row.
-        pace: Multiplies the seconds of a turn.
+        pace: Multiplies the length of a turn.
     """
 
     rounds: int = 9
     pace: float = 1.0
+
+    def rounds_of(self, row: Row) -> int:
+        """Turns of each side in a row: the turns of steady rows are long, and fewer will do."""
+        return min(self.rounds, STEADY_ROUNDS) if row.steps else self.rounds
 
 
 @dataclass(slots=True)
@@ -83,7 +90,7 @@ def measure(
     for entrant in entrants:
         _awake(entrant, lambda entrant=entrant: entrant.fleet.ask(do="prepare", row=entrant.row.name))
     _calibrate(row, entrants, settings)
-    for number in range(settings.rounds):
+    for number in range(settings.rounds_of(row)):
         for entrant in entrants:
             entrant.turns.append(_awake(entrant, lambda entrant=entrant: _warm_turn(entrant, settings)))
         done(number + 1)
@@ -109,8 +116,12 @@ def _calibrate(row: Row, entrants: Sequence[Entrant], settings: Settings) -> Non
     """Chooses the number of operations of a turn.
 
     If parameters change, all sides take the same number of steps, between the numbers that the fastest and the slowest
-    can take in a turn. Other work is repeated until its time is over.
+    can take in a turn. Other work is repeated until its time is over. A steady row says its number of steps itself.
     """
+    if row.steps:
+        for entrant in entrants:
+            entrant.count = max(2, round(row.steps * settings.pace))
+        return
     estimates: dict[str, float] = {}
     for entrant in entrants:
         _awake(entrant, lambda entrant=entrant: _turn(entrant, 1))
@@ -131,7 +142,7 @@ def _calibrate(row: Row, entrants: Sequence[Entrant], settings: Settings) -> Non
 def _warm_turn(entrant: Entrant, settings: Settings) -> float:
     # A process that was stopped has cold caches and timers.
     if entrant.row.stateful:
-        _turn(entrant, max(1, entrant.count // 10))
+        _turn(entrant, max(1, entrant.count // (8 if entrant.row.steps else 10)))
         return _turn(entrant, entrant.count)
     seconds = entrant.row.seconds * settings.pace
     _turn(entrant, entrant.count, seconds / 10)

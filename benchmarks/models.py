@@ -170,12 +170,15 @@ class NeuMF(nn.Module):
         width: Features of a user, and of an item.
         factors: As for `Ratings`.
         hidden: As for `Ratings`.
+        sparse: Whether the tables have sparse gradients.
     """
 
-    def __init__(self, users: int, items: int, width: int, factors: int, hidden: Sequence[int]) -> None:
+    def __init__(
+        self, users: int, items: int, width: int, factors: int, hidden: Sequence[int], sparse: bool = False
+    ) -> None:
         super().__init__()
-        self.users = nn.Embedding(users, width)
-        self.items = nn.Embedding(items, width)
+        self.users = nn.Embedding(users, width, sparse=sparse)
+        self.items = nn.Embedding(items, width, sparse=sparse)
         self.head = Ratings(factors, hidden)
 
     @remote(inline=True)

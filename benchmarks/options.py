@@ -38,6 +38,7 @@ def add_rows(parser: argparse.ArgumentParser, rounds: Rounds, report: str) -> No
     """Adds the options of commands that measure rows and write a report of this name."""
     turns = f"turns of each side per row ({rounds.normal}, or {rounds.quick} with --quick)"
     parser.add_argument("--rows", default="", help="only rows whose names contain this (or these, with commas)")
+    parser.add_argument("--skip", default="", help="no rows whose names contain this (or one of these)")
     parser.add_argument("--rounds", type=int, help=turns)
     parser.add_argument("--readme", action="store_true", help=f"measure nothing; put out/{report} into the README")
 
@@ -54,7 +55,7 @@ def check_rows(
     """The same with the options of `add_rows`. Then `rows` is the chosen rows, and `rounds` is their turns."""
     check(parser, options)
     try:
-        options.rows = choose(words(options.rows), rows)
+        options.rows = choose(words(options.rows), rows, words(options.skip))
     except ValueError as error:
         parser.error(str(error))
     options.rounds = options.rounds or (rounds.quick if options.quick else rounds.normal)

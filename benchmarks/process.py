@@ -155,14 +155,20 @@ class Children:
 
     def __init__(self, logs: Path, torch_threads: int) -> None:
         self._logs = logs
-        self._env = environment(torch_threads)
+        self._torch_threads = torch_threads
         self._running: list[Child] = []
 
-    def start(self, name: str, module: str, *arguments: str, listens: bool = True, python: str = "") -> Child:
-        """Starts a module as a child, by default with this interpreter. Its standard error is added to `NAME.log`."""
+    def start(
+        self, name: str, module: str, *arguments: str, listens: bool = True, python: str = "", all_cores: bool = False
+    ) -> Child:
+        """Starts a module as a child, by default with this interpreter. Its standard error is added to `NAME.log`.
+
+        With `all_cores`, torch uses a thread per core in it.
+        """
         self._logs.mkdir(parents=True, exist_ok=True)
         command = [python or sys.executable, "-m", module, *arguments]
-        child = Child(name, command, self._logs / f"{name}.log", self._env, listens)
+        env = environment((os.cpu_count() or 1) if all_cores else self._torch_threads)
+        child = Child(name, command, self._logs / f"{name}.log", env, listens)
         self._running.append(child)
         return child
 

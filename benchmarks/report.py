@@ -26,7 +26,8 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
     `speedup` and the other ratios are medians over rounds of the ratio within a round; above 1 we are faster, than
     gloo in its rows.
     `over_baseline` is our time divided by that of the row's baseline; `over_local` and `over_paused`, by that of local
-    torch without and with pauses. A side with an error has no result and no ratio.
+    torch without and with pauses. A side with an error has no result and no ratio. A steady row has the lowest and
+    highest result of each side, too, and against each other side its time divided by ours.
     """
     turns: dict[str, FairQueue] = {each.column: each.turns for each in entrants if not each.error}
     ratios = {
@@ -41,6 +42,7 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
     elif row.baseline:
         ratios["over_one_owner"] = _ratios(turns, f"{OURS}_{row.baseline}", OURS)
     target = _target(row)
+    ranges = {"range": _ranges(row, turns), "against": _against(turns)} if row.steps else {}
     figures = {name: _median(values) for name, values in ratios.items()}
     return {
         "name": row.name,
@@ -49,6 +51,7 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
         **{side: _figure(row, turns.get(side, ())) for side in SIDES},
         **{column: _figure(row, turns[column]) for column in turns if column not in SIDES},
         **figures,
+        **ranges,
         "target": target,
         "reached": {name: _reached(name, figures.get(name), wanted) for name, wanted in target.items()},
         "spread": {name: _spread(values) for name, values in ratios.items()},
@@ -88,6 +91,24 @@ def _reached(name: str, figure: float | None, wanted: float) -> bool:
 def _ratios(turns: dict[str, FairQueue], over: str, under: str) -> list[float]:
     pairs = zip(turns.get(over, ()), turns.get(under, ()), strict=False)
     return [a / b for a, b in pairs if a is not None and b is not None]
+
+
+def _ranges(row: Row, turns: dict[str, FairQueue]) -> dict[str, tuple[float, float]]:
+    shown = {side: [row.shown(turn) for turn in values if turn is not None] for side, values in turns.items()}
+    return {side: (_rounded(min(values)), _rounded(max(values))) for side, values in shown.items() if values}
+
+
+def _against(turns: dict[str, FairQueue]) -> dict[str, dict[str, float]]:
+    ratios = {side: _ratios(turns, side, OURS) for side in turns if side != OURS}
+    return {
+        side: {
+            "median": _rounded(statistics.median(values)),
+            "min": _rounded(min(values)),
+            "max": _rounded(max(values)),
+        }
+        for side, values in ratios.items()
+        if values
+    }
 
 
 def _figure(row: Row, turns: FairQueue) -> float | None:

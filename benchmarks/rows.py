@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 IN_FLIGHT: Final = 256
 """Calls of one burst of `calls_in_flight`."""
 
-PER_SECOND: Final = ("calls/s", "steps/s")
-"""Units in which more is better."""
+PER_SECOND: Final = {"calls/s": 1, "steps/s": 1, "k samples/s": 1000}
+"""Units in which more is better, and how many make one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,12 @@ class Shape:
     Attributes:
         owners: Server processes.
         trainers: Client processes.
+        all_cores: Whether torch has a thread per core in each.
     """
 
     owners: int = 1
     trainers: int = 1
+    all_cores: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Row:
         over_paused: The target of our time divided by that of local torch with pauses; None if there is no target.
         shape: The processes that it needs.
         bytes: Size of the payload, if it has one.
-        per_operation: Calls in one operation of the work.
+        per_operation: Calls in one operation of the work, or samples.
         stateful: Whether parameters change, so that every side has to take the same steps.
         local: Whether the work exists in one process.
         zipf: Whether few ids are frequent and most are rare, as in real data; otherwise all are equally frequent.
@@ -55,6 +57,10 @@ class Row:
         over_baseline: The target of our time divided by that of the baseline; None if there is no target.
         tables: Number of tables of one look-up.
         ours_only: Whether no other side has such work.
+        steps: Steps of a turn of a steady row, after an eighth as many of warm-up; 0 for other rows.
+        sparse: Whether the tables of the recommender have sparse gradients.
+        bare: Whether the bare program has such work.
+        large: Whether our own choice of transport and local torch are its only sides, because it takes long.
     """
 
     name: str
@@ -78,16 +84,28 @@ class Row:
     over_baseline: float | None = None
     tables: int = 1
     ours_only: bool = False
+    steps: int = 0
+    sparse: bool = False
+    bare: bool = False
+    large: bool = False
 
     def shown(self, seconds: float) -> float:
         """Seconds per operation, in this row's unit."""
         if self.unit in PER_SECOND:
-            return self.per_operation / seconds
+            return self.per_operation / seconds / PER_SECOND[self.unit]
         return seconds * {"us": 1e6, "ms": 1e3}[self.unit] / self.per_operation
 
 
 def _echo(name: str, size: int, unit: str, target: float, target_tcp: float) -> Row:
     return Row(f"echo_{name}", f"tensor of {name} there and back", "echo", unit, target, target_tcp, bytes=size)
+
+
+def _steady(name: str, work: str, kind: str, unit: str = "ms", steps: int = 400, **more: Any) -> Row:
+    return Row(f"steady_{name}", work, kind, unit, steps=steps, stateful=True, local=True, **more)
+
+
+def _steady_neumf(name: str, work: str, kind: str, **more: Any) -> Row:
+    return _steady(name, work, kind, "k samples/s", per_operation=1024, sparse=True, **more)
 
 
 ROWS: Final = (
@@ -148,6 +166,12 @@ ROWS: Final = (
         "small_recommender_pipelined", "its look-ups as arguments", "recommender_pipelined", "ms", 1.5, 1.3,
         over_paused=1.8, stateful=True, local=True, seconds=0.6,
     ),
+    _steady_neumf("neumf", "NeuMF, sparse, one module, batch 1024, step=opt", "recommender_whole", bare=True),
+    _steady_neumf("neumf_calls", "the same call by call", "recommender_whole_calls", bare=True),
+    _steady_neumf("modules_3", "NeuMF, sparse, in three modules, look-ups as arguments", "recommender_pipelined"),
+    _steady("transformer", "a small language model of two layers, 28 parameters", "transformer"),
+    _steady("lstm", "a small language model with an LSTM", "lstm"),
+    _steady("linears", "two linear layers", "linears"),
     Row(
         "small_recommender_2", "small_recommender, 2 trainers on 1 owner together", "recommender", "steps/s", 1.1, 1,
         shape=Shape(trainers=2), stateful=True, local=True, racing=True, seconds=1.0,
@@ -155,6 +179,9 @@ ROWS: Final = (
     Row(
         "small_recommender_pipelined_2", "its look-ups as arguments", "recommender_pipelined", "steps/s", 1.5, 1.3,
         shape=Shape(trainers=2), stateful=True, local=True, racing=True, seconds=1.0,
+    ),
+    _steady_neumf(
+        "neumf_2", "steady_neumf by 2 trainers on 1 owner", "recommender_whole", shape=Shape(trainers=2), racing=True
     ),
     Row(
         "replica_sync_2", "10 M parameters, 2 trainers in rounds of Sync", "replica_sync", "steps/s",
@@ -175,6 +202,10 @@ ROWS: Final = (
     Row(
         "table_owners_2", "table_step_uniform, the table on 2 owners", "table_split", "ms",
         shape=Shape(owners=2), stateful=True, local=True, seconds=0.6, baseline="table_owners_1", over_baseline=1,
+    ),
+    _steady(
+        "transformer_large", "4 layers of 512, on all cores", "transformer_large", steps=40,
+        shape=Shape(all_cores=True), large=True,
     ),
 )  # fmt: skip
 
@@ -216,13 +247,14 @@ def row_named(name: str) -> Row:
     return {row.name: row for row in (*ROWS, *BASELINES, *PEERS)}[name]
 
 
-def choose(words: Sequence[str], rows: Sequence[Row] = ROWS) -> list[Row]:
-    """The rows of some whose names contain one of the words; all of them without words.
+def choose(words: Sequence[str], rows: Sequence[Row] = ROWS, skipped: Sequence[str] = ()) -> list[Row]:
+    """The rows of some whose names contain one of the words, or all without words; none that contains a skipped word.
 
     Raises:
         ValueError: There is no such row.
     """
-    chosen = [row for row in rows if not words or any(word in row.name for word in words)]
+    left = [row for row in rows if not any(word in row.name for word in skipped)]
+    chosen = [row for row in left if not words or any(word in row.name for word in words)]
     if not chosen:
-        raise ValueError(f"no row's name contains {' or '.join(words)}; there are {', '.join(r.name for r in rows)}")
+        raise ValueError(f"no row's name contains {' or '.join(words)}; there are {', '.join(r.name for r in left)}")
     return chosen

@@ -17,6 +17,7 @@ class Sizes:
         per_bag: Ids in a bag.
         images: Images in a batch of the ConvNet.
         ratings: Pairs of a user and an item in a batch of the recommender.
+        large_width: Features of a word in the large transformer.
         batches: Different batches, taken in turn.
     """
 
@@ -26,9 +27,10 @@ class Sizes:
     per_bag: int = 20
     images: int = 32
     ratings: int = 1024
+    large_width: int = 512
     batches: int = 4
 
 
 FULL: Final = Sizes()
-QUICK: Final = Sizes(table_rows=50_000, bags=256, images=8, ratings=64)
+QUICK: Final = Sizes(table_rows=50_000, bags=256, images=8, ratings=64, large_width=32)
 """For smoke tests; results with these are meaningless."""

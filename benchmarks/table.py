@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from rich import box
 from rich.console import Console, Group
@@ -13,11 +13,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.fleet import GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
+from benchmarks.fleet import BARE, GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
 from benchmarks.report import AT_MOST, Report
 from benchmarks.rows import Row
 
-_COLUMNS = {
+COLUMNS: Final = {
     OURS: "ours",
     TORCH: "torch rpc",
     OURS_TCP: "ours, TCP",
@@ -55,7 +55,7 @@ class Display(Protocol):
         """Shows the result of a row."""
 
 
-def display(console: Console, rows: int, rounds: int) -> Display:
+def display(console: Console, rows: int, rounds: Callable[[Row], int]) -> Display:
     """Bars and a growing table when the console is a terminal, and lines when it is not."""
     return Growing(console, rows, rounds) if console.is_terminal else Lines(console, rows)
 
@@ -63,14 +63,14 @@ def display(console: Console, rows: int, rounds: int) -> Display:
 class Growing:
     """The table, growing, above two bars: rows, and rounds of the present one."""
 
-    def __init__(self, console: Console, rows: int, rounds: int) -> None:
+    def __init__(self, console: Console, rows: int, rounds: Callable[[Row], int]) -> None:
         self._reports: list[Report] = []
         self._progress = Progress(
             TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         )
         self._rounds = rounds
         self._all = self._progress.add_task("rows", total=rows)
-        self._row = self._progress.add_task("", total=rounds, visible=False)
+        self._row = self._progress.add_task("", visible=False)
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render)
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class Growing:
         self._progress.reset(self._row, description=escape(text), total=None, visible=True)
 
     def begin(self, row: Row) -> None:
-        self._progress.reset(self._row, description=row.name, total=self._rounds, visible=True)
+        self._progress.reset(self._row, description=row.name, total=self._rounds(row), visible=True)
 
     def advance(self, row: Row, number: int) -> None:
         self._progress.update(self._row, completed=number)
@@ -132,11 +132,11 @@ class Lines:
     def finish(self, report: Report) -> None:
         self._done += 1
         figures = [
-            f"{name} {_number(report[side])}"
-            for side, name in (*_COLUMNS.items(), (GLOO, "gloo"))
+            f"{name} {number(report[side])}"
+            for side, name in (*COLUMNS.items(), (GLOO, "gloo"), (BARE, "bare"))
             if report[side] is not None
         ]
-        ratios = f"speedup {_number(report['speedup'])}, over TCP {_number(report['speedup_tcp'])}"
+        ratios = f"speedup {number(report['speedup'])}, over TCP {number(report['speedup_tcp'])}"
         self._print(f"{self._done}/{self._rows} {report['name']}: {', '.join(figures)} {report['unit']}; {ratios}")
         for column, error in report["errors"].items():
             self._print(f"  ERROR {column}: {error}")
@@ -149,8 +149,8 @@ def table(reports: Sequence[Report], width: int) -> Table:
     """The rows as a table. Ratios are followed by their quartiles, if there is room, and by the target."""
     made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     made.add_column("row", no_wrap=True)
-    sides = [side for side in _COLUMNS if width >= _NARROW or side not in (OURS_TCP, TORCH_TCP, LOCAL_PAUSED)]
-    for name in (_COLUMNS[side] for side in sides):
+    sides = [side for side in COLUMNS if width >= _NARROW or side not in (OURS_TCP, TORCH_TCP, LOCAL_PAUSED)]
+    for name in (COLUMNS[side] for side in sides):
         made.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
     made.add_column("unit", no_wrap=True)
     for name in ("speedup", "speedup,\nTCP", "over local,\npauses"):
@@ -183,8 +183,8 @@ def remarks(report: Report) -> list[str]:
 
 def _cell(report: Report, side: str) -> str:
     if side == TORCH and report.get(GLOO) is not None:
-        return f"gloo {_number(report[GLOO])}"
-    return "[red]error[/]" if side in report["errors"] else _number(report[side])
+        return f"gloo {number(report[GLOO])}"
+    return "[red]error[/]" if side in report["errors"] else number(report[side])
 
 
 def _ratio(report: Report, name: str, spread_too: bool = True) -> str:
@@ -198,7 +198,8 @@ def _ratio(report: Report, name: str, spread_too: bool = True) -> str:
     return f"[{color}]{text} {sign} {'≤' if name in AT_MOST else '≥'} {wanted:g}[/]"
 
 
-def _number(value: Any) -> str:
+def number(value: Any) -> str:
+    """A result with three digits."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
 from typing import Any, Final
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks import data
+from benchmarks import data, jobs
 from benchmarks.data import RECOMMENDER, RNN
 from benchmarks.models import ChannelsLastNet, Decoder, EmbeddingTable, ManyBags, Net, NeuMF, Weights, ZeroBags
 from benchmarks.rows import Row
@@ -64,8 +64,10 @@ class Local:
                 yield self._rnn()
             case "recommender" | "recommender_pipelined":
                 yield self._recommender(row)
-            case "recommender_whole":
-                yield self._whole_recommender()
+            case "recommender_whole" | "recommender_whole_calls":
+                yield self._whole_recommender(row)
+            case kind if kind in jobs.KINDS:
+                yield self._job(row)
             case "replica":
                 yield self._weights(row)
             case "replica_sync":
@@ -127,16 +129,20 @@ class Local:
         return Steps(step, data.sentences(self._sizes), lambda: dict(parts.state_dict()), self._pause)
 
     def _recommender(self, row: Row) -> Work:
-        made = zip(data.recommender_parts().items(), itertools.count(data.MODEL_SEED), strict=False)
+        made = zip(data.recommender_parts(row.sparse).items(), itertools.count(data.MODEL_SEED), strict=False)
         parts = nn.ModuleDict({name: _seeded(seed, cls, *args) for (name, (cls, *args)), seed in made})
         users, items, head = parts.values()
-        each = [data.ratings(self._sizes, rank) for rank in range(row.shape.trainers)]
-        batches = [batch for batches in zip(*each, strict=True) for batch in batches]
-        return self._liked(parts, lambda pairs: head(users(pairs[0]), items(pairs[1])), batches)
+        return self._liked(parts, lambda pairs: head(users(pairs[0]), items(pairs[1])), row)
 
-    def _whole_recommender(self) -> Work:
-        net = _seeded(data.MODEL_SEED, NeuMF, *astuple(RECOMMENDER))
-        return self._liked(net, net, data.ratings(self._sizes))
+    def _whole_recommender(self, row: Row) -> Work:
+        net = _seeded(data.MODEL_SEED, NeuMF, *astuple(RECOMMENDER), row.sparse)
+        return self._liked(net, net, row)
+
+    def _job(self, row: Row) -> Work:
+        job = jobs.job(row.kind, self._sizes)
+        net = _seeded(data.MODEL_SEED, job.cls, *job.args)
+        step = self._training(lambda x, wanted: jobs.loss(net(x), wanted), _sgd(net, jobs.LR))
+        return Steps(step, job.batches, lambda: dict(net.state_dict()), self._pause)
 
     def _weights(self, row: Row) -> Work:
         net = _seeded(data.MODEL_SEED, Weights, row.bytes // 4)
@@ -165,7 +171,9 @@ class Local:
         batches = [batch for batches in zip(*each, strict=True) for batch in batches]
         return Steps(step, batches, lambda: dict(net.state_dict()), self._pause)
 
-    def _liked(self, net: nn.Module, score: Callable[[Tensor], Tensor], batches: Sequence[data.Batch]) -> Work:
+    def _liked(self, net: nn.Module, score: Callable[[Tensor], Tensor], row: Row) -> Work:
+        each = [data.ratings(self._sizes, rank) for rank in range(row.shape.trainers)]
+        batches = [batch for batches in zip(*each, strict=True) for batch in batches]
         optimizer = torch.optim.Adagrad(net.parameters(), **data.ADAGRAD)
         step = self._training(lambda pairs, liked: data.rating_loss(score(pairs), liked), optimizer)
         return Steps(step, batches, lambda: dict(net.state_dict()), self._pause)

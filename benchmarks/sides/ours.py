@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trainer_client as tc
-from benchmarks import data
+from benchmarks import data, jobs
 from benchmarks.data import RECOMMENDER, RNN
 from benchmarks.models import Calls, ChannelsLastNet, Decoder, EmbeddingTable, LossOfBags, Net, NeuMF, Weights
 from benchmarks.rows import Row
@@ -24,7 +24,8 @@ from benchmarks.work import Calls as CallsWork
 
 AWAITED = (
     *("empty_call_async", "calls_in_flight", "convnet_overlapped"),
-    *("recommender", "recommender_pipelined", "recommender_whole", "replica", "replica_sync"),
+    *("recommender", "recommender_pipelined", "recommender_whole", "recommender_whole_calls"),
+    *("replica", "replica_sync", *jobs.KINDS),
 )
 """Kinds of work for the asynchronous client; all others use the blocking one."""
 
@@ -87,8 +88,10 @@ class Ours:
     async def _awaited(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
         if row.kind in ("recommender", "recommender_pipelined"):
             return await self._recommender(runner, ps, row)
-        if row.kind == "recommender_whole":
-            return await self._whole_recommender(runner, ps)
+        if row.kind in ("recommender_whole", "recommender_whole_calls"):
+            return await self._whole_recommender(runner, ps, row)
+        if row.kind in jobs.KINDS:
+            return await self._job(runner, ps, row)
         if row.kind in ("replica", "replica_sync"):
             return await self._replica(runner, ps, row)
         if row.kind == "convnet_overlapped":
@@ -212,7 +215,7 @@ class Ours:
 
     async def _recommender(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
         parts = {}
-        for place, (name, (cls, *args)) in enumerate(data.recommender_parts().items()):
+        for place, (name, (cls, *args)) in enumerate(data.recommender_parts(row.sparse).items()):
             # Several trainers share the modules and the optimizer, by name.
             shared = {"name": f"{row.name}.{name}"} if self._config.trainers > 1 else {}
             parts[name] = await ps.module(cls, *args, seed=data.MODEL_SEED + place, **shared)
@@ -242,8 +245,9 @@ class Ours:
         taken = pipelined if row.kind == "recommender_pipelined" else step
         return AwaitedSteps(runner, taken, data.ratings(self._sizes, self._config.rank), state)
 
-    async def _whole_recommender(self, runner: asyncio.Runner, ps: tc.Client) -> Work:
-        net = await ps.module(NeuMF, *astuple(RECOMMENDER), seed=data.MODEL_SEED)
+    async def _whole_recommender(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
+        name = row.name if self._config.trainers > 1 else ""
+        net = await ps.module(NeuMF, *astuple(RECOMMENDER), row.sparse, seed=data.MODEL_SEED, name=name)
         opt = await ps.optimizer(torch.optim.Adagrad, net.parameters(), **data.ADAGRAD)
 
         async def step(pairs: Tensor, liked: Tensor) -> Tensor:
@@ -252,7 +256,28 @@ class Ours:
                 await ctx.backward(loss, step=opt)
             return loss
 
-        return AwaitedSteps(runner, step, data.ratings(self._sizes), net.state_dict)
+        async def call_by_call(pairs: Tensor, liked: Tensor) -> Tensor:
+            async with ps.context() as ctx:
+                loss = data.rating_loss(await net(pairs), liked)
+                await ctx.backward(loss)
+                await opt.step(ctx)
+            return loss
+
+        taken = call_by_call if row.kind == "recommender_whole_calls" else step
+        return AwaitedSteps(runner, taken, data.ratings(self._sizes, self._config.rank), net.state_dict)
+
+    async def _job(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
+        job = jobs.job(row.kind, self._sizes)
+        net = await ps.module(job.cls, *job.args, seed=data.MODEL_SEED)
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=jobs.LR)
+
+        async def step(x: Tensor, wanted: Tensor) -> Tensor:
+            async with ps.context() as ctx:
+                loss = jobs.loss(await net(x), wanted)
+                await ctx.backward(loss, step=opt)
+            return loss
+
+        return AwaitedSteps(runner, step, job.batches, net.state_dict)
 
     async def _replica(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
         trainers = self._config.trainers

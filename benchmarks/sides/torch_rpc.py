@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.optim import DistributedOptimizer
 
-from benchmarks import data
+from benchmarks import data, jobs
 from benchmarks.data import RECOMMENDER, RNN
 from benchmarks.models import Decoder, EmbeddingTable, ManyBags, Net, NeuMF, Ratings, Weights, ZeroBags
 from benchmarks.rows import Row
@@ -95,8 +95,10 @@ class TorchRpc:
                 yield self._rnn()
             case "recommender" | "recommender_pipelined":
                 yield self._recommender(row)
-            case "recommender_whole":
-                yield self._whole_recommender()
+            case "recommender_whole" | "recommender_whole_calls":
+                yield self._whole_recommender(row)
+            case kind if kind in jobs.KINDS:
+                yield self._job(row)
             case "replica":
                 yield self._replica(row)
 
@@ -205,7 +207,7 @@ class TorchRpc:
     def _recommender(self, row: Row) -> Work:
         parts = {
             name: self._make(self._owner, f"{row.name}.{name}", data.MODEL_SEED + place, *made)
-            for place, (name, made) in enumerate(data.recommender_parts().items())
+            for place, (name, made) in enumerate(data.recommender_parts(row.sparse).items())
         }
         users, items, head = parts.values()
 
@@ -219,15 +221,29 @@ class TorchRpc:
 
         def state() -> dict[str, Tensor]:
             found = {f"{name}.{key}": value for name, part in parts.items() for key, value in _state(part).items()}
-            return found | ({LOST: torch.tensor(step.lost)} if self._config.trainers > 1 else {})
+            return found | self._lost(step)
 
         return Steps(step, data.ratings(self._sizes, self._config.rank), state)
 
-    def _whole_recommender(self) -> Work:
-        net = self._make(self._owner, "net", data.MODEL_SEED, NeuMF, *astuple(RECOMMENDER))
+    def _whole_recommender(self, row: Row) -> Work:
+        net = self._make(self._owner, row.name, data.MODEL_SEED, NeuMF, *astuple(RECOMMENDER), row.sparse)
         optimizer = DistributedOptimizer(torch.optim.Adagrad, _parameters(net), **data.ADAGRAD)
-        step = _training(lambda pairs, liked: data.rating_loss(_sync(NeuMF.forward, net, pairs), liked), optimizer)
-        return Steps(step, data.ratings(self._sizes), lambda: _state(net))
+        step = Repeated(
+            _training(lambda pairs, liked: data.rating_loss(_sync(NeuMF.forward, net, pairs), liked), optimizer)
+        )
+        batches = data.ratings(self._sizes, self._config.rank)
+        return Steps(step, batches, lambda: _state(net) | self._lost(step))
+
+    def _lost(self, step: Repeated) -> dict[str, Tensor]:
+        return {LOST: torch.tensor(step.lost)} if self._config.trainers > 1 else {}
+
+    def _job(self, row: Row) -> Work:
+        job = jobs.job(row.kind, self._sizes)
+        net = rpc.remote(self._owner, owner.make, args=(data.MODEL_SEED, job.cls, *job.args))
+        forward = job.cls.forward
+        optimizer = _sgd(_parameters(net), jobs.LR)
+        step = _training(lambda x, wanted: jobs.loss(_sync(forward, net, x), wanted), optimizer)
+        return Steps(step, job.batches, lambda: _state(net))
 
     def _replica(self, row: Row) -> Work:
         net = Weights(row.bytes // 4)

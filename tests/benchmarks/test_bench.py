@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -73,9 +74,20 @@ def start(tmp_path: Path) -> Iterator[Start]:
             process.kill()
 
 
+def check_steady(row: dict[str, Any]) -> None:
+    """All sides took the steps that the row says, and each has a median, a range, and a ratio to ours."""
+    sides = {"ours", "ours_tcp", "torch_rpc", "torch_rpc_tcp", "bare", "local"}
+    assert set(row["per_turn"].items()) == {(side, 40) for side in sides}
+    assert row["range"].keys() == sides and row["against"].keys() == sides - {"ours"}
+    assert all(row["range"][side][0] <= row[side] <= row["range"][side][1] for side in sides)
+    assert all(each["min"] <= each["median"] <= each["max"] for each in row["against"].values())
+    # More samples a second are better, so a side with half of our rate takes twice our time.
+    assert row["against"]["bare"]["median"] == pytest.approx(row["ours"] / row["bare"], rel=0.01)
+
+
 @pytest.mark.usefixtures("forked_programs")
 def test_some_rows(start: Start, tmp_path: Path) -> None:
-    names = ["echo_4B", "rnn_step", "small_recommender_pipelined_2", "replica_small_sync_2"]
+    names = ["echo_4B", "rnn_step", "steady_neumf_calls", "small_recommender_pipelined_2", "replica_small_sync_2"]
     process = start("benchmarks", "--rows", ",".join(names), "--rounds", "1")
     output, _ = process.communicate()
     assert process.returncode == 0, output
@@ -85,15 +97,19 @@ def test_some_rows(start: Start, tmp_path: Path) -> None:
     assert [row["name"] for row in report["rows"]] == names
     for row in report["rows"]:
         assert not row["errors"]
-        assert row["unit"] in ("us", "ms", "steps/s")
+        assert row["unit"] in ("us", "ms", "steps/s", "k samples/s")
         assert row["rounds"] == 1
         torchs = ("gloo",) if row["name"].startswith("replica") else ("torch_rpc", "torch_rpc_tcp")
         for name in ("ours", "ours_tcp", *torchs, "speedup", "speedup_tcp"):
             assert row[name] > 0
         assert row["spread"]["speedup"]["min"] <= row["speedup"] <= row["spread"]["speedup"]["max"]
     assert report["rows"][0]["local"] is None
+    (steady,) = [row for row in report["rows"] if row["name"].startswith("steady")]
     for row in report["rows"][1:]:
-        assert min(row["local"], row["local_paused"], row["over_paused"]) > 0
+        assert row is steady or min(row["local"], row["local_paused"], row["over_paused"]) > 0
+    check_steady(steady)
+    assert all("bare program" in text for text in (output, figures.block(report)))
+    assert (tmp_path / "out" / "bench-steady.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert "| echo_4B | us |" in figures.block(report) and "| gloo: " in figures.block(report)
     wait_until(lambda: not left(str(tmp_path)))
@@ -139,10 +155,16 @@ def test_rows_are_those_that_were_promised() -> None:
         "convnet_step",
         *("replica_step", "replica_small", "rnn_step"),
         *("small_recommender", "small_recommender_whole", "small_recommender_pipelined"),
-        *("small_recommender_2", "small_recommender_pipelined_2"),
+        *("steady_neumf", "steady_neumf_calls", "steady_modules_3"),
+        *("steady_transformer", "steady_lstm", "steady_linears"),
+        *("small_recommender_2", "small_recommender_pipelined_2", "steady_neumf_2"),
         *("replica_sync_2", "replica_small_sync_2", "trainers_4", "owners_2", "table_owners_2"),
+        "steady_transformer_large",
     ]
     assert [row.name for row in choose(["64", "rnn"])] == ["echo_64KiB", "echo_64MiB", "rnn_step"]
+    assert [row.name for row in choose(["steady"], skipped=["neumf", "modules", "large"])] == [
+        *("steady_transformer", "steady_lstm", "steady_linears"),
+    ]
     with pytest.raises(ValueError, match="no row"):
         choose(["nothing"])
 
