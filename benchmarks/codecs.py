@@ -25,7 +25,7 @@ from ps_wire.compression.codec import Codec
 from ps_wire.compression.encoded import Encoded
 from ps_wire.compression.registry import decode
 from ps_wire.connections.buffers import teach_malloc
-from trainer_client import BF16, FP16, Int8, PowerSGD, RandomK, Sign, TopK, Zstd
+from trainer_client.codecs import BF16, FP16, Int8, PowerSGD, RandomK, Sign, TopK, Zstd
 
 COLUMNS: Final = ("codec", "encode, GB/s", "decode, GB/s", "encode / copy", "decode / copy", "on the wire", "left out")
 ROWS: Final = 2500

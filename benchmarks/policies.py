@@ -38,12 +38,12 @@ PAUSE_EVERY: Final = 16
 _LEASE_SECONDS: Final = 1.0
 _PATIENCE: Final = 60.0
 
-POLICIES: Final[dict[str, tc.Policy]] = {
-    "Async()": tc.Async(),
-    "Sync(4)": tc.Sync(4),
-    "BoundedStaleness(8)": tc.BoundedStaleness(8),
-    "Quorum(3, of=4)": tc.Quorum(3, of=4),
-    "Quorum(32)": tc.Quorum(32),
+POLICIES: Final[dict[str, tc.policies.Policy]] = {
+    "Async()": tc.policies.Async(),
+    "Sync(4)": tc.policies.Sync(4),
+    "BoundedStaleness(8)": tc.policies.BoundedStaleness(8),
+    "Quorum(3, of=4)": tc.policies.Quorum(3, of=4),
+    "Quorum(32)": tc.policies.Quorum(32),
 }
 
 
@@ -94,7 +94,7 @@ def waits(case: str, number: int) -> list[float]:
     return [FAST_SECONDS]
 
 
-def run(policy: tc.Policy, case: str, seconds: float) -> Rates:
+def run(policy: tc.policies.Policy, case: str, seconds: float) -> Rates:
     """Measures one policy.
 
     Args:

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from typer.main import get_command
 
+import trainer_client as tc
 from examples.digits.cluster.settings import PREFIX
 from examples.digits.cluster.settings import Settings as TrainerSettings
 from ps_service.cli.commands import app
@@ -48,8 +50,10 @@ def named(path: Path) -> str:
 
 # Pages that are written by programs
 
+GENERATED = ("modules", "options", "status")
 
-@pytest.mark.parametrize("name", ["modules", "options", "status"])
+
+@pytest.mark.parametrize("name", GENERATED)
 def test_a_generated_page_is_the_present_one(name: str) -> None:
     page: Callable[[], str] = runpy.run_path(str(ROOT / "docs" / f"{name}.py"))["page"]
     assert (ROOT / "docs" / f"{name}.md").read_text("utf-8") == page(), "run `make pages`"
@@ -86,6 +90,17 @@ def test_every_key_of_unary_metadata_is_in_the_guide() -> None:
 
 
 # What pages name
+
+
+@pytest.mark.parametrize(
+    "module", [tc, tc.codecs, tc.errors, tc.policies, tc.tables], ids=lambda module: module.__name__
+)
+def test_every_public_name_is_on_a_page(module: ModuleType) -> None:
+    pages = [path for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")) if path.stem not in GENERATED]
+    code = "\n".join(
+        each for path in pages for each in re.findall(r"^```.*?^```|`[^`\n]+`", path.read_text("utf-8"), re.M | re.S)
+    )
+    assert [name for name in module.__all__ if not re.search(rf"\b{name}\b", code)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -144,7 +159,9 @@ def test_variables_and_errors_that_are_named_exist(page: Path) -> None:
     arguments = {each.envvar for command in commands for each in command.params}
     assert set(re.findall(r"`(PS_[A-Z_]+)`", text)) <= settings | deployed | trainers | arguments
     ours = {name for name in vars(errors) if name.endswith("Error")} | {"CheckpointError"}
-    assert {name for name in re.findall(r"`(?:tc\.)?([A-Z]\w+Error)`", text) if not hasattr(builtins, name)} <= ours
+    assert {
+        name for name in re.findall(r"`(?:tc\.)?(?:errors\.)?([A-Z]\w+Error)`", text) if not hasattr(builtins, name)
+    } <= ours
 
 
 MOST_FILES = 5

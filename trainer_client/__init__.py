@@ -10,65 +10,23 @@ async with tc.connect("127.0.0.1:50051") as ps:
             loss = F.nll_loss(await net(x), y)
             await ctx.backward(loss)
             await opt.step(ctx)
+
+Errors, codecs, policies, and what tables are made with stand in modules by subject: `tc.errors.ContextLostError`,
+`tc.codecs.TopK`, `tc.policies.Sync`, `tc.tables.Adagrad`.
 """
 
 from typing import Any as _Any
 
 from ps_wire import release as _release
+from ps_wire.close_names import hint as _hint
 from ps_wire.codec.records import by_value
-from ps_wire.compression.choice import Choice
-from ps_wire.compression.floats import BF16, FP16
-from ps_wire.compression.int8 import Int8
-from ps_wire.compression.powersgd import PowerSGD
-from ps_wire.compression.randomk import RandomK
-from ps_wire.compression.registry import register_codec
-from ps_wire.compression.sign import Sign
-from ps_wire.compression.topk import TopK
-from ps_wire.compression.zstd import Zstd
-from ps_wire.errors import (
-    CancelledCallError,
-    ClosedError,
-    ContextEndedError,
-    ContextLostError,
-    DeadlineExceededError,
-    DrainingError,
-    ForeignHandleError,
-    InternalError,
-    InvalidArgumentError,
-    NameConflictError,
-    NonFiniteGradientError,
-    NotAllowedError,
-    OverloadedError,
-    PsError,
-    RemoteError,
-    SessionLostError,
-    StaleHandleError,
-    TooLargeError,
-    UnavailableError,
-    UnknownMethodError,
-    UnknownNameError,
-)
-from ps_wire.policies import Apply, Async, BoundedStaleness, Compensate, Policy, Quorum, Reject, Scale, Sync
-from ps_wire.tables.life import AfterSightings, Eviction, WithProbability
-from ps_wire.tables.options import (
-    FTRL,
-    SGD,
-    Adagrad,
-    Constant,
-    LazyAdam,
-    Normal,
-    PartialRowWiseAdam,
-    RowGroup,
-    RowWiseAdagrad,
-    Uniform,
-    Zeros,
-)
+from ps_wire.errors import PsError
+from trainer_client import codecs, errors, policies, tables
 from trainer_client.client.client import Client
 from trainer_client.client.connect import connect
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
 from trainer_client.contexts.current import current_context
-from trainer_client.contexts.prefetching import LookedUp
 from trainer_client.handles.handles import RemoteModule, RemoteObject
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.handles.references import RRef
@@ -83,93 +41,39 @@ from trainer_client.reporting.progress import Progress, progress
 from trainer_client.reporting.tensorboard import TensorBoard
 from trainer_client.session.presence import ConnectionState
 from trainer_client.session.stepped import Stepped
-from trainer_client.tables.schedules import SchedulerWithTables
 from trainer_client.tables.table import Table
-from trainer_client.tables.together import OptimizerWithTables
 
 __all__ = [
-    "BF16",
-    "FP16",
-    "FTRL",
-    "SGD",
-    "Adagrad",
-    "AfterSightings",
-    "Apply",
-    "Async",
-    "BoundedStaleness",
-    "CancelledCallError",
-    "Choice",
     "Client",
-    "ClosedError",
     "Communicator",
-    "Compensate",
     "ConnectionState",
-    "Constant",
     "Context",
-    "ContextEndedError",
-    "ContextLostError",
-    "DeadlineExceededError",
     "DiLoCo",
     "DistributedOptimizer",
     "DistributedScheduler",
-    "DrainingError",
-    "Eviction",
-    "ForeignHandleError",
-    "Int8",
-    "InternalError",
-    "InvalidArgumentError",
-    "LazyAdam",
     "LocalSGD",
     "LocalSteps",
-    "LookedUp",
-    "NameConflictError",
-    "NonFiniteGradientError",
-    "Normal",
-    "NotAllowedError",
-    "OptimizerWithTables",
-    "OverloadedError",
-    "PartialRowWiseAdam",
     "Pending",
-    "Policy",
-    "PowerSGD",
     "Progress",
     "PsError",
-    "Quorum",
     "RRef",
-    "RandomK",
-    "Reject",
-    "RemoteError",
     "RemoteModule",
     "RemoteObject",
     "RemoteParameter",
     "Replica",
     "Replicas",
-    "RowGroup",
-    "RowWiseAdagrad",
-    "Scale",
-    "SchedulerWithTables",
-    "SessionLostError",
-    "Sign",
-    "StaleHandleError",
     "StepNumbers",
     "Stepped",
-    "Sync",
     "Table",
     "TensorBoard",
-    "TooLargeError",
-    "TopK",
-    "UnavailableError",
-    "Uniform",
-    "UnknownMethodError",
-    "UnknownNameError",
-    "WithProbability",
-    "Zeros",
-    "Zstd",
     "by_value",
+    "codecs",
     "connect",
     "current_context",
+    "errors",
+    "policies",
     "progress",
-    "register_codec",
+    "tables",
 ]
 
 __version__ = _release.RELEASE
@@ -195,4 +99,9 @@ def __getattr__(name: str) -> _Any:
         return autograd_
     if name in {"prefetch", "table", "look_up"}:
         raise AttributeError(f"{name}() is a method of the client that connect() returns: ps.{name}(…)")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for module in (errors, codecs, policies, tables):
+        if name in module.__all__:
+            raise AttributeError(
+                f"{__name__} has no attribute {name!r}; it is tc.{module.__name__.partition('.')[2]}.{name}"
+            )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_hint(name, __all__)}")

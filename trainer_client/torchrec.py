@@ -40,7 +40,7 @@ _MODES: Final = {PoolingType.SUM: "sum", PoolingType.MEAN: "mean"}
 def options_of(config: EmbeddingBagConfig, init: Initialisation | None = None) -> dict[str, Any]:
     """The arguments of `Client.table` for a table of TorchRec: its name, dim, rows, dtype and first values.
 
-        items = await ps.table(**options_of(config), optimizer=tc.RowWiseAdagrad(lr=0.05))
+        items = await ps.table(**options_of(config), optimizer=tc.tables.RowWiseAdagrad(lr=0.05))
 
     A virtual table of TorchRec (`use_virtual_table`) becomes one that takes any id.
 
@@ -70,7 +70,7 @@ def options_of(config: EmbeddingBagConfig, init: Initialisation | None = None) -
 class EmbeddingBagCollection(EmbeddingBagCollectionInterface):  # type: ignore[misc]  # torchrec may be missing
     """Pools rows of tables on owners, as TorchRec's class of this name pools rows of its own. Tested with torchrec 1.9.
 
-        tables = [ps.table(**options_of(config), optimizer=tc.SGD(lr=0.1)) for config in configs]
+        tables = [ps.table(**options_of(config), optimizer=tc.tables.SGD(lr=0.1)) for config in configs]
         model = DLRM(EmbeddingBagCollection(configs, tables), ...)
 
     All features of all tables are looked up with one request to each owner. The forward waits for the owners, so it

@@ -140,7 +140,7 @@ async def _steps(address: str, depth: int, seconds: float) -> dict[str, Any]:
     net = nn.Sequential(nn.Linear(FULL.dim, NET_WIDTH), nn.ReLU(), nn.Linear(NET_WIDTH, 1))
     batches = itertools.cycle(ids for ids, _ in data.table_bags(replace(FULL, bags=NET_BAGS)))
     async with tc.connect(address, shared_memory=False, timeout=60) as ps:
-        items = await ps.table("items", FULL.dim, tc.RowWiseAdagrad(lr=0.01))
+        items = await ps.table("items", FULL.dim, tc.tables.RowWiseAdagrad(lr=0.01))
         opt = await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.01)
         done, began = 0, perf_counter()
         async with aclosing(ps.prefetch(batches, items.bag, depth=depth)) as passes:

@@ -34,7 +34,7 @@ async def look_ups(
     """A look-up of pooled rows that exist, in a pass, against the rows of a table with row-wise Adagrad."""
     points: list[dict[str, Any]] = []
     async with tc.connect(owner.address) as ps:
-        items = await ps.table("items", DIM, tc.RowWiseAdagrad(lr=0.1))
+        items = await ps.table("items", DIM, tc.tables.RowWiseAdagrad(lr=0.1))
         rows = 0
         for value in values:
             if 2 * value * _ROW_BYTES > psutil.virtual_memory().available:

@@ -18,8 +18,8 @@ from benchmarks.work import Mismatch, Steps, Work
 
 def one(ps: Any, sizes: Sizes, row: Row, owners: Sequence[str] | None = None) -> Work:
     """Steps of a table, on the first owner or on several."""
-    options = {"rows": sizes.table_rows, "init": tc.Zeros(), "owners": owners or ps.owners[:1]}
-    table = ps.table(row.name, sizes.dim, tc.SGD(lr=data.TABLE_LR), **options)
+    options = {"rows": sizes.table_rows, "init": tc.tables.Zeros(), "owners": owners or ps.owners[:1]}
+    table = ps.table(row.name, sizes.dim, tc.tables.SGD(lr=data.TABLE_LR), **options)
 
     def step(ids: Tensor, wanted: Tensor) -> Tensor:
         with ps.context() as ctx:
@@ -33,9 +33,9 @@ def one(ps: Any, sizes: Sizes, row: Row, owners: Sequence[str] | None = None) ->
 
 def several(ps: Any, sizes: Sizes, row: Row) -> Work:
     """Steps of several tables, which are looked up and stepped together."""
-    rows, lr = data.rows_of_each(sizes, row.tables), tc.SGD(lr=data.TABLE_LR)
+    rows, lr = data.rows_of_each(sizes, row.tables), tc.tables.SGD(lr=data.TABLE_LR)
     names = [f"{row.name}.{number}" for number in range(row.tables)]
-    tables = [ps.table(name, sizes.dim, lr, rows=rows, init=tc.Zeros()) for name in names]
+    tables = [ps.table(name, sizes.dim, lr, rows=rows, init=tc.tables.Zeros()) for name in names]
     opt = ps.optimizer(None, tables)
 
     def step(ids: Tensor, wanted: Tensor) -> Tensor:

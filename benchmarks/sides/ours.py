@@ -282,7 +282,9 @@ class Ours:
     async def _replica(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
         trainers = self._config.trainers
         # Several trainers share one module and one optimizer, by name.
-        name, policy = (f"weights {row.bytes}", tc.Sync(trainers)) if row.kind == "replica_sync" else ("", None)
+        name, policy = (
+            (f"weights {row.bytes}", tc.policies.Sync(trainers)) if row.kind == "replica_sync" else ("", None)
+        )
         net = await ps.module(Weights, row.bytes // 4, seed=data.MODEL_SEED, name=name)
         opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=data.WEIGHTS_LR, policy=policy)
         replica = await net.replica()

@@ -28,11 +28,11 @@ class Mode:
     reads: Literal["consistent", "inconsistent"] = "consistent"
     local: tc.LocalSGD | tc.DiLoCo | None = None
 
-    def made_for(self, settings: Settings) -> tc.Policy:
+    def made_for(self, settings: Settings) -> tc.policies.Policy:
         """The policy itself."""
         if self.policy == "sync":
-            return tc.Sync(settings.trainers, "mean")
-        return tc.Async() if self.policy == "async" else tc.Quorum(settings.trainers, reduce="mean")
+            return tc.policies.Sync(settings.trainers, "mean")
+        return tc.policies.Async() if self.policy == "async" else tc.policies.Quorum(settings.trainers, reduce="mean")
 
     def learning_rate(self, settings: Settings) -> float:
         """A step for one gradient is as many times smaller as there are more steps."""

@@ -38,7 +38,7 @@ async def _train(ps: tc.Client, team: tc.Communicator, rank: int, settings: Sett
     mode = MODES[name]
     net = await ps.module(Net, name=name, seed=settings.seed)
     replica = await net.replica(
-        compress=None if mode.compress is None else tc.TopK(mode.compress),
+        compress=None if mode.compress is None else tc.codecs.TopK(mode.compress),
         error_feedback=mode.error_feedback,
         reads=mode.reads,
     )

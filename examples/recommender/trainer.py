@@ -54,8 +54,8 @@ class Recommender:
                 ps.table(
                     f"feature {column}",
                     dim=DIM,
-                    optimizer=tc.Adagrad(lr=settings.table_lr),
-                    init=tc.Normal(settings.init_std),
+                    optimizer=tc.tables.Adagrad(lr=settings.table_lr),
+                    init=tc.tables.Normal(settings.init_std),
                     seed=settings.seed + column,
                 )
                 for column in range(CATEGORIES)
@@ -64,7 +64,7 @@ class Recommender:
         net = await ps.module(Dense, name="dense", seed=settings.seed)
         opt = None
         if trains:
-            policy = tc.Sync(settings.trainers, "mean")
+            policy = tc.policies.Sync(settings.trainers, "mean")
             opt = await ps.optimizer(torch.optim.Adam, net.parameters(), lr=settings.lr, policy=policy)
         return cls(ps, tables, await net.replica(), opt)
 

@@ -66,13 +66,13 @@ class Vectors:
         # In place of a smallest count, which word2vec.c has: what comes rarely gets no row, or loses it again. Rows may
         # go at any moment, because all of those of frequent identifiers are looked up in every other step.
         life: dict[str, Any] = {
-            "admit": tc.AfterSightings(settings.sightings) if settings.sightings > 1 else None,
+            "admit": tc.tables.AfterSightings(settings.sightings) if settings.sightings > 1 else None,
             "max_rows": settings.max_rows,
-            "evict": tc.Eviction(at_capacity="least_frequent", spare=0),
+            "evict": tc.tables.Eviction(at_capacity="least_frequent", spare=0),
         }
         # As there: small numbers for one table, and zeros for the other.
-        inits = {"tokens": tc.Uniform(-0.5 / settings.dim, 0.5 / settings.dim), "contexts": tc.Zeros()}
-        optimizer = tc.Adagrad(lr=settings.lr)
+        inits = {"tokens": tc.tables.Uniform(-0.5 / settings.dim, 0.5 / settings.dim), "contexts": tc.tables.Zeros()}
+        optimizer = tc.tables.Adagrad(lr=settings.lr)
         tokens, contexts = await asyncio.gather(
             *(
                 ps.table(name, dim=settings.dim, optimizer=optimizer, init=init, seed=settings.seed, **life)

@@ -26,7 +26,7 @@ class Table(BaseModel):
         optimizer: The kind of its optimizer, or a table with its `kind` and options.
         dtype: Of its rows.
         owners: Names of its owners; all if empty.
-        evict: Options of `tc.Eviction` if rows are evicted; an owner keeps more for each row then.
+        evict: Options of `tc.tables.Eviction` if rows are evicted; an owner keeps more for each row then.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -201,11 +201,11 @@ class HostedTable(RowsOfTable):
             InvalidArgumentError: The table has no eviction, or no part of it that this needs, or `share` is no part.
         """
         if self.eviction is None:
-            raise InvalidArgumentError(f"no rows of {self} are evicted: make it with evict=tc.Eviction(…)")
+            raise InvalidArgumentError(f"no rows of {self} are evicted: make it with evict=tc.tables.Eviction(…)")
         if share is None and self.eviction.ttl is None:
             raise InvalidArgumentError(
                 f"no rows of {self} expire, because its Eviction has no ttl=: say which part of the rows is to go, "
-                "evict(0.1), or make it with evict=tc.Eviction(ttl=…)"
+                "evict(0.1), or make it with evict=tc.tables.Eviction(ttl=…)"
             )
         if share is not None:
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:

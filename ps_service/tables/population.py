@@ -296,7 +296,7 @@ class Population:
         missing = len(self._kernels.unique(ids[self._map.find(ids) < 0])[0])
         where = "" if self._budget is None else f" on owner {self._budget.owner!r}"
         if self._eviction is None or self._eviction.at_capacity is None:
-            evicted = "have rows evicted (evict=tc.Eviction(at_capacity=…))"
+            evicted = "have rows evicted (evict=tc.tables.Eviction(at_capacity=…))"
         else:
             evicted = (
                 "give a smaller spare= to its Eviction, because rows that were looked up within the last "

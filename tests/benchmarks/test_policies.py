@@ -18,7 +18,12 @@ def test_the_others_go_on_when_a_trainer_is_killed() -> None:
 
 
 def test_every_policy_is_compared() -> None:
-    assert {type(policy) for policy in POLICIES.values()} == {tc.Async, tc.Sync, tc.BoundedStaleness, tc.Quorum}
+    assert {type(policy) for policy in POLICIES.values()} == {
+        tc.policies.Async,
+        tc.policies.Sync,
+        tc.policies.BoundedStaleness,
+        tc.policies.Quorum,
+    }
     assert CASES == ("equal", "one slow", "pauses in turn", "one killed")
 
 

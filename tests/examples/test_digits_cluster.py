@@ -245,7 +245,11 @@ async def test_a_pass_that_was_lost_is_run_again_with_the_same_digits(
     settings: Settings, few: Digits, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     happened = Accidents(
-        monkeypatch, None, tc.ContextLostError("gone"), tc.ContextLostError("again"), tc.SessionLostError("forgotten")
+        monkeypatch,
+        None,
+        tc.errors.ContextLostError("gone"),
+        tc.errors.ContextLostError("again"),
+        tc.errors.SessionLostError("forgotten"),
     )
     await Trainer(settings, few).run()
     first, *same, last = happened.batches
@@ -264,8 +268,8 @@ async def test_a_pass_that_was_lost_is_run_again_with_the_same_digits(
 async def test_a_pass_that_is_always_lost_ends_the_trainer(
     settings: Settings, few: Digits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Accidents(monkeypatch, *(tc.ContextLostError("gone") for _ in range(2 * LONGEST_STREAK)))
-    with pytest.raises(tc.ContextLostError, match=f"{LONGEST_STREAK} times in a row"):
+    Accidents(monkeypatch, *(tc.errors.ContextLostError("gone") for _ in range(2 * LONGEST_STREAK)))
+    with pytest.raises(tc.errors.ContextLostError, match=f"{LONGEST_STREAK} times in a row"):
         await Trainer(settings, few).run()
 
 

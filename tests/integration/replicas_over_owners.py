@@ -30,7 +30,7 @@ class Pusher(NamedTuple):
 
 
 async def begun(
-    client: tc.Client, names: Sequence[str], policy: tc.Policy | None = None, overlap: int = 0, **more: Any
+    client: tc.Client, names: Sequence[str], policy: tc.policies.Policy | None = None, overlap: int = 0, **more: Any
 ) -> Pusher:
     """A trainer of the layers."""
     nets = [
@@ -47,7 +47,7 @@ async def begun(
 
 @asynccontextmanager
 async def pushers(
-    count: int, policy: tc.Policy | None = None, places: Sequence[str] = ("ps0", "ps1"), **more: Any
+    count: int, policy: tc.policies.Policy | None = None, places: Sequence[str] = ("ps0", "ps1"), **more: Any
 ) -> AsyncIterator[tuple[list[Server], list[Pusher]]]:
     """Owners, and trainers of one layer for each place."""
     async with owners(*dict.fromkeys(places)) as servers, AsyncExitStack() as stack:

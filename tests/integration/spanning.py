@@ -42,7 +42,9 @@ class Trainer(NamedTuple):
             return await self.opt.step(ctx)
 
 
-async def begun(client: tc.Client, names: Sequence[str], policy: tc.Policy | None, **options: object) -> Trainer:
+async def begun(
+    client: tc.Client, names: Sequence[str], policy: tc.policies.Policy | None, **options: object
+) -> Trainer:
     """A trainer of the layers and the optimizer."""
     nets = [
         await client.module("torch.nn.Linear", 3, 3, name=f"net-{name}", seed=place, owner=name)
@@ -56,7 +58,7 @@ async def begun(client: tc.Client, names: Sequence[str], policy: tc.Policy | Non
 
 @asynccontextmanager
 async def trainers(
-    count: int, policy: tc.Policy | None, places: int = 2, **options: object
+    count: int, policy: tc.policies.Policy | None, places: int = 2, **options: object
 ) -> AsyncIterator[tuple[list[Server], list[Trainer]]]:
     """Owners, and trainers of one layer on each of them."""
     names = [f"ps{place}" for place in range(places)]

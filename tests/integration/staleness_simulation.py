@@ -32,32 +32,32 @@ class Fate(NamedTuple):
     dropped: str = ""
 
 
-def simulate(policy: tc.Policy, trainers: int, arrivals: Sequence[Arrival]) -> dict[int, Fate]:
+def simulate(policy: tc.policies.Policy, trainers: int, arrivals: Sequence[Arrival]) -> dict[int, Fate]:
     """The fate of each offer, by its place in the order of arrival; those that still wait are left out.
 
     Raises:
         AssertionError: The policy would not have let an offer come yet.
     """
-    if isinstance(policy, tc.Quorum) and policy.of is not None:
+    if isinstance(policy, tc.policies.Quorum) and policy.of is not None:
         return _backup(policy, arrivals)
     fates, version, pooled, clocks = dict[int, Fate](), 0, 0, [0] * trainers
     stale = getattr(policy, "stale", None)
     for place, (trainer, read) in enumerate(arrivals):
-        if isinstance(policy, tc.BoundedStaleness):
+        if isinstance(policy, tc.policies.BoundedStaleness):
             assert clocks[trainer] - min(clocks) <= policy.bound, "a trainer is too far ahead"
         clocks[trainer] += 1
         staleness = version - read
-        if isinstance(stale, tc.Reject) and staleness > stale.after:
+        if isinstance(stale, tc.policies.Reject) and staleness > stale.after:
             fates[place] = Fate(staleness, "stale")
             continue
         fates[place] = Fate(staleness)
         pooled += 1
-        if pooled == (policy.count if isinstance(policy, tc.Quorum) else 1):
+        if pooled == (policy.count if isinstance(policy, tc.policies.Quorum) else 1):
             version, pooled = version + 1, 0
     return fates
 
 
-def _backup(policy: tc.Quorum, arrivals: Sequence[Arrival]) -> dict[int, Fate]:
+def _backup(policy: tc.policies.Quorum, arrivals: Sequence[Arrival]) -> dict[int, Fate]:
     """Backup workers: a round takes the first gradients of some of the trainers."""
     fates: dict[int, Fate] = {}
     version, waiting = 0, list[int]()

@@ -82,7 +82,7 @@ async def test_ids_that_begin_alike_are_told_apart_without_more_of_them() -> Non
         assert [each.transport for each in reply.sessions] == ["unary", "unary"]
         assert not any(each.connected for each in reply.sessions)
         with pytest.raises(
-            tc.InvalidArgumentError, match=r"is ambiguous: it matches 2 \(00000000~1, 00000000~2\); give more"
+            tc.errors.InvalidArgumentError, match=r"is ambiguous: it matches 2 \(00000000~1, 00000000~2\); give more"
         ):
             await evict(owner, session="00000000")
         assert (await evict(owner, session="00000000~2")).sessions == ["00000000~2"]
@@ -103,16 +103,18 @@ async def test_an_evicted_session_is_lost_and_its_program_goes_on(
         theirs = await other.create(COUNTER)
         net = await ps.module(torch.nn.Linear, 2, 2, name="net", seed=0)
         mine = await ps.attach("gate")
-        with pytest.raises(tc.SessionLostError, match=r"has ended this session: its operator ended it\. Whether"):
+        with pytest.raises(
+            tc.errors.SessionLostError, match=r"has ended this session: its operator ended it\. Whether"
+        ):
             async with ps.context() as ctx:
                 loss = (await net(torch.ones(1, 2))).sum()
                 waiting = mine.wait()
                 await entered(owner, 1)
                 assert (await evict(owner, session=id_of(ps)[:6])).sessions == [id_of(ps)]
                 await waiting
-        with pytest.raises(tc.ContextEndedError):
+        with pytest.raises(tc.errors.ContextEndedError):
             await ctx.backward(loss)
-        with pytest.raises(tc.StaleHandleError):
+        with pytest.raises(tc.errors.StaleHandleError):
             await anonymous.get()
         assert f"session {id_of(ps)} was ended by the operator" in caplog.text
         # From here on it is a new session; the other trainer has noticed nothing.
@@ -139,7 +141,7 @@ async def test_everything_an_evicted_session_held_is_freed() -> None:
             held = gate_of(owner)
             await evict(owner, session=id_of(ps))
             for each in pending:
-                with pytest.raises(tc.SessionLostError):
+                with pytest.raises(tc.errors.SessionLostError):
                     await each
             engine = owner.engine
             assert (len(engine.registry), len(engine.contexts), len(engine.reply_cache)) == (0, 0, 0)
@@ -198,17 +200,29 @@ async def test_a_stream_that_is_being_opened_does_not_go_on_with_an_evicted_sess
     [
         (
             {"session": "ffffffff"},
-            tc.UnknownNameError,
+            tc.errors.UnknownNameError,
             "there is no session ffffffff here; `ps-service sessions` lists",
         ),
-        ({"session": "xyz"}, tc.InvalidArgumentError, "'xyz' is not the id of a session; one looks like 0123abcd"),
-        ({"session": ""}, tc.InvalidArgumentError, "'' is not the id of a session"),
-        ({"session": "0" * 32}, tc.InvalidArgumentError, "is not the id of a session"),
-        ({"context": "ffffffff/1"}, tc.UnknownNameError, "there is no context ffffffff/1 here"),
-        ({"context": "ffffffff"}, tc.InvalidArgumentError, "is not the id of a context; one looks like 0123abcd/7"),
-        ({"unused_seconds": -1.0}, tc.InvalidArgumentError, "is a number of seconds from 0 to 1,000,000,000, not -1"),
-        ({"unused_seconds": float("nan")}, tc.InvalidArgumentError, "not nan"),
-        ({}, tc.InvalidArgumentError, "say which session or context"),
+        (
+            {"session": "xyz"},
+            tc.errors.InvalidArgumentError,
+            "'xyz' is not the id of a session; one looks like 0123abcd",
+        ),
+        ({"session": ""}, tc.errors.InvalidArgumentError, "'' is not the id of a session"),
+        ({"session": "0" * 32}, tc.errors.InvalidArgumentError, "is not the id of a session"),
+        ({"context": "ffffffff/1"}, tc.errors.UnknownNameError, "there is no context ffffffff/1 here"),
+        (
+            {"context": "ffffffff"},
+            tc.errors.InvalidArgumentError,
+            "is not the id of a context; one looks like 0123abcd/7",
+        ),
+        (
+            {"unused_seconds": -1.0},
+            tc.errors.InvalidArgumentError,
+            "is a number of seconds from 0 to 1,000,000,000, not -1",
+        ),
+        ({"unused_seconds": float("nan")}, tc.errors.InvalidArgumentError, "not nan"),
+        ({}, tc.errors.InvalidArgumentError, "say which session or context"),
     ],
 )
 async def test_the_error_explains_what_cannot_be_ended(
@@ -230,7 +244,7 @@ async def test_a_busy_owner_is_administered_all_the_same() -> None:
         assert session.requests_in_flight == 8
         await evict(owner, session=session.id)
         for each in waiting:
-            with pytest.raises(tc.SessionLostError):
+            with pytest.raises(tc.errors.SessionLostError):
                 await each
         held.open()
 
@@ -238,7 +252,7 @@ async def test_a_busy_owner_is_administered_all_the_same() -> None:
 async def test_an_owner_that_writes_its_checkpoint_ends_nothing(owner: Server, ps: tc.Client) -> None:
     await ps.create(COUNTER)
     owner.engine.gate.state = owner.engine.gate.State.STOPPED
-    with pytest.raises(tc.UnavailableError, match="is shutting down"):
+    with pytest.raises(tc.errors.UnavailableError, match="is shutting down"):
         await evict(owner, session=id_of(ps))
     assert len((await listed(owner)).sessions) == 1
 
@@ -267,7 +281,7 @@ async def test_an_evicted_context_is_lost_and_others_go_on(caplog: pytest.LogCap
             loss = (await net(torch.ones(1, 2))).sum()
             assert (await evict(owner, context=str(ctx.id))).contexts == [str(ctx.id)]
             for use in (lambda: ctx.backward(loss), lambda: net(torch.ones(1, 2)), lambda: opt.step(ctx)):
-                with pytest.raises(tc.ContextLostError, match=said):
+                with pytest.raises(tc.errors.ContextLostError, match=said):
                     await use()
         go_on.set()
         await other
@@ -289,7 +303,7 @@ async def test_a_context_whose_call_runs_is_ended_and_the_call_says_so() -> None
             assert (await evict(owner, unused_seconds=0.0)).contexts == [], "it is in use"
             await evict(owner, context=context.id)
             gate_of(owner).open()
-            with pytest.raises(tc.ContextLostError, match="its operator ended it"):
+            with pytest.raises(tc.errors.ContextLostError, match="its operator ended it"):
                 await waiting
 
 
@@ -303,5 +317,5 @@ async def test_contexts_that_were_not_used_for_long_are_ended_together() -> None
             assert (await evict(owner, unused_seconds=1000.0)).contexts == []
             assert (await evict(owner, unused_seconds=99.0)).contexts == [str(old.id)]
             await new.backward(loss)
-        with pytest.raises(tc.ContextLostError):
+        with pytest.raises(tc.errors.ContextLostError):
             owner.engine.contexts.find(old.id)

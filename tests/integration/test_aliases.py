@@ -22,7 +22,7 @@ from tests.odd_modules import SIZE
 )
 async def test_a_constructor_that_keeps_the_memory_of_a_parameter_is_refused(early: str, reason: str) -> None:
     async with training() as (_, ps):
-        with pytest.raises(tc.InvalidArgumentError, match=reason):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=reason):
             await ps.module(f"{MODELS}.Aliasing", early)
 
 
@@ -32,10 +32,14 @@ async def test_a_call_that_keeps_the_memory_of_a_parameter_is_refused(late: str)
         net = await ps.module(f"{MODELS}.Aliasing", "", late)
         x = torch.ones(2, SIZE)
         for _ in range(2):
-            with pytest.raises(tc.InvalidArgumentError, match=r"attribute 'noted' .* memory of a parameter.*clone"):
+            with pytest.raises(
+                tc.errors.InvalidArgumentError, match=r"attribute 'noted' .* memory of a parameter.*clone"
+            ):
                 await net(x)
             async with ps.context():
-                with pytest.raises(tc.InvalidArgumentError, match=r"attribute 'noted' .* memory of a parameter.*clone"):
+                with pytest.raises(
+                    tc.errors.InvalidArgumentError, match=r"attribute 'noted' .* memory of a parameter.*clone"
+                ):
                     await net(x)
 
 

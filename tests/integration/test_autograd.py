@@ -144,14 +144,14 @@ async def test_an_exception_in_a_remote_backward_arrives_typed_and_leaves_the_co
             return after(await second(deep if inputs else x, explode=explode) + deep).sum()
 
         async with ps.context() as ctx:
-            with pytest.raises(tc.RemoteError, match="this backward is broken") as caught:
+            with pytest.raises(tc.errors.RemoteError, match="this backward is broken") as caught:
                 await ctx.backward(await forward(True))
             assert caught.value.remote_type == "builtins.ArithmeticError"
             assert "in backward" in caught.value.remote_traceback
             assert before.weight.grad is held and after.weight.grad is None
             assert not any(isinstance(key, torch.Tensor) for key in await ctx.get_gradients())
         async with ps.context() as ctx:
-            with pytest.raises(tc.RemoteError):
+            with pytest.raises(tc.errors.RemoteError):
                 await ctx.backward((await second(x, explode=True)).sum())
             assert await ctx.get_gradients() == {}
             await ctx.backward(await forward(False))
@@ -202,7 +202,7 @@ async def test_errors_of_torch_are_those_of_local_autograd() -> None:
             with pytest.raises(RuntimeError, match="does not require grad"):
                 await ctx.backward(torch.ones(1))
             await ctx.backward(y.sum())
-            with pytest.raises(tc.RemoteError, match="backward through the graph a second time") as caught:
+            with pytest.raises(tc.errors.RemoteError, match="backward through the graph a second time") as caught:
                 await ctx.backward(y.sum())
             assert caught.value.remote_type == "builtins.RuntimeError"
 
@@ -212,7 +212,7 @@ async def test_a_module_that_overwrites_saved_tensors_gets_an_error() -> None:
         net = await ps.module(f"{MODELS}.SpoilsItself", 4)
         async with ps.context() as ctx:
             y = await net(torch.ones(2, 4))
-            with pytest.raises(tc.RemoteError, match="modified by an inplace operation"):
+            with pytest.raises(tc.errors.RemoteError, match="modified by an inplace operation"):
                 await ctx.backward(y.sum())
 
 

@@ -19,6 +19,20 @@ from ps_wire.refs import ContextId
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import BackwardRequest, CallRequest, FetchRequest, StepRequest
 from tests.integration.support import AFFINE, COUNTER, fingerprint, serving
+from trainer_client.errors import (
+    ContextEndedError,
+    ContextLostError,
+    ForeignHandleError,
+    InvalidArgumentError,
+    NameConflictError,
+    NonFiniteGradientError,
+    NotAllowedError,
+    RemoteError,
+    StaleHandleError,
+    TooLargeError,
+    UnknownMethodError,
+    UnknownNameError,
+)
 
 LR = torch.optim.lr_scheduler
 
@@ -158,166 +172,141 @@ Row = tuple[str, Attempt, type[tc.PsError], str]
 
 TABLE: list[Row] = [
     # Unknown names
-    ("attach", lambda w: w.ps.attach("nothing"), tc.UnknownNameError, "hosts nothing under the name 'nothing'"),
-    ("delete", lambda w: w.ps.delete("nothing"), tc.UnknownNameError, "hosts nothing under the name 'nothing'"),
-    ("method", lambda w: w.counter.call("substract"), tc.UnknownMethodError, "trainers may call add, echo, fail"),
-    ("mark", lambda w: w.net.call("private"), tc.NotAllowedError, "mark it with @remote"),
+    ("attach", lambda w: w.ps.attach("nothing"), UnknownNameError, "hosts nothing under the name 'nothing'"),
+    ("delete", lambda w: w.ps.delete("nothing"), UnknownNameError, "hosts nothing under the name 'nothing'"),
+    ("method", lambda w: w.counter.call("substract"), UnknownMethodError, "trainers may call add, echo, fail"),
+    ("mark", lambda w: w.net.call("private"), NotAllowedError, "mark it with @remote"),
     (
         "parameter",
         lambda w: w.raw(fetch=FetchRequest(target=w.net.ref._replace(parameter="wait").to_message())),
-        tc.UnknownNameError,
+        UnknownNameError,
         "has no parameter 'wait'; it has weight, bias",
     ),
     # Handles
-    ("stale", stale, tc.StaleHandleError, "Ask for it again as at the beginning"),
-    ("foreign", foreign, tc.ForeignHandleError, "belongs to owner 'ps7'; this is 'ps0'"),
-    ("no handle", lambda w: w.ps.attach("ps://ps0/xyz"), tc.InvalidArgumentError, "is not a handle; one looks like"),
-    ("unset handle", lambda w: w.raw(fetch=FetchRequest()), tc.ForeignHandleError, "this is 'ps0'"),
-    ("no optimizer", not_an_optimizer, tc.InvalidArgumentError, "is not an optimizer"),
+    ("stale", stale, StaleHandleError, "Ask for it again as at the beginning"),
+    ("foreign", foreign, ForeignHandleError, "belongs to owner 'ps7'; this is 'ps0'"),
+    ("no handle", lambda w: w.ps.attach("ps://ps0/xyz"), InvalidArgumentError, "is not a handle; one looks like"),
+    ("unset handle", lambda w: w.raw(fetch=FetchRequest()), ForeignHandleError, "this is 'ps0'"),
+    ("no optimizer", not_an_optimizer, InvalidArgumentError, "is not an optimizer"),
     # Wrong arguments
-    ("constructor", lambda w: w.ps.create(COUNTER, 1, 2, 3), tc.RemoteError, "positional arguments but 4 were given"),
-    ("keyword", lambda w: w.net(torch.ones(1, 3), scale=2), tc.RemoteError, "unexpected keyword argument 'scale'"),
-    ("value", lambda w: w.ps.module("torch.nn.Linear", -1, 2), tc.RemoteError, "negative dimension"),
-    ("name", lambda w: w.ps.create(COUNTER, 5, name="counter"), tc.NameConflictError, "Ask with the same arguments"),
+    ("constructor", lambda w: w.ps.create(COUNTER, 1, 2, 3), RemoteError, "positional arguments but 4 were given"),
+    ("keyword", lambda w: w.net(torch.ones(1, 3), scale=2), RemoteError, "unexpected keyword argument 'scale'"),
+    ("value", lambda w: w.ps.module("torch.nn.Linear", -1, 2), RemoteError, "negative dimension"),
+    ("name", lambda w: w.ps.create(COUNTER, 5, name="counter"), NameConflictError, "Ask with the same arguments"),
     (
         "name of another kind",
         lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), name="counter", lr=1.0),
-        tc.NameConflictError,
+        NameConflictError,
         "'counter' exists already",
     ),
     (
         "other options",
         lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), lr=0.2, momentum=0.9),
-        tc.NameConflictError,
+        NameConflictError,
         "set_options",
     ),
-    ("no parameters", lambda w: w.ps.optimizer(torch.optim.SGD, [], lr=0.1), tc.InvalidArgumentError, "empty list"),
+    ("no parameters", lambda w: w.ps.optimizer(torch.optim.SGD, [], lr=0.1), InvalidArgumentError, "empty list"),
     (
         "a module as parameters",
         lambda w: w.ps.optimizer(torch.optim.SGD, [w.net], lr=0.1),
-        tc.InvalidArgumentError,
+        InvalidArgumentError,
         r"a module's handle has parameters\(\)",
     ),
     (
         "unknown option",
         lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), name="new", lr=0.1, speed=3),
-        tc.InvalidArgumentError,
+        InvalidArgumentError,
         "refuses its arguments.*'speed'",
     ),
     (
         "option out of range",
         lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), name="new", lr=-1.0),
-        tc.InvalidArgumentError,
+        InvalidArgumentError,
         "refuses its arguments: Invalid learning rate: -1.0",
     ),
     (
         "scheduler's arguments",
         lambda w: w.ps.scheduler(LR.StepLR, w.opt, 1, 2, 3, 4, 5, name="new"),
-        tc.InvalidArgumentError,
+        InvalidArgumentError,
         "StepLR refuses its arguments",
     ),
-    (
-        "unknown option later",
-        lambda w: w.opt.set_options(speed=3),
-        tc.InvalidArgumentError,
-        "no option 'speed'; it has",
-    ),
-    ("group", lambda w: w.opt.set_options(group=3, lr=0.1), tc.InvalidArgumentError, "there is no parameter group 3"),
-    ("depth", lambda w: w.counter.echo(nested(30)), tc.TooLargeError, "nested more than 24 deep"),
+    ("unknown option later", lambda w: w.opt.set_options(speed=3), InvalidArgumentError, "no option 'speed'; it has"),
+    ("group", lambda w: w.opt.set_options(group=3, lr=0.1), InvalidArgumentError, "there is no parameter group 3"),
+    ("depth", lambda w: w.counter.echo(nested(30)), TooLargeError, "nested more than 24 deep"),
     # Wrong shapes and dtypes
-    ("forward's shape", lambda w: w.net(torch.ones(5, 4)), tc.RemoteError, "cannot be multiplied"),
-    ("forward's dtype", lambda w: w.net(torch.ones(5, 3, dtype=torch.int64)), tc.RemoteError, "same dtype"),
+    ("forward's shape", lambda w: w.net(torch.ones(5, 4)), RemoteError, "cannot be multiplied"),
+    ("forward's dtype", lambda w: w.net(torch.ones(5, 3, dtype=torch.int64)), RemoteError, "same dtype"),
     (
         "backward's shape",
         lambda w: w.backward(torch.ones(5, 3), outputs=[0]),
-        tc.InvalidArgumentError,
+        InvalidArgumentError,
         r"output 0 is torch\.float32 of shape \(5, 2\), but its gradient is torch\.float32 of shape \(5, 3\)",
     ),
     (
         "backward's dtype",
         lambda w: w.backward(torch.ones(5, 2, dtype=torch.float64), outputs=[0]),
-        tc.InvalidArgumentError,
+        InvalidArgumentError,
         r"but its gradient is torch\.float64",
     ),
-    ("an output", lambda w: w.backward(torch.ones(1), outputs=[7]), tc.InvalidArgumentError, "output 7 of the call"),
-    ("no tensor", lambda w: w.backward("one", outputs=[0]), tc.InvalidArgumentError, "all of them tensors"),
-    ("too few", lambda w: w.backward(outputs=[0]), tc.InvalidArgumentError, "1 outputs need as many gradients"),
-    ("a call", lambda w: w.backward(torch.ones(5, 2), outputs=[0], call=8), tc.ContextLostError, "run forward again"),
-    (
-        "state's shape",
-        load({"bias": torch.ones(3)}),
-        tc.InvalidArgumentError,
-        r"'bias'.* has shape \(2,\).*brings \(3,\)",
-    ),
+    ("an output", lambda w: w.backward(torch.ones(1), outputs=[7]), InvalidArgumentError, "output 7 of the call"),
+    ("no tensor", lambda w: w.backward("one", outputs=[0]), InvalidArgumentError, "all of them tensors"),
+    ("too few", lambda w: w.backward(outputs=[0]), InvalidArgumentError, "1 outputs need as many gradients"),
+    ("a call", lambda w: w.backward(torch.ones(5, 2), outputs=[0], call=8), ContextLostError, "run forward again"),
+    ("state's shape", load({"bias": torch.ones(3)}), InvalidArgumentError, r"'bias'.* has shape \(2,\).*brings \(3,\)"),
     (
         "state's dtype",
         load({"weight": torch.ones(3, 2), "bias": torch.ones(2, dtype=torch.complex64)}),
-        tc.InvalidArgumentError,
+        InvalidArgumentError,
         r"'bias'.* is torch\.float32, the state brings torch\.complex64",
     ),
-    (
-        "state's type",
-        load({"weight": torch.ones(3, 2), "bias": "two"}),
-        tc.InvalidArgumentError,
-        "the state brings str",
-    ),
-    (
-        "state's keys",
-        load({"offset": torch.ones(2)}),
-        tc.InvalidArgumentError,
-        r"missing \[\], unexpected \['offset'\]",
-    ),
-    ("no state", lambda w: w.net.load_state_dict([1]), tc.InvalidArgumentError, "a state is a dict, not a list"),
+    ("state's type", load({"weight": torch.ones(3, 2), "bias": "two"}), InvalidArgumentError, "the state brings str"),
+    ("state's keys", load({"offset": torch.ones(2)}), InvalidArgumentError, r"missing \[\], unexpected \['offset'\]"),
+    ("no state", lambda w: w.net.load_state_dict([1]), InvalidArgumentError, "a state is a dict, not a list"),
     (
         "optimizer's shape",
         load_optimizer(lambda state: state["state"][1].update(momentum_buffer=torch.ones(7))),
-        tc.InvalidArgumentError,
+        InvalidArgumentError,
         r"'momentum_buffer' of parameter 1 has shape \(7,\), the parameter \(2,\)",
     ),
     (
         "optimizer's parameters",
         load_optimizer(lambda state: state["state"].update({9: {}})),
-        tc.InvalidArgumentError,
+        InvalidArgumentError,
         r"the state names parameters \['9'\] of no group",
     ),
     (
         "optimizer's groups",
         load_optimizer(lambda state: state["param_groups"].append({"params": []})),
-        tc.InvalidArgumentError,
+        InvalidArgumentError,
         r"the state has groups of \[2, 0\] parameters, this optimizer has \[2\]",
     ),
-    ("optimizer's keys", load_optimizer(dict.clear), tc.InvalidArgumentError, "'state' and 'param_groups'"),
+    ("optimizer's keys", load_optimizer(dict.clear), InvalidArgumentError, "'state' and 'param_groups'"),
     (
         "scheduler's keys",
         lambda w: w.scheduler.load_state_dict({"optimizer": None, "step": 1}),
-        tc.InvalidArgumentError,
+        InvalidArgumentError,
         r"'last_epoch', 'step_size'\], not \['optimizer', 'step'\]",
     ),
     # Contexts
-    ("ended here", ended_locally, tc.ContextEndedError, "open a new one for a new pass"),
-    ("ended before step", ended_before_its_step, tc.ContextEndedError, "open a new one for a new pass"),
-    ("ended there", ended_on_the_owner, tc.ContextEndedError, "Open a new one for a new pass"),
-    ("lost", lost, tc.ContextLostError, "run forward again"),
-    ("no trainer", context_without_a_trainer, tc.InvalidArgumentError, "named by the 16 bytes of its trainer"),
+    ("ended here", ended_locally, ContextEndedError, "open a new one for a new pass"),
+    ("ended before step", ended_before_its_step, ContextEndedError, "open a new one for a new pass"),
+    ("ended there", ended_on_the_owner, ContextEndedError, "Open a new one for a new pass"),
+    ("lost", lost, ContextLostError, "run forward again"),
+    ("no trainer", context_without_a_trainer, InvalidArgumentError, "named by the 16 bytes of its trainer"),
     # Numbers that were refused
-    ("NaN", refused_nan, tc.NonFiniteGradientError, "Skip this batch, lower the learning rate, or clip"),
-    (
-        "infinity",
-        refused_infinity,
-        tc.NonFiniteGradientError,
-        "holds NaN or infinity; its optimizer has applied nothing",
-    ),
+    ("NaN", refused_nan, NonFiniteGradientError, "Skip this batch, lower the learning rate, or clip"),
+    ("infinity", refused_infinity, NonFiniteGradientError, "holds NaN or infinity; its optimizer has applied nothing"),
     # Limits
     (
         "a request",
         lambda w: w.net(torch.ones(MIB // 4 + 1)),
-        tc.TooLargeError,
+        TooLargeError,
         "1,048,580 bytes of tensors; owner 'ps0' accepts at most 1,048,576. Send them in smaller pieces, or raise max",
     ),
     (
         "a reply",
         lambda w: w.net.both(torch.ones(80_000, 3)),
-        tc.TooLargeError,
+        TooLargeError,
         "the reply has .* Ask for less at a time, or raise max_message",
     ),
 ]
@@ -356,15 +345,15 @@ NOT_HOSTED = [
 @pytest.mark.parametrize("name", NOT_HOSTED)
 async def test_only_listed_classes_are_made(ps: tc.Client, owner: Server, name: str) -> None:
     with pytest.raises(
-        tc.NotAllowedError, match=r"allow-list; it must be decorated with @hosted in a module given .* --import"
+        NotAllowedError, match=r"allow-list; it must be decorated with @hosted in a module given .* --import"
     ):
         await ps.create(name, "echo pwned", name="x")
     net = await ps.module("torch.nn.Linear", 1, 1)
-    with pytest.raises(tc.NotAllowedError, match=r"it must be one of torch\.optim, or be decorated with @hosted"):
+    with pytest.raises(NotAllowedError, match=r"it must be one of torch\.optim, or be decorated with @hosted"):
         await ps.optimizer("torch.nn.Linear" if name == "torch.optim.SGD" else name, net.parameters(), lr=1.0)
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=1.0)
     with pytest.raises(
-        tc.NotAllowedError, match=r"it must be one of torch\.optim\.lr_scheduler, or be decorated with @hosted"
+        NotAllowedError, match=r"it must be one of torch\.optim\.lr_scheduler, or be decorated with @hosted"
     ):
         await ps.scheduler(name, opt)
     assert len(owner.engine.registry) == 2
@@ -372,16 +361,16 @@ async def test_only_listed_classes_are_made(ps: tc.Client, owner: Server, name: 
 
 async def test_a_name_whose_making_failed_can_be_made_rightly(ps: tc.Client) -> None:
     for arguments in ((-1, 2), ("three", 2), ()):
-        with pytest.raises(tc.RemoteError):
+        with pytest.raises(RemoteError):
             await ps.module("torch.nn.Linear", *arguments, name="net")
-    with pytest.raises(tc.UnknownNameError):
+    with pytest.raises(UnknownNameError):
         await ps.attach("net")
     assert (await ps.module("torch.nn.Linear", 1, 2, name="net")).parameter("weight").shape == (2, 1)
 
 
 async def test_names_that_could_not_be_made_are_not_remembered(ps: tc.Client, owner: Server) -> None:
     for number in range(20):
-        with pytest.raises(tc.RemoteError):
+        with pytest.raises(RemoteError):
             await ps.create(COUNTER, 1, 2, 3, name=f"name {number}")
     assert not owner.engine.registry._making
 

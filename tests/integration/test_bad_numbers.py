@@ -62,7 +62,7 @@ async def test_a_message_whose_timeout_is_no_time_does_not_wait_for_space(second
     request = Request(timeout_seconds=seconds)
     refused = intake.take(Packet(Frame(number=2, request=request, payload_bytes=MIB), (memoryview(b"x"),)))
     message = await refused  # type: ignore[misc]
-    assert message is not None and isinstance(message.error, tc.InvalidArgumentError)
+    assert message is not None and isinstance(message.error, tc.errors.InvalidArgumentError)
     assert owner.budget.requests == MIB and owner.budget.pauses == 0
     # The rest of it is passed over.
     assert intake.take(Packet(Frame(number=2, part=Part(offset=1)), (memoryview(bytes(MIB - 1)),))) is None
@@ -79,7 +79,9 @@ WAITING = sorted(
 async def test_a_wait_that_is_no_time_is_refused_before_anything_changes(operation: str) -> None:
     async with in_memory() as owner, tc.connect(owner.connector()) as ps:
         net = await ps.module("torch.nn.Linear", 2, 1, name="net", seed=0)
-        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, name="opt", policy=tc.Sync(trainers=2))
+        opt = await ps.optimizer(
+            torch.optim.SGD, net.parameters(), lr=0.1, name="opt", policy=tc.policies.Sync(trainers=2)
+        )
         target, optimizer = net.ref.to_message(), opt.remotes["ps0"].handle.ref.to_message()
         async with ps.context() as ctx:
             await ctx.backward((await net(torch.ones(1, 2))).sum())
@@ -101,7 +103,7 @@ async def test_a_wait_that_is_no_time_is_refused_before_anything_changes(operati
             before = fingerprint(owner.engine)
             for seconds in NO_TIMES:
                 message.wait_seconds = seconds
-                with pytest.raises(tc.InvalidArgumentError, match="wait_seconds is a number of seconds"):
+                with pytest.raises(tc.errors.InvalidArgumentError, match="wait_seconds is a number of seconds"):
                     await net.session.submit(Request(**{operation: message}), None, lambda reply, _: reply)
             assert fingerprint(owner.engine) == before
             assert not owner.engine.directory.members() and not owner.engine.communicators.snapshot()
@@ -111,7 +113,7 @@ async def test_a_wait_that_is_no_time_is_refused_before_anything_changes(operati
 @pytest.mark.parametrize("seconds", [each for each in NO_TIMES if each != -1.0])
 def test_a_timeout_of_a_program_that_is_no_time_is_refused_at_once(seconds: float) -> None:
     for name in ("timeout", "connect_timeout", "reconnect_timeout"):
-        with pytest.raises(tc.InvalidArgumentError, match=f"{name} is a number of seconds"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=f"{name} is a number of seconds"):
             tc.connect("127.0.0.1:1", **{name: seconds})
     with pytest.raises(ValueError, match="rpc_timeout is a number of seconds"):
         TensorPipeRpcBackendOptions(rpc_timeout=seconds)
@@ -129,22 +131,22 @@ async def test_a_timeout_of_a_call_that_is_no_time_is_refused_and_nothing_is_sen
         lambda: ps.communicator("all", 1, timeout=seconds),
     ]
     for attempt in attempts:
-        with pytest.raises(tc.InvalidArgumentError, match="timeout is a number of seconds"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="timeout is a number of seconds"):
             attempt()
     pending = counter.add()
-    with pytest.raises(tc.InvalidArgumentError, match="timeout is a number of seconds"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="timeout is a number of seconds"):
         pending.wait(seconds)
     assert await pending == 1
 
 
 async def test_other_numbers_of_a_program_that_make_no_sense_are_refused(ps: tc.Client) -> None:
     attempts: list[tuple[type[Exception], Callable[[], Any]]] = [
-        (tc.InvalidArgumentError, lambda: ps.communicator("all", 1, lost_after=10**400)),
-        (tc.InvalidArgumentError, lambda: ps.communicator("all", 1, lost_after=math.nan)),
-        (tc.InvalidArgumentError, lambda: tc.Eviction(ttl=1e300)),
-        (tc.InvalidArgumentError, lambda: tc.Eviction(spare=1e300)),
-        (tc.InvalidArgumentError, lambda: tc.Adagrad(lr=10**400)),
-        (tc.InvalidArgumentError, lambda: tc.Compensate(10**400)),
+        (tc.errors.InvalidArgumentError, lambda: ps.communicator("all", 1, lost_after=10**400)),
+        (tc.errors.InvalidArgumentError, lambda: ps.communicator("all", 1, lost_after=math.nan)),
+        (tc.errors.InvalidArgumentError, lambda: tc.tables.Eviction(ttl=1e300)),
+        (tc.errors.InvalidArgumentError, lambda: tc.tables.Eviction(spare=1e300)),
+        (tc.errors.InvalidArgumentError, lambda: tc.tables.Adagrad(lr=10**400)),
+        (tc.errors.InvalidArgumentError, lambda: tc.policies.Compensate(10**400)),
         (TypeError, lambda: ps.manual_seed(math.nan)),  # type: ignore[arg-type]
     ]
     for error, attempt in attempts:
@@ -196,7 +198,7 @@ async def test_decisions_with_numbers_that_none_has_are_refused(pair: tc.Client,
     request = pb.SettleRequest(
         optimizer=opt.remotes["ps1"].handle.ref.to_message(), number=1, epoch=1, decisions=decisions
     )
-    with pytest.raises(tc.InvalidArgumentError):
+    with pytest.raises(tc.errors.InvalidArgumentError):
         await pair.session("ps1").submit(Request(settle=request), None, lambda reply, _: reply)
     assert set((await step(pair, opt)).values()) == {1}
 
@@ -206,7 +208,7 @@ async def test_a_decision_that_cannot_have_been_carried_out_is_refused(pair: tc.
     offer = pb.Offer(applied={"ps1": LARGEST}, withdraw=True)
     request = pb.StepRequest(optimizer=opt.remotes["ps0"].handle.ref.to_message(), offer=offer)
     request.context.trainer, request.context.number = bytes(16), 1
-    with pytest.raises(tc.InvalidArgumentError, match="the number of a decision is a whole number"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="the number of a decision is a whole number"):
         await pair.session("ps0").submit(Request(step=request), None, lambda reply, _: reply)
     assert set((await step(pair, opt)).values()) == {1}
 
@@ -214,7 +216,7 @@ async def test_a_decision_that_cannot_have_been_carried_out_is_refused(pair: tc.
 async def over_both(pair: tc.Client) -> tc.DistributedOptimizer:
     nets = [await pair.module("torch.nn.Linear", 2, 1, name="net", owner=owner) for owner in ("ps0", "ps1")]
     parameters = [each for net in nets for each in net.parameters()]
-    return await pair.optimizer(torch.optim.SGD, parameters, lr=0.1, name="opt", policy=tc.Sync(trainers=1))
+    return await pair.optimizer(torch.optim.SGD, parameters, lr=0.1, name="opt", policy=tc.policies.Sync(trainers=1))
 
 
 async def step(pair: tc.Client, opt: tc.DistributedOptimizer) -> tc.Stepped:

@@ -95,7 +95,7 @@ async def test_a_client_that_meets_something_else_than_an_owner_says_so() -> Non
         await connection.receive()
         await connection.send(Packet(Frame(reply=Reply())))
 
-    with pytest.raises(tc.InvalidArgumentError, match="this process does not speak the owner's protocol"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="this process does not speak the owner's protocol"):
         await tc.connect(MemoryConnector(strange))
 
 

@@ -96,20 +96,20 @@ def test_everything_has_its_result_at_once(ps: Any) -> None:
     assert counter.pass_on(there) == there
     assert {each.name for each in ps.status().objects} >= {"net"}
     ps.delete("net")
-    with pytest.raises(tc.StaleHandleError):
+    with pytest.raises(tc.errors.StaleHandleError):
         net(torch.ones(1, 2))
 
 
 def test_errors_are_raised_where_the_call_is(ps: Any) -> None:
     counter = ps.create(COUNTER)
-    with pytest.raises(tc.RemoteError, match="on purpose") as caught:
+    with pytest.raises(tc.errors.RemoteError, match="on purpose") as caught:
         counter.fail("on purpose")
     assert "hosted_models.py" in caught.value.remote_traceback
-    with pytest.raises(tc.NotAllowedError):
+    with pytest.raises(tc.errors.NotAllowedError):
         ps.create("os.system", "true")
-    with pytest.raises(tc.UnknownNameError):
+    with pytest.raises(tc.errors.UnknownNameError):
         ps.attach("nothing")
-    with pytest.raises(tc.DeadlineExceededError):
+    with pytest.raises(tc.errors.DeadlineExceededError):
         gate = ps.create(GATE)
         gate.options(timeout=0.01).wait()
     gate.open()
@@ -174,7 +174,7 @@ def test_unwrapped_has_many_calls_in_flight(ps: Any) -> None:
     waiting[0].cancel()
     gate.open().wait()
     assert [each.wait() for each in waiting[1:]] == ["through"] * 2
-    with pytest.raises(tc.CancelledCallError):
+    with pytest.raises(tc.errors.CancelledCallError):
         waiting[0].wait()
 
 
@@ -206,7 +206,7 @@ def test_an_error_inside_the_block_gives_the_portal_back(address: str) -> None:
     with pytest.raises(KeyError), tc.connect(address) as ps:
         ps.create(COUNTER)
         raise KeyError
-    with pytest.raises(tc.UnavailableError), tc.connect("127.0.0.1:1", connect_timeout=0.05):
+    with pytest.raises(tc.errors.UnavailableError), tc.connect("127.0.0.1:1", connect_timeout=0.05):
         pass
     with tc.connect(address) as ps:
         assert ps.create(COUNTER).add() == 1
@@ -234,12 +234,12 @@ def test_after_the_block_a_call_says_that_the_client_is_closed(address: str) -> 
         gate = ps.create(GATE, name="left behind")
         pending = gate.unwrapped.wait()
         gate.wait_for(1)
-    with pytest.raises(tc.ClosedError):
+    with pytest.raises(tc.errors.ClosedError):
         pending.wait()
     with tc.connect(address) as other:
         other.attach("left behind").open()
     for call in (counter.add, lambda: ps.create(COUNTER), ps.status, lambda: ps.context().backward(torch.ones(1))):
-        with pytest.raises(tc.ClosedError, match="this client is closed"):
+        with pytest.raises(tc.errors.ClosedError, match="this client is closed"):
             call()
 
 

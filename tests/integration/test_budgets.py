@@ -92,7 +92,7 @@ async def test_requests_that_wait_for_others_make_way_up_to_a_second_budget(tran
         calls = [asyncio.ensure_future(thing.ask_others(X)) for _ in range(3)]
         await until(lambda: hosted(server).inside == 3)
         await until(lambda: server.engine.budget.waiting == 3 * len(X))
-        with pytest.raises(tc.OverloadedError, match="max_session_bytes"):
+        with pytest.raises(tc.errors.OverloadedError, match="max_session_bytes"):
             await thing.ask_others(X)
         await thing.open()
         assert await asyncio.gather(*calls) == [len(X)] * 3
@@ -104,7 +104,7 @@ async def test_a_call_that_is_given_up_makes_way_once_its_code_has_ended(transpo
     async with crossing(transport) as (server, _, thing):
         # One whose time is over before its code has begun holds nothing: then another gets more time.
         for seconds in (0.2, 2.0, 20.0):
-            with pytest.raises(tc.DeadlineExceededError):
+            with pytest.raises(tc.errors.DeadlineExceededError):
                 await thing.options(timeout=seconds).hold(X)
             if hosted(server).inside:
                 break

@@ -81,14 +81,16 @@ async def test_similar_values_arrive_as_plain_ones(shared: tc.RemoteObject) -> N
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, 1j, Exception("x")], ids=lambda value: str(type(value)))
 async def test_other_values_are_refused_before_they_travel(shared: tc.RemoteObject, value: Any) -> None:
-    with pytest.raises(tc.InvalidArgumentError, match="cannot be sent; what travels is None, bool, int, float, str"):
+    with pytest.raises(
+        tc.errors.InvalidArgumentError, match="cannot be sent; what travels is None, bool, int, float, str"
+    ):
         shared.echo([value])
 
 
 async def test_a_result_that_cannot_travel_is_said_to_be_so(ps: tc.Client) -> None:
     async with serving() as owner, tc.connect(owner.address) as trainer:
         moody = await trainer.module(f"{MODELS}.Moody", 2)
-        with pytest.raises(tc.InvalidArgumentError, match=r"builtins\.object cannot be sent"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"builtins\.object cannot be sent"):
             await moody(torch.ones(2), mood="object")
 
 
@@ -133,14 +135,14 @@ async def test_a_call_ends_with_its_deadline_and_the_owner_is_told(roomy: Server
     gate = await trainer.create(GATE)
     try:
         nonblocking = gate.options(timeout=0.05)
-        with pytest.raises(tc.DeadlineExceededError, match=r"0\.05 s") as caught:
+        with pytest.raises(tc.errors.DeadlineExceededError, match=r"0\.05 s") as caught:
             await nonblocking.wait()
         assert isinstance(caught.value, TimeoutError)
         status = await until(trainer, lambda status: status.requests_in_flight == 0)
         assert {each.name: each.errors for each in status.operations}["call"] == 1
         # None where it was late before its method began.
         entered = roomy.engine.registry.find(gate.ref).value.inside
-        with pytest.raises(tc.DeadlineExceededError):
+        with pytest.raises(tc.errors.DeadlineExceededError):
             await gate.options(timeout=0.0).wait()
         # The handle it was made from keeps its own deadline.
         patient = gate.wait()
@@ -168,7 +170,7 @@ async def test_the_owner_keeps_deadlines_by_its_own_clock() -> None:
 async def test_a_default_deadline_belongs_to_the_connection(roomy: Server) -> None:
     async with tc.connect(roomy.address, timeout=0.05) as nonblocking:
         gate = await nonblocking.create(GATE, timeout=None)
-        with pytest.raises(tc.DeadlineExceededError):
+        with pytest.raises(tc.errors.DeadlineExceededError):
             await gate.wait()
         await gate.options(timeout=None).open()
         assert await gate.options(timeout=None).wait() == "through"
@@ -198,7 +200,7 @@ async def test_cancelling_reaches_the_owner(roomy: Server, trainer: tc.Client, h
                 await asyncio.to_thread(pending.cancel)
         status = await until(trainer, lambda status: status.requests_in_flight == 0)
         assert {each.name: (each.calls, each.errors) for each in status.operations}["call"] == (2, 1)
-        with pytest.raises(tc.CancelledCallError, match="the owner may have run it all the same"):
+        with pytest.raises(tc.errors.CancelledCallError, match="the owner may have run it all the same"):
             await pending
         await until(trainer, lambda status: status.kept_answers <= 2)
     finally:
@@ -239,7 +241,7 @@ async def test_a_plain_thread_waits_while_the_loop_runs(trainer: tc.Client) -> N
     pending = gate.wait()
 
     def work() -> tuple[str, int, bool]:
-        with pytest.raises(tc.DeadlineExceededError, match=r"no answer within 0\.01 s; the call goes on"):
+        with pytest.raises(tc.errors.DeadlineExceededError, match=r"no answer within 0\.01 s; the call goes on"):
             pending.wait(timeout=0.01)
         gate.open().wait()
         return pending.wait(), counter.add(3).wait(timeout=30), threading.current_thread() is threading.main_thread()
@@ -275,7 +277,7 @@ async def test_a_pending_result_has_no_truth_value(shared: tc.RemoteObject) -> N
 
 
 async def test_a_remote_exception_says_where_the_hosted_code_raised(shared: tc.RemoteObject) -> None:
-    with pytest.raises(tc.RemoteError) as caught:
+    with pytest.raises(tc.errors.RemoteError) as caught:
         await shared.fail("the seventh")
     error = caught.value
     assert (error.remote_type, error.remote_message) == ("builtins.ValueError", "the seventh")
@@ -289,20 +291,22 @@ async def test_a_remote_exception_says_where_the_hosted_code_raised(shared: tc.R
 async def test_exceptions_of_modules_constructors_and_wrong_arguments_are_remote_errors(ps: tc.Client) -> None:
     async with serving() as owner, tc.connect(owner.address) as trainer:
         moody = await trainer.module(f"{MODELS}.Moody", 2)
-        with pytest.raises(tc.RemoteError) as caught:
+        with pytest.raises(tc.errors.RemoteError) as caught:
             await moody(torch.ones(2), "raise")
         assert caught.value.remote_type == "builtins.KeyError" and "wire_models.py" in caught.value.remote_traceback
         assert "ps_service/" not in caught.value.remote_traceback
-        with pytest.raises(tc.RemoteError, match="unexpected keyword argument 'humour'") as caught:
+        with pytest.raises(tc.errors.RemoteError, match="unexpected keyword argument 'humour'") as caught:
             await moody(torch.ones(2), humour="raise")
         assert caught.value.remote_type == "builtins.TypeError"
-        with pytest.raises(tc.RemoteError, match="missing 1 required positional argument: 'size'"):
+        with pytest.raises(tc.errors.RemoteError, match="missing 1 required positional argument: 'size'"):
             await trainer.module(f"{MODELS}.Moody")
         counter = await trainer.create(COUNTER)
-        with pytest.raises(tc.RemoteError, match="takes from 1 to 2 positional arguments but 3 were given") as caught:
+        with pytest.raises(
+            tc.errors.RemoteError, match="takes from 1 to 2 positional arguments but 3 were given"
+        ) as caught:
             await counter.add(1, 2)
         assert "ps_service" not in caught.value.remote_traceback
-        with pytest.raises(tc.RemoteError, match="must match the size of tensor b"):
+        with pytest.raises(tc.errors.RemoteError, match="must match the size of tensor b"):
             await moody(torch.ones(3))
         assert torch.equal(await moody(torch.ones(2)), torch.ones(2))
 
@@ -311,10 +315,10 @@ async def test_a_reply_that_fits_no_frame_is_an_error_of_its_own_call() -> None:
     """Not of the stream: the answer would be sent again and again, and never arrive."""
     async with serving() as owner, tc.connect(owner.address) as ps:
         loud = await ps.create(f"{MODELS}.Loud")
-        with pytest.raises(tc.TooLargeError, match="bytes besides its tensors"):
+        with pytest.raises(tc.errors.TooLargeError, match="bytes besides its tensors"):
             await loud.options(timeout=60).shout(65 * MIB)
         assert await loud.shout(3) == bytes(3)
-        with pytest.raises(tc.TooLargeError, match="Send large data as tensors"):
+        with pytest.raises(tc.errors.TooLargeError, match="Send large data as tensors"):
             await loud.shout(b"x" * (65 * MIB))
         assert (await loud.zeros(3)).tolist() == [0.0, 0.0, 0.0]
 
@@ -323,9 +327,9 @@ async def test_a_closed_client_says_so(owner: Server) -> None:
     async with tc.connect(owner.address) as ps:
         counter = await ps.create(COUNTER)
         waiting = counter.add()
-    with pytest.raises(tc.ClosedError):
+    with pytest.raises(tc.errors.ClosedError):
         await waiting
-    with pytest.raises(tc.ClosedError, match="this client is closed"):
+    with pytest.raises(tc.errors.ClosedError, match="this client is closed"):
         await counter.get()
     await ps.close()
 
@@ -344,5 +348,5 @@ async def test_arrays_of_numpy_arrive_as_arrays(shared: tc.RemoteObject) -> None
     given = [np.ones(2, np.float32), np.arange(6).reshape(2, 3).T]
     for found, array in zip(await shared.echo(given), given, strict=True):
         assert found.dtype == array.dtype and np.array_equal(found, array)
-    with pytest.raises(tc.InvalidArgumentError, match="a numpy array of dtype <U1 cannot be sent"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="a numpy array of dtype <U1 cannot be sent"):
         shared.echo(np.array(["x"]))

@@ -71,16 +71,21 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
     ("calling a table", lambda w: w.ps.table("users")([1]), TypeError, f"called {BEFORE}"),  # type: ignore[operator]
     # Passes and optimizers
     ("loss.backward()", lambda w: w.loss.backward(), RuntimeError, "call ctx.backward(loss) instead"),
-    ("a backward for the second time", backward_twice, tc.RemoteError, "backward through the graph a second time"),
+    (
+        "a backward for the second time",
+        backward_twice,
+        tc.errors.RemoteError,
+        "backward through the graph a second time",
+    ),
     ("a vector", lambda w: w.ctx.backward(w.loss.expand(2)), RuntimeError, "only for scalar outputs"),
-    ("step without a pass", lambda w: w.opt.step(), tc.InvalidArgumentError, "await opt.step(ctx)"),  # type: ignore[call-overload]
-    ("step of a loss", lambda w: w.opt.step(w.loss), tc.InvalidArgumentError, "takes the context of the pass"),  # type: ignore[call-overload]
+    ("step without a pass", lambda w: w.opt.step(), tc.errors.InvalidArgumentError, "await opt.step(ctx)"),  # type: ignore[call-overload]
+    ("step of a loss", lambda w: w.opt.step(w.loss), tc.errors.InvalidArgumentError, "takes the context of the pass"),  # type: ignore[call-overload]
     ("zero_grad", lambda w: w.opt.zero_grad(), AttributeError, "nothing to zero: gradients belong to a pass"),
     ("param_groups", lambda w: w.opt.param_groups, AttributeError, "opt.set_options(lr=…)"),
     (
         "another learning rate",
         lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), lr=0.05),
-        tc.NameConflictError,
+        tc.errors.NameConflictError,
         "made with lr=0.1, not 0.05. Ask with the same arguments, change them for all trainers with set_options()",
     ),
     (
@@ -89,11 +94,11 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
         TypeError,
         "net.parameters()",
     ),
-    ("a policy's name", lambda w: w.opt.set_policy("sync"), tc.InvalidArgumentError, "one of Async(…), Sync(…)"),  # type: ignore[arg-type]
+    ("a policy's name", lambda w: w.opt.set_policy("sync"), tc.errors.InvalidArgumentError, "one of Async(…), Sync(…)"),  # type: ignore[arg-type]
     (
         "a scheduler's short name",
         lambda w: w.ps.scheduler("StepLR", w.opt, 1),
-        tc.NotAllowedError,
+        tc.errors.NotAllowedError,
         "write torch.optim.lr_scheduler.StepLR",
     ),
     # Handles
@@ -106,9 +111,19 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
         AttributeError,
         "`ctx.clip_grad_norm(…)`",
     ),
-    ("an object for a class", lambda w: w.ps.module(torch.nn.Linear(2, 2)), tc.InvalidArgumentError, "give the class"),  # type: ignore[arg-type]
-    ("a class that is not offered", lambda w: w.ps.module(World), tc.NotAllowedError, "--import"),  # type: ignore[arg-type]
-    ("a name that is not there", lambda w: w.ps.attach("nothing"), tc.UnknownNameError, "under the name 'nothing'"),
+    (
+        "an object for a class",
+        lambda w: w.ps.module(torch.nn.Linear(2, 2)),
+        tc.errors.InvalidArgumentError,
+        "give the class",
+    ),  # type: ignore[arg-type]
+    ("a class that is not offered", lambda w: w.ps.module(World), tc.errors.NotAllowedError, "--import"),  # type: ignore[arg-type]
+    (
+        "a name that is not there",
+        lambda w: w.ps.attach("nothing"),
+        tc.errors.UnknownNameError,
+        "under the name 'nothing'",
+    ),
     ("a handle in a container", lambda w: torch.nn.Sequential(w.net), TypeError, "replica() makes a module of this"),  # type: ignore[arg-type]
     (
         "handles in an optimizer of this process",
@@ -117,80 +132,105 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
         "optimizer() of the client makes an optimizer there",
     ),
     # Typing errors
-    ("a class", lambda w: w.ps.module("torch.nn.Liner", 4, 3), tc.NotAllowedError, "did you mean 'torch.nn.Linear'?"),
-    ("a short class", lambda w: w.ps.create("Countr"), tc.NotAllowedError, "must be decorated with @hosted"),
+    (
+        "a class",
+        lambda w: w.ps.module("torch.nn.Liner", 4, 3),
+        tc.errors.NotAllowedError,
+        "did you mean 'torch.nn.Linear'?",
+    ),
+    ("a short class", lambda w: w.ps.create("Countr"), tc.errors.NotAllowedError, "must be decorated with @hosted"),
     (
         "an own class",
         lambda w: w.ps.create("tests.hosted_models.Countr"),
-        tc.NotAllowedError,
+        tc.errors.NotAllowedError,
         "did you mean 'tests.hosted_models.Counter'?",
     ),
     (
         "an own class without its module",
         lambda w: w.ps.create("Counter"),
-        tc.NotAllowedError,
+        tc.errors.NotAllowedError,
         "did you mean 'tests.hosted_models.Counter'?",
     ),
-    ("a function", lambda w: w.ps.call("torch.mtmul"), tc.NotAllowedError, "did you mean 'torch.matmul'?"),
+    ("a function", lambda w: w.ps.call("torch.mtmul"), tc.errors.NotAllowedError, "did you mean 'torch.matmul'?"),
     (
         "the class of an optimizer",
         lambda w: w.ps.optimizer("torch.optim.AdmW", w.net.parameters(), name="other"),
-        tc.NotAllowedError,
+        tc.errors.NotAllowedError,
         "did you mean 'torch.optim.AdamW'?",
     ),
     (
         "an option",
         lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), name="other", momentun=0.9),
-        tc.InvalidArgumentError,
+        tc.errors.InvalidArgumentError,
         "'momentun'; did you mean 'momentum'?",
     ),
     (
         "a new option",
         lambda w: w.opt.set_options(wieght_decay=0.5),
-        tc.InvalidArgumentError,
+        tc.errors.InvalidArgumentError,
         "did you mean 'weight_decay'?",
     ),
-    ("a name", lambda w: w.ps.attach("nett"), tc.UnknownNameError, "under the name 'nett'; did you mean 'net'?"),
-    ("an optimizer", lambda w: w.ps.attach("net.optimiser"), tc.UnknownNameError, "did you mean 'net.optimizer'?"),
-    ("a table", lambda w: w.ps.table("usres"), tc.UnknownNameError, "did you mean 'users'?"),
-    ("an owner", lambda w: w.ps.status("ps"), tc.UnknownNameError, "did you mean 'ps0'?"),
+    ("a name", lambda w: w.ps.attach("nett"), tc.errors.UnknownNameError, "under the name 'nett'; did you mean 'net'?"),
+    (
+        "an optimizer",
+        lambda w: w.ps.attach("net.optimiser"),
+        tc.errors.UnknownNameError,
+        "did you mean 'net.optimizer'?",
+    ),
+    ("a table", lambda w: w.ps.table("usres"), tc.errors.UnknownNameError, "did you mean 'users'?"),
+    ("an owner", lambda w: w.ps.status("ps"), tc.errors.UnknownNameError, "did you mean 'ps0'?"),
     ("a method", lambda w: w.net.foward(), AttributeError, "did you mean 'forward'?"),
-    ("a called method", lambda w: w.net.call("foward"), tc.UnknownMethodError, "did you mean 'forward'?"),
-    ("a parameter", lambda w: w.net.parameter("wieght"), tc.UnknownNameError, "did you mean 'weight'?"),
-    ("an argument of a policy", lambda w: tc.Sync(trainrs=2), TypeError, "did you mean 'trainers'?"),  # type: ignore[call-arg]
+    ("a called method", lambda w: w.net.call("foward"), tc.errors.UnknownMethodError, "did you mean 'forward'?"),
+    ("a parameter", lambda w: w.net.parameter("wieght"), tc.errors.UnknownNameError, "did you mean 'weight'?"),
+    ("an argument of a policy", lambda w: tc.policies.Sync(trainrs=2), TypeError, "did you mean 'trainers'?"),  # type: ignore[call-arg]
     # Tables
     (
         "an optimizer of torch for rows",
         lambda w: w.ps.table("q", dim=4, optimizer=torch.optim.Adagrad),  # type: ignore[arg-type]
-        tc.InvalidArgumentError,
-        "optimizer= is one of tc.SGD(…), tc.Adagrad(…), ",
+        tc.errors.InvalidArgumentError,
+        "optimizer= is one of tc.tables.SGD(…), tc.tables.Adagrad(…), ",
     ),
     (
         "a word for init",
         lambda w: w.ps.table("q", dim=4, init="zeros"),
-        tc.InvalidArgumentError,
-        "init= is one of tc.N",
+        tc.errors.InvalidArgumentError,
+        "init= is one of tc.tables.N",
     ),  # type: ignore[arg-type]
-    ("a policy for rows", lambda w: w.ps.table("q", dim=4, policy="sync"), tc.InvalidArgumentError, "a policy is one"),  # type: ignore[arg-type]
-    ("a list of tables", lambda w: w.ps.look_up([w.table]), tc.InvalidArgumentError, "{users: ids}"),  # type: ignore[arg-type]
+    (
+        "a policy for rows",
+        lambda w: w.ps.table("q", dim=4, policy="sync"),
+        tc.errors.InvalidArgumentError,
+        "a policy is one",
+    ),  # type: ignore[arg-type]
+    ("a list of tables", lambda w: w.ps.look_up([w.table]), tc.errors.InvalidArgumentError, "{users: ids}"),  # type: ignore[arg-type]
     (
         "an optimizer of a table",
         lambda w: w.ps.optimizer(torch.optim.Adam, w.table),  # type: ignore[arg-type]
-        tc.InvalidArgumentError,
+        tc.errors.InvalidArgumentError,
         "give a list",
     ),
-    ("a module's name", lambda w: w.ps.table("net", dim=4), tc.NameConflictError, "'net' is a torch.nn.Linear on"),
-    ("rows beyond the limit", lambda w: w.table(torch.arange(9)), tc.TooLargeError, "at most 4 are allowed"),
-    ("another width", lambda w: w.ps.table("users", dim=3), tc.NameConflictError, "with dim=2, not 3"),
+    (
+        "a module's name",
+        lambda w: w.ps.table("net", dim=4),
+        tc.errors.NameConflictError,
+        "'net' is a torch.nn.Linear on",
+    ),
+    ("rows beyond the limit", lambda w: w.table(torch.arange(9)), tc.errors.TooLargeError, "at most 4 are allowed"),
+    ("another width", lambda w: w.ps.table("users", dim=3), tc.errors.NameConflictError, "with dim=2, not 3"),
     # Replicas
     (
         "local steps of a handle",
         lambda w: w.ps.local_steps(w.net, torch.optim.SGD([torch.ones(1)]), tc.LocalSGD(5)),  # type: ignore[arg-type]
-        tc.InvalidArgumentError,
+        tc.errors.InvalidArgumentError,
         "`await net.replica()` makes one",
     ),
-    ("a tensor elsewhere", lambda w: w.net(torch.ones(2, 4, device="meta")), tc.InvalidArgumentError, "meta device"),
-    ("a wrong shape", lambda w: w.net(torch.ones(2, 5)), tc.RemoteError, "2x5 and 4x3"),
+    (
+        "a tensor elsewhere",
+        lambda w: w.net(torch.ones(2, 4, device="meta")),
+        tc.errors.InvalidArgumentError,
+        "meta device",
+    ),
+    ("a wrong shape", lambda w: w.net(torch.ones(2, 5)), tc.errors.RemoteError, "2x5 and 4x3"),
 ]
 
 
@@ -229,7 +269,7 @@ async def test_an_error_that_is_read_twice_has_the_lines_of_each_reading_only(wo
     failed = world.net(torch.ones(2, 5))
     lengths = []
     for _ in range(3):
-        with pytest.raises(tc.RemoteError) as caught:
+        with pytest.raises(tc.errors.RemoteError) as caught:
             await failed
         lengths.append(len(list(traceback.walk_tb(caught.value.__traceback__))))
     assert lengths[0] == lengths[1] == lengths[2]
@@ -262,7 +302,7 @@ async def test_tracebacks_of_the_blocking_client_are_short(owner: Server) -> Non
 
 
 async def test_the_traceback_of_a_hosted_module_has_its_own_lines(world: World) -> None:
-    with pytest.raises(tc.RemoteError) as caught:
+    with pytest.raises(tc.errors.RemoteError) as caught:
         await world.net(torch.ones(2, 5))
     frames = re.findall(r"File .*, line \d+, in (\w+)", caught.value.remote_traceback)
     assert frames == ["forward"]
@@ -288,14 +328,14 @@ async def test_a_backward_of_calls_that_were_not_recorded_says_where_they_are(ps
 
 async def test_refused_local_steps_leave_no_optimizer_behind(world: World) -> None:
     replica, other = await world.net.replica(), torch.optim.SGD(torch.nn.Linear(2, 2).parameters())
-    with pytest.raises(tc.InvalidArgumentError, match="steps no parameter of the replica"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="steps no parameter of the replica"):
         await world.ps.local_steps(replica, other, tc.LocalSGD(5), name="left-over")
-    with pytest.raises(tc.UnknownNameError):
+    with pytest.raises(tc.errors.UnknownNameError):
         await world.ps.attach("left-over")
 
 
 async def test_a_policy_that_is_none_leaves_no_rows_behind(world: World) -> None:
-    with pytest.raises(tc.InvalidArgumentError, match="a policy is one of"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="a policy is one of"):
         await world.ps.table("q", dim=4, policy="sync")  # type: ignore[arg-type]
-    with pytest.raises(tc.UnknownNameError):
+    with pytest.raises(tc.errors.UnknownNameError):
         await world.ps.attach("q")

@@ -88,14 +88,14 @@ async def test_all_reduce_reduces_numbers_and_tensors_in_any_structure() -> None
         (result, *_) = await every(team, lambda each: each.all_reduce(torch.nan if each.rank == 1 else 1.0, "max"))
         assert result != result
         for wrong in ("text", None, torch.eye(2).to_sparse(), 1 << 70, [1, "x"]):
-            with pytest.raises(tc.InvalidArgumentError, match="no sum"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="no sum"):
                 await team[0].all_reduce(wrong)
-        with pytest.raises(tc.InvalidArgumentError, match="op is one of"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="op is one of"):
             await team[0].all_reduce(1, "median")  # type: ignore[arg-type]
         # What was refused here has not taken part.
         assert await every(team, lambda each: each.barrier()) == [None] * 3
         found = await every(team, lambda each: each.all_reduce(torch.ones(each.rank + 1)))
-        assert all(isinstance(each, tc.InvalidArgumentError) for each in found)
+        assert all(isinstance(each, tc.errors.InvalidArgumentError) for each in found)
         assert "rank 1 a torch.float32 tensor of shape (2,)" in str(found[2])
 
 
@@ -201,10 +201,10 @@ async def test_large_tensors_pass_without_limits_but_those_of_messages() -> None
 
 async def test_values_beyond_the_limits_are_typed_errors_for_all() -> None:
     async with teams(3, Limits(max_message_bytes=1 << 20)) as (server, clients, team):
-        with pytest.raises(tc.TooLargeError, match="a message to owner 'ps0' may have 1,048,576"):
+        with pytest.raises(tc.errors.TooLargeError, match="a message to owner 'ps0' may have 1,048,576"):
             await team[0].gather(torch.zeros(300_000), to=1)
         found = await every(team, lambda each: each.all_gather(torch.zeros(150_000)))
-        assert all(isinstance(each, tc.TooLargeError) for each in found), found
+        assert all(isinstance(each, tc.errors.TooLargeError) for each in found), found
         assert "more than 1,048,576 bytes together" in str(found[0])
         assert server.engine.communicators.nbytes == 0
         # They make it again.
@@ -215,16 +215,16 @@ async def test_values_beyond_the_limits_are_typed_errors_for_all() -> None:
 @pytest.mark.parametrize("value", [print, torch.nn.Linear, object()])
 async def test_what_has_no_meaning_elsewhere_is_refused_here(value: Any) -> None:
     async with teams(2) as (_, clients, team):
-        with pytest.raises(tc.InvalidArgumentError, match="cannot be sent"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="cannot be sent"):
             await team[0].all_gather([value])
         handle = await clients[0].module("torch.nn.Linear", 1, 1)
-        with pytest.raises(tc.InvalidArgumentError, match="cannot be sent"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="cannot be sent"):
             await team[0].all_gather(handle)
         for values in (None, [1], "ab", 7):
-            with pytest.raises(tc.InvalidArgumentError, match="list of 2 values"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="list of 2 values"):
                 await team[0].scatter(values)  # type: ignore[arg-type]
         for root in (-1, 2, True, "0"):
-            with pytest.raises(tc.InvalidArgumentError, match="0 to 1"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="0 to 1"):
                 await team[0].gather(1, to=root)  # type: ignore[arg-type]
         assert await every(team, lambda each: each.all_gather(each.rank)) == [[0, 1]] * 2
 
@@ -233,10 +233,10 @@ async def test_different_collectives_are_an_error_that_names_both() -> None:
     async with teams(3) as (_, clients, team):
         found = await asyncio.gather(team[0].gather(1), team[1].barrier(), team[2].gather(2), return_exceptions=True)
         for each in found:
-            assert isinstance(each, tc.InvalidArgumentError)
+            assert isinstance(each, tc.errors.InvalidArgumentError)
             assert "barrier()" in str(each) and "gather(to=0)" in str(each)
             assert clients[1].trainer_name in str(each)
-        with pytest.raises(tc.InvalidArgumentError, match="an earlier collective"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="an earlier collective"):
             await team[0].barrier()
 
 
@@ -250,18 +250,18 @@ def soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_time_out_names_who_is_missing() -> None:
     async with teams(3) as (_, clients, team):
         first = asyncio.create_task(_result(team[2].barrier()))
-        with pytest.raises(tc.DeadlineExceededError, match=rf"for rank 1 \(trainer {clients[1].trainer_name}"):
+        with pytest.raises(tc.errors.DeadlineExceededError, match=rf"for rank 1 \(trainer {clients[1].trainer_name}"):
             await team[0].barrier(timeout=20.0)
         error = await first
-        assert isinstance(error, tc.DeadlineExceededError) and "rank 0" in str(error) and "rank 1" in str(error)
+        assert isinstance(error, tc.errors.DeadlineExceededError) and "rank 0" in str(error) and "rank 1" in str(error)
         # The one that comes late hears why.
-        with pytest.raises(tc.DeadlineExceededError, match="for rank 1"):
+        with pytest.raises(tc.errors.DeadlineExceededError, match="for rank 1"):
             await team[1].barrier()
 
 
 @pytest.mark.usefixtures("soon_over")
 async def test_not_enough_members_are_an_error_that_tells_how_many_came(ps: tc.Client) -> None:
-    with pytest.raises(tc.DeadlineExceededError, match="1 of 2 trainers have joined"):
+    with pytest.raises(tc.errors.DeadlineExceededError, match="1 of 2 trainers have joined"):
         await ps.communicator("team", 2, timeout=20.0)
 
 
@@ -282,10 +282,10 @@ async def test_those_that_wait_hear_how_a_member_has_ended(how: str) -> None:
                 async with team[2]:
                     raise ValueError("broken")
         for error in await asyncio.wait_for(asyncio.gather(*waiting), SOON):
-            assert isinstance(error, tc.UnavailableError | tc.InvalidArgumentError)
+            assert isinstance(error, tc.errors.UnavailableError | tc.errors.InvalidArgumentError)
             assert f"rank 2 (trainer {clients[2].trainer_name}" in str(error)
             assert how != "raises" or "ValueError: broken" in str(error)
-        with pytest.raises((tc.UnavailableError, tc.InvalidArgumentError)):
+        with pytest.raises((tc.errors.UnavailableError, tc.errors.InvalidArgumentError)):
             await team[0].barrier()
 
 
@@ -298,7 +298,7 @@ async def test_a_wait_holds_no_thread_and_can_be_cancelled() -> None:
         calls[7].cancel()
         errors = await asyncio.gather(*calls, return_exceptions=True)
         assert sum(isinstance(each, asyncio.CancelledError) for each in errors) == 1
-        assert sum(isinstance(each, tc.UnavailableError) for each in errors) == 29
+        assert sum(isinstance(each, tc.errors.UnavailableError) for each in errors) == 29
         assert not any(each.open or each.nbytes for each in found._present)
 
 
@@ -320,7 +320,7 @@ async def test_a_communicator_that_its_program_has_dropped_keeps_nobody_waiting(
         await clients[0].status()
         team.pop()
         error = await asyncio.wait_for(waiting, SOON)
-        assert isinstance(error, tc.UnavailableError) and "rank 1" in str(error) and "dropped" in str(error)
+        assert isinstance(error, tc.errors.UnavailableError) and "rank 1" in str(error) and "dropped" in str(error)
         # The answer has come, and the task that waits for it is cancelled.
         first = clients[0].communicator("again", 2, 0)
         second = asyncio.create_task(_result(clients[1].communicator("again", 2, 1)))
@@ -330,7 +330,7 @@ async def test_a_communicator_that_its_program_has_dropped_keeps_nobody_waiting(
         result = (await asyncio.gather(second, return_exceptions=True))[0]
         del second
         if not isinstance(result, Communicator):
-            with pytest.raises(tc.UnavailableError, match="rank 1"):
+            with pytest.raises(tc.errors.UnavailableError, match="rank 1"):
                 await asyncio.wait_for(other.barrier(), SOON)
 
 
@@ -339,7 +339,7 @@ async def test_a_communicator_that_its_program_has_dropped_keeps_nobody_waiting(
     [("team", 0), ("team", 5000), ("team", 2.5), ("team", 2, 2), ("team", 2, -1), (7, 2), ("", 1), ("x" * 129, 1)],
 )
 async def test_a_communicator_that_makes_no_sense_is_a_typed_error(ps: tc.Client, arguments: Any) -> None:
-    with pytest.raises(tc.InvalidArgumentError):
+    with pytest.raises(tc.errors.InvalidArgumentError):
         await ps.communicator(*arguments)
 
 
@@ -361,7 +361,9 @@ async def test_cancelled_members_keep_nobody_waiting_and_no_value_goes_astray() 
             results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), SOON)
             if any(isinstance(each, asyncio.CancelledError) for each in results):
                 # The others have heard of it, unless they had all that they wanted.
-                assert all(isinstance(each, asyncio.CancelledError | tc.UnavailableError | None) for each in results)
+                assert all(
+                    isinstance(each, asyncio.CancelledError | tc.errors.UnavailableError | None) for each in results
+                )
             else:
                 assert results == [None] * 3
         await until(lambda: len(server.engine.communicators._members) == 3)

@@ -94,8 +94,8 @@ async def test_members_of_an_owner_that_starts_again_make_the_communicator_again
         waiting = asyncio.create_task(_error(team[0].barrier()))
         await one.status()
         await owner.restart()
-        assert isinstance(await waiting, tc.UnavailableError)
-        assert isinstance(await _error(team[1].barrier()), tc.UnavailableError)
+        assert isinstance(await waiting, tc.errors.UnavailableError)
+        assert isinstance(await _error(team[1].barrier()), tc.errors.UnavailableError)
         team = await asyncio.gather(one.communicator("team", 2), two.communicator("team", 2))
         assert await asyncio.gather(*(each.all_reduce(1) for each in team)) == [2, 2]
 

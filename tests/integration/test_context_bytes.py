@@ -44,7 +44,7 @@ async def until_nothing_is_held(server: Server) -> None:
 async def filled(net: tc.RemoteModule) -> list[torch.Tensor]:
     """Results of calls, up to the one that is refused."""
     results: list[torch.Tensor] = []
-    with pytest.raises(tc.OverloadedError, match="max_context_bytes"):
+    with pytest.raises(tc.errors.OverloadedError, match="max_context_bytes"):
         for _ in range(100):
             results.append(await net(X))
     return results
@@ -98,7 +98,7 @@ async def test_storages_count_once_and_temporary_tensors_do_not_count() -> None:
     async with owner(1 << 40) as (server, ps):
         net = await ps.module("tests.integration.held_models.Squares")
         async with ps.context():
-            with pytest.raises(tc.RemoteError, match="after something"):
+            with pytest.raises(tc.errors.RemoteError, match="after something"):
                 await net(X, raises=True)
             await until_nothing_is_held(server)
             y = await net(X)
@@ -123,7 +123,7 @@ async def test_functions_that_use_no_module_count_with_inputs_and_results() -> N
         x = X.clone().requires_grad_()
         async with ps.context() as ctx:
             results = []
-            with pytest.raises(tc.OverloadedError):
+            with pytest.raises(tc.errors.OverloadedError):
                 for _ in range(100):
                     results.append(await ps.call("tests.integration.held_models.grown", x))
             assert len(results) == 2
@@ -152,7 +152,7 @@ async def test_results_that_stay_on_the_owner_count(how: str) -> None:
     async with owner() as (server, ps):
         table = await ps.create("tests.integration.held_models.Table")
         kept = []
-        with pytest.raises(tc.OverloadedError, match="drop handles"):
+        with pytest.raises(tc.errors.OverloadedError, match="drop handles"):
             for _ in range(100):
                 kept.append(await (table.remote("zeros", COUNT) if how == "remote" else table.left(COUNT)))
         assert len(kept) == 4

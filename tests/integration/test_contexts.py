@@ -102,7 +102,7 @@ async def test_contexts_do_not_nest_but_run_side_by_side() -> None:
             await outer.backward((await net(torch.ones(1, SIZE))).sum())
             assert len(await outer.get_gradients()) == 2
         assert tc.current_context() is None
-        with pytest.raises(tc.ContextEndedError):
+        with pytest.raises(tc.errors.ContextEndedError):
             async with outer:
                 pass
 
@@ -145,7 +145,7 @@ async def test_an_ended_context_raises_a_typed_error() -> None:
         async def straggler() -> None:
             # A task inherits the context in which it was made.
             await left.wait()
-            with pytest.raises(tc.ContextEndedError):
+            with pytest.raises(tc.errors.ContextEndedError):
                 await net(torch.ones(1, SIZE))
 
         async with ps.context() as ctx:
@@ -160,12 +160,12 @@ async def test_an_ended_context_raises_a_typed_error() -> None:
             lambda: ctx.get_gradients(),
             lambda: ctx.clip_grad_norm(net.parameters(), 1.0),
         ):
-            with pytest.raises(tc.ContextEndedError, match="ended"):
+            with pytest.raises(tc.errors.ContextEndedError, match="ended"):
                 await late()
-        with pytest.raises(tc.ContextEndedError):
+        with pytest.raises(tc.errors.ContextEndedError):
             loss.backward(retain_graph=True)
         async with ps.context() as other:
-            with pytest.raises(tc.ContextEndedError):
+            with pytest.raises(tc.errors.ContextEndedError):
                 await other.backward(loss)
         assert not (await net(torch.ones(1, SIZE))).requires_grad
         assert all(torch.equal(value, before[name]) for name, value in (await net.state_dict()).items())
@@ -186,7 +186,7 @@ async def test_handles_of_another_client_are_refused() -> None:
                 lambda: opt.step(ctx),
                 lambda: ctx.clip_grad_norm(nets[1].parameters(), 1.0),
             ):
-                with pytest.raises(tc.InvalidArgumentError, match="belong to different clients"):
+                with pytest.raises(tc.errors.InvalidArgumentError, match="belong to different clients"):
                     await refused()
 
 
@@ -198,7 +198,7 @@ async def test_a_call_that_is_still_running_when_its_context_ends_is_told() -> N
             assert await asyncio.to_thread(autograd_models.event("ends meanwhile has begun").wait, 20)
         await ps.status()
         autograd_models.event("ends meanwhile may go on").set()
-        with pytest.raises(tc.ContextEndedError):
+        with pytest.raises(tc.errors.ContextEndedError):
             await pending
         assert (await ps.status()).contexts == 0
         assert pins(server) == 0
@@ -237,7 +237,7 @@ async def test_one_opened_early_may_be_used_late(monkeypatch: pytest.MonkeyPatch
         for server in servers:
             await until_ended(ps, server, early[-1].id)
             for id in ended:
-                with pytest.raises(tc.ContextEndedError):
+                with pytest.raises(tc.errors.ContextEndedError):
                     server.engine.contexts.open(id)
             ((numbers, _),) = server.engine.contexts.over().values()
             assert len(numbers.above) + len(numbers.holes) <= 128

@@ -57,7 +57,7 @@ async def test_an_owner_without_descriptors_refuses_new_trainers_and_says_why(ow
             try:
                 connecting = tc.connect(owner_process.address, connect_timeout=1.0)
                 trainers.append(await stack.enter_async_context(connecting))
-            except tc.UnavailableError as error:
+            except tc.errors.UnavailableError as error:
                 said = str(error)
                 # A busy machine may need longer for one that is not refused.
                 if "takes no new trainers" in said:

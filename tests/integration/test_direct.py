@@ -286,7 +286,7 @@ async def test_a_trainer_finds_a_restarted_owner_over_a_direct_connection_again(
         assert await transport(first, ps) == "direct"
         await first.stop()
         async with Server(engine("ps0"), first.address, direct_port=0) as second:
-            with pytest.raises(tc.SessionLostError):
+            with pytest.raises(tc.errors.SessionLostError):
                 await ps.status()
             assert await (await ps.create(COUNTER)).add() == 1
             assert await transport(second, ps) == "direct"

@@ -118,7 +118,7 @@ async def test_what_hosted_code_raises_is_told_once_without_values(
     secret = "the-secret-of-the-caller"
     counter = await ps.create(COUNTER, name="counter")
     for _ in range(10):
-        with pytest.raises(tc.RemoteError):
+        with pytest.raises(tc.errors.RemoteError):
             await counter.fail(secret)
     first, tenth = (each for each in owner.engine.events.latest() if each.kind == "raised")
     assert (first.subject, first.count, tenth.count) == (f"{COUNTER}.fail", 1, 10)
@@ -129,14 +129,14 @@ async def test_what_hosted_code_raises_is_told_once_without_values(
 
 
 async def test_a_constructor_that_raises_is_told(owner: Server, ps: tc.Client) -> None:
-    with pytest.raises(tc.RemoteError):
+    with pytest.raises(tc.errors.RemoteError):
         await ps.module("torch.nn.Linear", "three", 2, name="net")
     (text,) = of_kind(owner, "raised")
     assert text.startswith("the constructor of torch.nn.Linear raised builtins.TypeError: ")
 
 
 async def test_a_mistake_of_the_caller_is_not_told(owner: Server, ps: tc.Client) -> None:
-    with pytest.raises(tc.UnknownNameError):
+    with pytest.raises(tc.errors.UnknownNameError):
         await ps.attach("nobody")
     assert not of_kind(owner, "raised")
 

@@ -130,7 +130,7 @@ async def _out_of_time(place: Place, count: int) -> None:
     while place.server.engine.compute.lost < 2:
         calls = [gate.options(timeout=0.2).wait() for _ in range(count)]
         for each in await asyncio.gather(*calls, return_exceptions=True):
-            assert isinstance(each, tc.DeadlineExceededError)
+            assert isinstance(each, tc.errors.DeadlineExceededError)
 
 
 async def _without_a_session(place: Place, count: int) -> None:
@@ -213,7 +213,7 @@ async def test_a_trainer_whose_calls_hang_is_refused_before_it_holds_everything(
         one, other = place.trainers
         counter = await one.create(COUNTER, name="counter")
         gate = await place.lose(one, 2)
-        with pytest.raises(tc.OverloadedError, match=r"no more work of this trainer for now.*still running"):
+        with pytest.raises(tc.errors.OverloadedError, match=r"no more work of this trainer for now.*still running"):
             await counter.add()
         assert (await one.status()).threads_lost == 2, "administration goes on"
         theirs = await other.attach("counter")

@@ -72,7 +72,9 @@ async def test_owners_that_have_not_come_yet_are_waited_for(group: OwnerGroup) -
 
 async def test_the_error_for_an_unknown_name_lists_the_members(group: OwnerGroup) -> None:
     await group.enter("ps0")
-    with pytest.raises(tc.UnknownNameError, match="the group has no member 'ps9'; its members are: directory, ps0"):
+    with pytest.raises(
+        tc.errors.UnknownNameError, match="the group has no member 'ps9'; its members are: directory, ps0"
+    ):
         await tc.connect("ps0", "ps9", directory=group.directory, connect_timeout=0.05)
     # Only the member itself is still connected to the keeper of the directory: nothing is left behind.
     keeper = group.keeper.engine.sessions
@@ -98,10 +100,10 @@ async def test_without_await_it_is_the_same(group: OwnerGroup) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(owners: tuple[str, ...], message: str) -> None:
-    with pytest.raises(tc.InvalidArgumentError, match=message):
+    with pytest.raises(tc.errors.InvalidArgumentError, match=message):
         tc.connect(*owners, directory="127.0.0.1:50051")
 
 
 async def test_a_connector_is_no_name(owner: Server) -> None:
-    with pytest.raises(tc.InvalidArgumentError, match="names of owners instead of connectors"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="names of owners instead of connectors"):
         tc.connect(MemoryConnector(owner.servicer.serve), directory=owner.address)

@@ -28,7 +28,7 @@ def learn(net: nn.Module, opt: optim.Optimizer, x: torch.Tensor) -> None:
     opt.step()
 
 
-def encoded(policy: tc.Policy) -> Value:
+def encoded(policy: tc.policies.Policy) -> Value:
     value = Value()
     Encoder(None).encode_into(value, to_plain(policy))
     return value
@@ -45,7 +45,7 @@ async def test_all_trainers_take_part_in_rounds_from_their_next_step(places: int
         for trainer, x in zip(group, batches(3), strict=True):
             await trainer.step(x)
             learn(net, opt, x)
-        await group[1].opt.set_policy(tc.Sync(3))
+        await group[1].opt.set_policy(tc.policies.Sync(3))
         for seed in (6, 9):
             xs = batches(seed)[-3:]
             found = await together(*(each.step(x) for each, x in zip(group, xs, strict=True)))
@@ -55,7 +55,7 @@ async def test_all_trainers_take_part_in_rounds_from_their_next_step(places: int
         assert found == [{server.engine.name: 5 for server in servers}] * 3
         assert not any(held(server) for server in servers[1:])
         # It changes later as that of any other, and whoever comes now takes part.
-        await group[0].opt.set_policy(tc.Quorum(2, of=4, late="next"))
+        await group[0].opt.set_policy(tc.policies.Quorum(2, of=4, late="next"))
         other = await begun(group[0].client, [server.engine.name for server in servers], None)
         assert [each.counted for each in await together(other.step(xs[0]), group[1].step(xs[1]))] == [2, 2]
 
@@ -77,7 +77,7 @@ async def test_steps_that_are_under_way_count_once_on_every_owner(seed: int) -> 
         training = [asyncio.create_task(constant(each, 12, answers)) for each in group]
         await until(lambda: len(answers) > 3 * seed)
         # Two at once, with different policies: one of them is last.
-        first, second = tc.Async(tc.Reject(1000)), tc.Async(tc.Reject(2000))
+        first, second = tc.policies.Async(tc.policies.Reject(1000)), tc.policies.Async(tc.policies.Reject(2000))
         await together(group[0].opt.set_policy(first), group[seed].opt.set_policy(second))
         await asyncio.gather(*training)
         assert len(answers) == 48
@@ -96,7 +96,7 @@ async def test_a_trainer_finishes_what_another_has_begun_and_not_ended(reached: 
         net, opt = await local(one)
         xs = batches(3)
         # As if the first trainer had died between the owners.
-        await RoundPart(one.opt.remotes[reached]).begin_rounds(["ps0", "ps1"], encoded(tc.Sync(1)))
+        await RoundPart(one.opt.remotes[reached]).begin_rounds(["ps0", "ps1"], encoded(tc.policies.Sync(1)))
         scaler = torch.amp.GradScaler("cpu", init_scale=1.0, enabled=way == "with a scaler")
         if way == "made again":
             two = await begun(two.client, ["ps0", "ps1"], None)
@@ -108,7 +108,7 @@ async def test_a_trainer_finishes_what_another_has_begun_and_not_ended(reached: 
             learn(net, opt, x)
             await same_nets(two, net)
         assert found == {"ps0": 3, "ps1": 3}
-        assert all(str(hosted(server).aggregator.policy) == str(tc.Sync(1)) for server in servers)
+        assert all(str(hosted(server).aggregator.policy) == str(tc.policies.Sync(1)) for server in servers)
         assert hosted(servers[0]).aggregator.owners == hosted(servers[1]).aggregator.owners == ("ps0", "ps1")
 
 
@@ -116,13 +116,13 @@ async def test_a_trainer_with_local_parameters_is_refused_before_anything_change
     async with trainers(2, None) as (_, (one, two)):
         parameters = [each for net in two.nets for each in net.parameters()]
         mixed = await two.client.optimizer(optim.SGD, [*parameters, nn.Parameter(torch.zeros(3))], lr=0.1, momentum=0.9)
-        with pytest.raises(tc.InvalidArgumentError, match="none here"):
-            await mixed.set_policy(tc.Sync(2))
-        await one.opt.set_policy(tc.Sync(1))
+        with pytest.raises(tc.errors.InvalidArgumentError, match="none here"):
+            await mixed.set_policy(tc.policies.Sync(2))
+        await one.opt.set_policy(tc.policies.Sync(1))
         before = await values(one)
         async with two.client.context() as ctx:
             await ctx.backward(await two.loss(batches(1)[0]))
-            with pytest.raises(tc.InvalidArgumentError, match="none here"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="none here"):
                 await mixed.step(ctx)
         assert all(torch.equal(now, then) for now, then in zip(await values(one), before, strict=True))
 
@@ -130,15 +130,15 @@ async def test_a_trainer_with_local_parameters_is_refused_before_anything_change
 async def test_an_owner_with_a_policy_for_its_part_alone_is_named() -> None:
     async with trainers(1, None) as (servers, (one,)):
         alone = await one.client.optimizer(optim.SGD, one.nets[1].parameters(), lr=0.1, momentum=0.9)
-        await alone.set_policy(tc.Sync(1))
-        with pytest.raises(tc.NameConflictError, match="on this owner alone"):
-            await one.opt.set_policy(tc.Sync(2))
+        await alone.set_policy(tc.policies.Sync(1))
+        with pytest.raises(tc.errors.NameConflictError, match="on this owner alone"):
+            await one.opt.set_policy(tc.policies.Sync(2))
         assert not hosted(servers[1]).aggregator.owners
 
 
 async def test_no_round_waits_for_a_trainer_that_leaves_before_it_knows_of_rounds() -> None:
     async with trainers(3, None) as (servers, (one, two, three)):
-        await one.opt.set_policy(tc.Sync())
+        await one.opt.set_policy(tc.policies.Sync())
         assert len(hosted(servers[0]).trainers) == 3
         await three.opt.leave()
         found = await together(one.step(batches(1)[0]), two.step(batches(1)[0]))
@@ -152,7 +152,7 @@ async def test_rounds_go_on_after_a_restart(tmp_path: Path, restarted: tuple[int
         async with tc.connect(*(each.address for each in places)) as ps:
             one = await begun(ps, ["ps0", "ps1"], None)
             await one.step(batches(1)[0])
-            await one.opt.set_policy(tc.Sync(1))
+            await one.opt.set_policy(tc.policies.Sync(1))
             await one.step(batches(1)[0])
             for place in restarted:
                 await places[place].restart()
@@ -175,5 +175,5 @@ async def test_no_trainer_finds_an_optimizer_before_it_has_its_policy(
             begin(*args, **kwargs)  # type: ignore[arg-type]
 
         monkeypatch.setattr(handlers, "begin", look)
-        await begun(ps, names, tc.Sync(2))
+        await begun(ps, names, tc.policies.Sync(2))
         assert len(seen) == places and not seen[0]

@@ -210,7 +210,7 @@ async def test_a_step_that_one_part_refuses_is_applied_by_none(refusing: Model, 
     x[bad] *= HUGE
     async with refusing.ps.context() as ctx:
         await ctx.backward(await refusing.loss(x))
-        with pytest.raises(tc.NonFiniteGradientError, match=where):
+        with pytest.raises(tc.errors.NonFiniteGradientError, match=where):
             await refusing.opt.step(ctx)
     await refusing.compare()
     async with refusing.ps.context() as ctx:

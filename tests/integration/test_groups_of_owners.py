@@ -60,7 +60,7 @@ async def test_programs_that_have_joined_by_themselves_are_no_owners(group: Owne
     await group.enter("ps2")
     async with tc.connect(directory=group.directory) as ps:
         assert ps.owners == ["ps0", "ps10", "ps2"]
-        await ps.reach("program")
+        await ps.others.reach("program")
         assert await ps.find_owners() == ["ps0", "ps10", "ps2"]
 
 
@@ -118,7 +118,7 @@ async def test_the_first_owner_is_waited_for(owner: Server, monkeypatch: pytest.
 
 
 async def test_a_group_without_owners_is_an_error_that_says_how_to_start_one(owner: Server) -> None:
-    with pytest.raises(tc.UnavailableError) as caught:
+    with pytest.raises(tc.errors.UnavailableError) as caught:
         await tc.connect(directory=owner.address, connect_timeout=0.05)
     assert str(caught.value) == (
         f"an owner is wanted, and the group with its directory at {owner.address} has none after 0.05 s: start owners "
@@ -130,7 +130,9 @@ async def test_a_group_without_owners_is_an_error_that_says_how_to_start_one(own
 async def test_the_error_for_too_few_owners_names_those_that_are_there(group: OwnerGroup) -> None:
     await group.enter("program", is_owner=False)
     async with tc.connect(directory=group.directory, connect_timeout=0.05) as ps:
-        with pytest.raises(tc.UnavailableError, match=r"3 owners are wanted.* has 2 \(ps0, ps10\) after .*: program$"):
+        with pytest.raises(
+            tc.errors.UnavailableError, match=r"3 owners are wanted.* has 2 \(ps0, ps10\) after .*: program$"
+        ):
             await ps.find_owners(3)
         assert ps.owners == ["ps0", "ps10"]
 
@@ -140,7 +142,7 @@ async def test_an_owner_that_cannot_be_reached_is_named(group: OwnerGroup) -> No
         session = group.keeper.engine.sessions.open(b"x" * 16)
         group.keeper.engine.directory.enter(session.trainer, "ps2", port.address, is_owner=True)
         with pytest.raises(
-            tc.UnavailableError, match=f"owner 'ps2' is in the group, but no owner .* at {port.address}"
+            tc.errors.UnavailableError, match=f"owner 'ps2' is in the group, but no owner .* at {port.address}"
         ):
             await tc.connect(directory=group.directory, connect_timeout=0.05)
 
@@ -180,7 +182,9 @@ async def test_an_owner_that_was_started_again_at_another_address_is_connected_t
         assert await ps.find_owners(2) == ["ps0", "ps10"]
         assert (ps.sessions["ps10"].state, ps.sessions["ps10"].address) == ("connected", again.server.address)
         for lost in (waits, counter.add(1)):
-            with pytest.raises(tc.SessionLostError, match=f"'ps10' listens at {again.server.address} now, and no long"):
+            with pytest.raises(
+                tc.errors.SessionLostError, match=f"'ps10' listens at {again.server.address} now, and no long"
+            ):
                 await lost
         assert await (await ps.create(COUNTER, 1, owner="ps10")).add(1) == 2
 
@@ -227,26 +231,26 @@ async def test_a_directory_that_began_anew_and_was_given_up_is_asked_again() -> 
 
 async def test_an_unknown_owner_is_refused_with_the_call_that_finds_new_ones(group: OwnerGroup) -> None:
     async with tc.connect(directory=group.directory) as ps:
-        with pytest.raises(tc.UnknownNameError, match=r"'ps2', only to ps0, ps10 \(ps.find_owners\(\) connects"):
+        with pytest.raises(tc.errors.UnknownNameError, match=r"'ps2', only to ps0, ps10 \(ps.find_owners\(\) connects"):
             ps.create(COUNTER, 1, owner="ps2")
 
 
 async def test_a_client_that_was_told_its_owners_finds_no_others(group: OwnerGroup, owner: Server) -> None:
     for connecting in (tc.connect(owner.address), tc.connect("ps10", directory=group.directory)):
         async with connecting as ps:
-            with pytest.raises(tc.InvalidArgumentError, match="was told which owners to connect to"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="was told which owners to connect to"):
                 ps.find_owners()
 
 
 def test_a_name_in_the_place_of_the_directory_is_refused_at_once() -> None:
-    with pytest.raises(tc.InvalidArgumentError, match=r"'ps0' is not the address .* as in 'ps0:50051'$"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"'ps0' is not the address .* as in 'ps0:50051'$"):
         tc.connect(directory="ps0")
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, "ps2", 1.5])
 async def test_a_number_of_owners_is_from_one(group: OwnerGroup, wrong: object) -> None:
     async with tc.connect(directory=group.directory) as ps:
-        with pytest.raises(tc.InvalidArgumentError, match="at_least= is a number of owners from 1"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="at_least= is a number of owners from 1"):
             await ps.find_owners(wrong)  # type: ignore[arg-type]
 
 
@@ -273,7 +277,7 @@ async def test_a_new_table_is_on_the_owners_that_are_known_or_on_those_that_are_
         ]
         for each in (before, named, after):
             await _train(ps, each)
-        with pytest.raises(tc.UnknownNameError, match="not connected to an owner 'ps9', only to ps0, ps10, ps2"):
+        with pytest.raises(tc.errors.UnknownNameError, match="not connected to an owner 'ps9', only to ps0, ps10, ps2"):
             await ps.table("lost", 2, owners=["ps0", "ps9"])
 
 
@@ -282,16 +286,16 @@ async def test_a_trainer_that_knows_more_owners_attaches_to_the_table_as_it_is(
     group: OwnerGroup, replace: bool
 ) -> None:
     async with tc.connect(directory=group.directory) as early:
-        table = await early.table("users", 2, init=tc.Zeros())
+        table = await early.table("users", 2, init=tc.tables.Zeros())
         await _train(early, table)
         await group.enter("ps2")
         async with tc.connect(directory=group.directory) as late:
-            same = await late.table("users", 2, init=tc.Zeros(), replace=replace)
+            same = await late.table("users", 2, init=tc.tables.Zeros(), replace=replace)
             assert sorted(same.shards) == ["ps0", "ps10"]
             assert torch.equal(await same(IDS), await table(IDS))
-            with pytest.raises(tc.NameConflictError, match=r"with dim=2, not 3\."):
-                await late.table("users", 3, init=tc.Zeros())
-            other = await late.table("users", 3, init=tc.Zeros(), replace=True)
+            with pytest.raises(tc.errors.NameConflictError, match=r"with dim=2, not 3\."):
+                await late.table("users", 3, init=tc.tables.Zeros())
+            other = await late.table("users", 3, init=tc.tables.Zeros(), replace=True)
             assert sorted(other.shards) == ["ps0", "ps10", "ps2"]
 
 
@@ -325,7 +329,7 @@ async def test_of_trainers_that_know_different_owners_the_first_decides_where_a_
                     await made[after].wait()
                 try:
                     return await make(tables, session, *args)
-                except tc.NameConflictError:
+                except tc.errors.NameConflictError:
                     refused.append((trainer, session.owner))
                     raise
                 finally:

@@ -40,9 +40,9 @@ async def test_a_named_object_is_made_once_and_not_again_with_other_arguments(ps
         ((4, 3), {"bias": False, "seed": 1, "device": "cpu"}, r"made with no device, not device='cpu'\. "),
     ]
     for args, options, text in others:
-        with pytest.raises(tc.NameConflictError, match=r"'net' exists already: .*Linear, .*" + text):
+        with pytest.raises(tc.errors.NameConflictError, match=r"'net' exists already: .*Linear, .*" + text):
             await ps2.module("torch.nn.Linear", *args, name="net", **options)
-    with pytest.raises(tc.NameConflictError, match=r"class='torch\.nn\..*Linear', not '.*Counter'"):
+    with pytest.raises(tc.errors.NameConflictError, match=r"class='torch\.nn\..*Linear', not '.*Counter'"):
         await ps2.create(COUNTER, name="net")
     assert await ps2.attach("net") == await ps.module("torch.nn.Linear", 4, 3, name="net", seed=1, bias=False)
 
@@ -50,10 +50,10 @@ async def test_a_named_object_is_made_once_and_not_again_with_other_arguments(ps
 async def test_an_optimizer_with_another_option_is_told_which(ps: tc.Client) -> None:
     net = await ps.module("torch.nn.Linear", 4, 3, name="net")
     await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
-    with pytest.raises(tc.NameConflictError, match=r"made with lr=0\.1, not 0\.05\. .*set_options\(\), use it"):
+    with pytest.raises(tc.errors.NameConflictError, match=r"made with lr=0\.1, not 0\.05\. .*set_options\(\), use it"):
         await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.05)
     with pytest.raises(
-        tc.NameConflictError, match=r"reads='consistent', not 'inconsistent', no momentum, not momentum=0\.9"
+        tc.errors.NameConflictError, match=r"reads='consistent', not 'inconsistent', no momentum, not momentum=0\.9"
     ):
         await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, momentum=0.9, reads="inconsistent")
 
@@ -62,10 +62,10 @@ async def test_other_tensors_are_other_arguments() -> None:
     async with serving() as owner, tc.connect(owner.address) as ps:
         shelf = await ps.create(f"{MODELS}.Shelf", torch.arange(4), name="shelf")
         assert await ps.create(f"{MODELS}.Shelf", torch.arange(4), name="shelf") == shelf
-        with pytest.raises(tc.NameConflictError, match=r"Shelf, made with other arguments\. "):
+        with pytest.raises(tc.errors.NameConflictError, match=r"Shelf, made with other arguments\. "):
             await ps.create(f"{MODELS}.Shelf", torch.arange(1, 5), name="shelf")
         with pytest.raises(
-            tc.NameConflictError,
+            tc.errors.NameConflictError,
             match=r"things=\(a tensor of torch\.int64 \(4,\),\), not \(a tensor of torch\.int64 \(5,\),\)",
         ):
             await ps.create(f"{MODELS}.Shelf", torch.arange(5), name="shelf")
@@ -89,7 +89,7 @@ async def test_an_anonymous_object_goes_with_its_last_handle(ps: tc.Client, ps2:
     del other
     gc.collect()
     await until(ps, lambda status: not status.objects)
-    with pytest.raises(tc.StaleHandleError, match="Ask for it again as at the beginning"):
+    with pytest.raises(tc.errors.StaleHandleError, match="Ask for it again as at the beginning"):
         await ps.attach(text)
 
 
@@ -145,7 +145,7 @@ async def test_the_objects_of_a_lost_trainer_are_freed_with_its_lease() -> None:
         status = await watching.status()
         assert (len(status.objects), status.contexts) == (1, 0)
         assert await kept.get() == 0
-        with pytest.raises(tc.UnavailableError):
+        with pytest.raises(tc.errors.UnavailableError):
             await held[0].get()
         await vanishing.close()
 
@@ -156,7 +156,7 @@ async def test_an_object_whose_maker_left_before_it_was_made_is_freed() -> None:
         making = leaving.create(f"{MODELS}.SlowToMake")
         await asyncio.to_thread(SlowToMake.entered.acquire)
         await leaving.close()
-        with pytest.raises(tc.ClosedError):
+        with pytest.raises(tc.errors.ClosedError):
             await making
         await until(watching, lambda status: status.sessions == 1)
         SlowToMake.go_on.release()
@@ -171,7 +171,7 @@ async def test_an_object_whose_creation_was_not_awaited_is_freed(how: str) -> No
         await asyncio.to_thread(SlowToMake.entered.acquire)
         if how == "cancelled":
             making.cancel()
-        with pytest.raises(tc.CancelledCallError if how == "cancelled" else tc.DeadlineExceededError):
+        with pytest.raises(tc.errors.CancelledCallError if how == "cancelled" else tc.errors.DeadlineExceededError):
             await making
         await until(ps, lambda status: status.requests_in_flight == 0)
         SlowToMake.go_on.release()
@@ -219,7 +219,7 @@ async def test_handles_in_the_containers_of_a_result_are_counted_one_by_one() ->
         del small, result
         gc.collect()
         await until(ps, lambda status: len(status.objects) == 3)
-        with pytest.raises(tc.StaleHandleError):
+        with pytest.raises(tc.errors.StaleHandleError):
             await ps.attach(text)
         assert first == layer
 
@@ -257,7 +257,7 @@ async def test_parameters_have_handles_of_their_own() -> None:
         assert torch.equal(await bias.to_here(), state["bias_ih_l0"])
         shelf = await ps.create(f"{MODELS}.Shelf")
         assert await shelf.norm(bias) == pytest.approx(float(state["bias_ih_l0"].norm()))
-        with pytest.raises(tc.UnknownNameError, match="has no parameter 'bias_9'"):
+        with pytest.raises(tc.errors.UnknownNameError, match="has no parameter 'bias_9'"):
             net.parameter("bias_9")
         attached = await ps.attach(str(bias))
         assert attached.ref.object_id == net.ref.object_id
@@ -265,7 +265,7 @@ async def test_parameters_have_handles_of_their_own() -> None:
 
 async def test_a_module_stays_where_it_is(ps: tc.Client) -> None:
     net = await ps.module("torch.nn.Linear", 2, 2)
-    with pytest.raises(tc.InvalidArgumentError, match=r"stays where it is.*state_dict\(\)"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"stays where it is.*state_dict\(\)"):
         await net.to_here()
 
 
@@ -287,11 +287,11 @@ async def test_delete_makes_handles_stale_and_takes_the_optimizers_along(ps: tc.
     await ps2.scheduler(torch.optim.lr_scheduler.StepLR, opt, 1)
     await ps2.delete("net")
     for request in (net(torch.ones(1, 2)), net.state_dict(), net.parameter("bias").to_here(), opt.state_dict()):
-        with pytest.raises(tc.StaleHandleError, match="was deleted"):
+        with pytest.raises(tc.errors.StaleHandleError, match="was deleted"):
             await request
     status = await ps.status()
     assert not status.objects and not status.optimizers
-    with pytest.raises(tc.UnknownNameError, match="hosts nothing under the name 'net'"):
+    with pytest.raises(tc.errors.UnknownNameError, match="hosts nothing under the name 'net'"):
         await ps.delete("net")
     again = await ps.module("torch.nn.Linear", 2, 5, name="net")
     assert again != net and again.parameter("weight").shape == (5, 2)
@@ -311,13 +311,13 @@ async def test_only_forward_and_marked_methods_can_be_called() -> None:
             "requires_grad_",
         ]
         for method in refused:
-            with pytest.raises(tc.NotAllowedError, match=r"may not be called remotely; mark it with @remote"):
+            with pytest.raises(tc.errors.NotAllowedError, match=r"may not be called remotely; mark it with @remote"):
                 await net.call(method)
         for method in ("__call__", "__init_subclass__", "__class__", "__reduce_ex__"):
-            with pytest.raises(tc.NotAllowedError):
+            with pytest.raises(tc.errors.NotAllowedError):
                 await shelf.call(method)
         for method in ("no_such_method", "weight", "__dict__", "both.__globals__", "", "for ward", "\0"):
-            with pytest.raises((tc.UnknownMethodError, tc.NotAllowedError), match=r"look|forward"):
+            with pytest.raises((tc.errors.UnknownMethodError, tc.errors.NotAllowedError), match=r"look|forward"):
                 await (net if method else shelf).call(method)
         with pytest.raises(AttributeError, match="offers no 'private', only forward, both, called"):
             net.private  # noqa: B018
@@ -325,15 +325,15 @@ async def test_only_forward_and_marked_methods_can_be_called() -> None:
 
 async def test_an_owner_without_a_directory_refuses_handles_of_others(pair: tc.Client) -> None:
     here, there = await pair.create(COUNTER, owner="ps0"), await pair.create(COUNTER, owner="ps1")
-    with pytest.raises(tc.ForeignHandleError, match="belongs to owner 'ps1', which cannot be found from here"):
+    with pytest.raises(tc.errors.ForeignHandleError, match="belongs to owner 'ps1', which cannot be found from here"):
         await here.look_at([there])
-    with pytest.raises(tc.ForeignHandleError, match="start this owner with --directory"):
+    with pytest.raises(tc.errors.ForeignHandleError, match="start this owner with --directory"):
         await pair.create(COUNTER, there, owner="ps0")
     with pytest.raises(
-        tc.UnknownNameError, match=r"none of the owners known here \(ps0, ps1\) can tell where 'ps7' is"
+        tc.errors.UnknownNameError, match=r"none of the owners known here \(ps0, ps1\) can tell where 'ps7' is"
     ):
         await pair.attach(f"ps://ps7/{'0' * 32}")
-    with pytest.raises(tc.UnknownNameError, match="not connected to an owner 'ps7'"):
+    with pytest.raises(tc.errors.UnknownNameError, match="not connected to an owner 'ps7'"):
         pair.create(COUNTER, owner="ps7")
 
 

@@ -20,7 +20,7 @@ MODELS = "tests.hooked_modules"
 )
 async def test_hooks_that_would_never_run_are_refused_when_the_module_is_made(early: str, reason: str) -> None:
     async with training() as (_, ps):
-        with pytest.raises(tc.InvalidArgumentError, match=reason):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=reason):
             await ps.module(f"{MODELS}.HookedOddly", early)
 
 
@@ -32,7 +32,9 @@ async def test_hooks_that_a_call_leaves_at_parameters_are_refused_and_forgotten(
         net = await ps.module(f"{MODELS}.HookedOddly", early, late)
         async with ps.context() as ctx:
             for _ in range(2):
-                with pytest.raises(tc.InvalidArgumentError, match=r"forward .*has registered a hook at .*constructor"):
+                with pytest.raises(
+                    tc.errors.InvalidArgumentError, match=r"forward .*has registered a hook at .*constructor"
+                ):
                     await net(x)
             assert await ctx.get_gradients() == {}
 
@@ -42,7 +44,7 @@ async def test_a_hook_that_a_call_leaves_does_not_act_later() -> None:
         net = await ps.module(f"{MODELS}.HookedOddly", "hook")
         for _ in range(2):
             with pytest.raises(
-                tc.InvalidArgumentError, match=r"install has registered a hook at parameter 'layer\.bias'"
+                tc.errors.InvalidArgumentError, match=r"install has registered a hook at parameter 'layer\.bias'"
             ):
                 await net.install()
         await train_both(ps, net, await twin(net, hooked_modules.HookedOddly("hook")))

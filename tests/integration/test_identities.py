@@ -25,7 +25,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_identity_is_refused_when_the_module_is_made(way: str) -> None:
     async with training() as (_, ps):
-        with pytest.raises(tc.InvalidArgumentError, match=re.escape(WAYS[way])):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=re.escape(WAYS[way])):
             await ps.module(f"{MODELS}.Remembering", way)
         assert await ps.module(f"{MODELS}.Remembering")
 
@@ -37,7 +37,7 @@ async def test_an_identity_is_refused_when_a_call_stores_it(way: str, recorded: 
         net = await ps.module(f"{MODELS}.Remembering", "", way)
         match = re.escape(WAYS[way])
         for _ in range(2):
-            with pytest.raises(tc.InvalidArgumentError, match=match):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=match):
                 if not recorded:
                     await net(torch.ones(2, SIZE))
                 async with ps.context():
@@ -46,5 +46,5 @@ async def test_an_identity_is_refused_when_a_call_stores_it(way: str, recorded: 
 
 async def test_methods_that_are_cached_are_refused() -> None:
     async with training() as (_, ps):
-        with pytest.raises(tc.InvalidArgumentError, match=r"Caching\.mask .* is cached by functools"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"Caching\.mask .* is cached by functools"):
             await ps.module(f"{MODELS}.Caching")

@@ -116,7 +116,7 @@ async def begun(
 async def trainers(
     count: int, method: tc.LocalSGD | tc.DiLoCo, inner: Inner = sgd, compress: Any = None, **options: Any
 ) -> AsyncIterator[tuple[Server, list[Trainer]]]:
-    options = {"policy": tc.Sync(count), **options}
+    options = {"policy": tc.policies.Sync(count), **options}
     async with joined(count) as (server, clients):
         yield server, [await begun(each, method, inner, compress, **options) for each in clients]
 
@@ -131,7 +131,7 @@ def close(found: nn.Module, expected: nn.Module) -> None:
         torch.testing.assert_close(mine, theirs, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("compress", [None, Choice(tc.TopK(0.2), min_numel=0)], ids=["whole", "top-k"])
+@pytest.mark.parametrize("compress", [None, Choice(tc.codecs.TopK(0.2), min_numel=0)], ids=["whole", "top-k"])
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("inner", [sgd, adamw])
 @pytest.mark.parametrize("method", [tc.LocalSGD(4), tc.DiLoCo(4), tc.DiLoCo(3, lr=0.5, momentum=0.0)], ids=str)
@@ -156,7 +156,7 @@ async def test_one_local_step_of_sgd_between_averages_is_sync_with_the_mean() ->
         nets = [await ps.module(Wide, 8, 2, name="net", seed=1) for ps in clients]
         replicas = [await net.replica() for net in nets]
         opts = [
-            await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.Sync(2))
+            await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.policies.Sync(2))
             for ps, net in zip(clients, nets, strict=True)
         ]
         for turn in range(4):
@@ -183,7 +183,7 @@ async def test_parameters_become_the_average_of_those_that_trainers_have() -> No
 
 async def test_a_trainer_that_leaves_and_one_that_joins_change_the_mean_and_block_nothing() -> None:
     method = tc.DiLoCo(2)
-    async with trainers(3, method, policy=tc.Sync()) as (server, group):
+    async with trainers(3, method, policy=tc.policies.Sync()) as (server, group):
         reference = Reference(group[0].replica.module, method, 2, sgd)
         waits = [asyncio.create_task(each.train(x)) for each, x in zip(group[:2], data(2, 2, 0), strict=True)]
         await until(lambda: len(hosted_optimizer(server).aggregator._offered) == 2)
@@ -204,7 +204,7 @@ async def test_a_trainer_that_leaves_and_one_that_joins_change_the_mean_and_bloc
 
 
 async def test_a_dropped_difference_is_lost_and_leaves_the_owners_parameters() -> None:
-    async with trainers(2, tc.LocalSGD(1), policy=tc.Quorum(1, of=2)) as (server, (fast, slow)):
+    async with trainers(2, tc.LocalSGD(1), policy=tc.policies.Quorum(1, of=2)) as (server, (fast, slow)):
         await fast.train(data(1, 1, 0)[0])
         (dropped,) = await slow.train(data(1, 1, 1)[0])
         assert dropped is not None and dropped.dropped == "late" and slow.local.steps == 0
@@ -228,7 +228,7 @@ async def test_a_push_that_does_not_count_keeps_the_local_parameters_for_the_nex
 
 
 async def test_a_push_that_was_cancelled_and_has_counted_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with trainers(1, tc.LocalSGD(1), policy=tc.Async()) as (server, (one,)):
+    async with trainers(1, tc.LocalSGD(1), policy=tc.policies.Async()) as (server, (one,)):
         part = one.local.optimizer.remotes["ps0"]
         before, sent = part.push, []
 
@@ -245,7 +245,7 @@ async def test_a_push_that_was_cancelled_and_has_counted_is_not_sent_again(monke
             lost.cancel()
             await asyncio.wait([lost])
         for _ in range(2):
-            with pytest.raises(tc.InvalidArgumentError, match=r"has counted.* call pull\(\)"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=r"has counted.* call pull\(\)"):
                 await one.local.push()
         assert hosted_optimizer(server).version == 1
         await one.replica.pull()
@@ -255,7 +255,7 @@ async def test_a_push_that_was_cancelled_and_has_counted_is_not_sent_again(monke
 
 
 async def test_a_pull_discards_what_has_changed_here() -> None:
-    async with trainers(1, tc.LocalSGD(5), policy=tc.Async()) as (server, (one,)):
+    async with trainers(1, tc.LocalSGD(5), policy=tc.policies.Async()) as (server, (one,)):
         await one.train(data(1, 2, 0)[0])
         assert not same(one.replica, hosted_value(server, one.net))
         assert await one.replica.pull() == 0
@@ -265,8 +265,8 @@ async def test_a_pull_discards_what_has_changed_here() -> None:
 
 
 async def test_a_difference_that_is_not_finite_can_be_refused() -> None:
-    async with trainers(1, tc.LocalSGD(1), policy=tc.Async(), non_finite="refuse") as (server, (one,)):
-        with pytest.raises(tc.NonFiniteGradientError):
+    async with trainers(1, tc.LocalSGD(1), policy=tc.policies.Async(), non_finite="refuse") as (server, (one,)):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             await one.train([torch.full((1, 8), float("inf"))])
         assert all(each.isfinite().all() for each in hosted_value(server, one.net).parameters())
         await one.replica.pull()
@@ -306,7 +306,10 @@ async def test_sparse_gradients_tied_parameters_and_another_dtype_train() -> Non
 
 
 async def test_closures_scalers_and_schedulers_of_the_local_optimizer_work() -> None:
-    async with trainers(1, tc.LocalSGD(2), lambda ps: optim.LBFGS(ps, max_iter=2), policy=tc.Async()) as (_, (one,)):
+    async with trainers(1, tc.LocalSGD(2), lambda ps: optim.LBFGS(ps, max_iter=2), policy=tc.policies.Async()) as (
+        _,
+        (one,),
+    ):
         (x,) = data(1, 1, 0)[0]
         local = copy.deepcopy(one.replica.module)
         inner = optim.LBFGS(local.parameters(), max_iter=2)
@@ -324,7 +327,7 @@ async def test_closures_scalers_and_schedulers_of_the_local_optimizer_work() -> 
             await one.local.step(closure(one.replica))
             inner.step(closure(local))
         close(one.replica, local)
-    async with trainers(1, tc.LocalSGD(3), policy=tc.Async()) as (_, (one,)):
+    async with trainers(1, tc.LocalSGD(3), policy=tc.policies.Async()) as (_, (one,)):
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         schedule = optim.lr_scheduler.StepLR(one.local.inner, 1, gamma=0.5)
         local = copy.deepcopy(one.replica.module)
@@ -346,21 +349,23 @@ async def test_closures_scalers_and_schedulers_of_the_local_optimizer_work() -> 
 
 async def test_what_makes_no_sense_is_refused() -> None:
     for wrong in (0, True, 1.5):
-        with pytest.raises(tc.InvalidArgumentError, match="every"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="every"):
             tc.LocalSGD(wrong)  # type: ignore[arg-type]
-    with pytest.raises(tc.InvalidArgumentError, match="momentum"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="momentum"):
         tc.DiLoCo(1, momentum=float("nan"))
     async with trainers(1, tc.LocalSGD(2)) as (_, (one,)):
-        with pytest.raises(tc.InvalidArgumentError, match="local steps"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="local steps"):
             await one.replica.push(one.local.optimizer)
-        with pytest.raises(tc.InvalidArgumentError, match="sum"):
-            await one.ps.local_steps(one.replica, one.local.inner, tc.LocalSGD(2), policy=tc.Sync(reduce="sum"))
-        with pytest.raises(tc.InvalidArgumentError, match="no parameter of the replica"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="sum"):
+            await one.ps.local_steps(
+                one.replica, one.local.inner, tc.LocalSGD(2), policy=tc.policies.Sync(reduce="sum")
+            )
+        with pytest.raises(tc.errors.InvalidArgumentError, match="no parameter of the replica"):
             one.replica.local_steps(sgd(nn.Linear(1, 1).parameters()), one.local.optimizer, every=2)
         overlapping = await one.net.replica(overlap=1)
-        with pytest.raises(tc.InvalidArgumentError, match="overlap"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="overlap"):
             overlapping.local_steps(sgd(overlapping.parameters()), one.local.optimizer, every=2)
-        with pytest.raises(tc.NameConflictError):
+        with pytest.raises(tc.errors.NameConflictError):
             await one.ps.local_steps(one.replica, one.local.inner, tc.DiLoCo(2))
 
 
@@ -371,8 +376,8 @@ async def job(plan: Plan) -> Any:
         for line in (FaultyConnector(owner.connector(), plan), owner.connector()):
             ps = await stack.enter_async_context(tc.connect(line))
             net = await ps.module(AFFINE, 3, 2, name="net", seed=0)
-            replica = await net.replica(compress=Choice(tc.TopK(0.5), min_numel=0))
-            local = await ps.local_steps(replica, sgd(replica.parameters()), tc.DiLoCo(2), policy=tc.Sync(2))
+            replica = await net.replica(compress=Choice(tc.codecs.TopK(0.5), min_numel=0))
+            local = await ps.local_steps(replica, sgd(replica.parameters()), tc.DiLoCo(2), policy=tc.policies.Sync(2))
             group.append(Trainer(ps, net, replica, local))
         for turn in range(2):
             batches = [[torch.full((2, 3), turn + 1.0)] * 2] * 2

@@ -60,7 +60,7 @@ async def begun(
 async def trainers(
     count: int, method: Method, places: Sequence[str] = ("ps0", "ps1"), inner: Inner = sgd, **more: Any
 ) -> AsyncIterator[tuple[list[Server], list[Trainer]]]:
-    more = {"policy": tc.Sync(count), **more}
+    more = {"policy": tc.policies.Sync(count), **more}
     async with owners(*dict.fromkeys(places)) as servers, AsyncExitStack() as stack:
         made = []
         for _ in range(count):
@@ -92,7 +92,7 @@ async def train_all(group: Sequence[Trainer], batches: Sequence[Sequence[torch.T
         (tc.LocalSGD(3), adamw, ("ps0", "ps1", "ps2"), None),
         (tc.DiLoCo(2), adamw, ("ps0", "ps1"), None),
         (tc.DiLoCo(2), sgd, ("ps2", "ps0", "ps1", "ps0"), None),
-        (tc.DiLoCo(2), sgd, ("ps0", "ps1", "ps2"), Choice(tc.TopK(0.2), min_numel=0)),
+        (tc.DiLoCo(2), sgd, ("ps0", "ps1", "ps2"), Choice(tc.codecs.TopK(0.2), min_numel=0)),
     ],
     ids=["local-sgd", "local-sgd-of-3", "diloco", "diloco-shared", "diloco-top-k"],
 )
@@ -114,8 +114,10 @@ async def test_rounds_equal_the_algorithm_written_out(
                 assert each.local.steps == 0
 
 
-@pytest.mark.parametrize("policy", [None, tc.Async(), tc.BoundedStaleness(2)], ids=str)
-async def test_every_difference_counts_once_on_all_owners_without_rounds_of_all(policy: tc.Policy | None) -> None:
+@pytest.mark.parametrize("policy", [None, tc.policies.Async(), tc.policies.BoundedStaleness(2)], ids=str)
+async def test_every_difference_counts_once_on_all_owners_without_rounds_of_all(
+    policy: tc.policies.Policy | None,
+) -> None:
     async with trainers(2, tc.LocalSGD(2), policy=policy) as (servers, group):
         for turn in range(3):
             await train_all(group, data(2, 2, turn))
@@ -127,7 +129,7 @@ async def test_every_difference_counts_once_on_all_owners_without_rounds_of_all(
 
 async def test_a_trainer_that_dies_between_rounds_and_one_that_joins_split_no_round() -> None:
     method = tc.DiLoCo(2)
-    async with trainers(3, method, policy=tc.Sync()) as (servers, group):
+    async with trainers(3, method, policy=tc.policies.Sync()) as (servers, group):
         reference = Reference(plain(group[0]), method, 2, sgd)
         batches = data(3, 2, 0)
         waits = asyncio.create_task(train_all(group[:2], batches[:2]))
@@ -156,7 +158,7 @@ async def test_a_trainer_that_dies_between_rounds_and_one_that_joins_split_no_ro
 
 async def test_a_trainer_that_dies_while_its_difference_waits_is_in_no_owners_round() -> None:
     method = tc.LocalSGD(1)
-    async with trainers(3, method, policy=tc.Sync()) as (servers, group):
+    async with trainers(3, method, policy=tc.policies.Sync()) as (servers, group):
         reference = Reference(plain(group[0]), method, 2, sgd)
         batches = data(3, 1, 0)
         dying = asyncio.create_task(group[2].train(batches[2]))
@@ -193,11 +195,11 @@ async def test_a_push_that_fails_after_it_may_have_counted_needs_a_pull() -> Non
         (batches,) = data(1, 2, 0)
         part = one.local.optimizer._rounds._followers["ps1"]
         settle, part.settle = part.settle, failing  # type: ignore[method-assign]
-        with pytest.raises(tc.RemoteError, match="broken"):
+        with pytest.raises(tc.errors.RemoteError, match="broken"):
             await one.train(batches[:1])
         part.settle = settle  # type: ignore[method-assign]
         assert [hosted(server).version for server in servers] == [1, 0]
-        with pytest.raises(tc.InvalidArgumentError, match=r"call pull\(\)"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"call pull\(\)"):
             await one.local.push()
         await one.model.pull()
         assert (await one.train(batches[1:]))[0] == {"ps0": 2, "ps1": 2}
@@ -222,7 +224,7 @@ async def test_a_push_that_was_cancelled_and_has_counted_is_not_sent_again(monke
             lost.cancel()
             await asyncio.wait([lost])
             await until(lambda: [hosted(server).version for server in servers] == [1, 1])
-        with pytest.raises(tc.InvalidArgumentError, match=r"has counted.* call pull\(\)"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"has counted.* call pull\(\)"):
             await one.local.push()
         assert [hosted(server).version for server in servers] == [1, 1]
         await one.model.pull()
@@ -232,7 +234,7 @@ async def test_a_push_that_was_cancelled_and_has_counted_is_not_sent_again(monke
 
 def failing(*args: Any) -> Any:
     """Brings no decision."""
-    raise tc.RemoteError("broken", "RuntimeError")
+    raise tc.errors.RemoteError("broken", "RuntimeError")
 
 
 async def test_values_of_local_steps_are_reduced_here_and_over_trainers() -> None:
@@ -263,7 +265,7 @@ async def test_values_that_do_not_fit_those_of_earlier_local_steps_are_refused_b
         await one.train([torch.ones(1, 8)], values={"loss": 1.0})
         before = copy.deepcopy(plain(one))
         for values, reduce in (({"loss": torch.ones(2)}, "mean"), ({"loss": 1.0}, "sum"), ({"loss": "text"}, "mean")):
-            with pytest.raises(tc.InvalidArgumentError, match="loss"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="loss"):
                 await one.train([torch.ones(1, 8)], values=values, reduce=reduce)
         assert one.local.steps == 1
         close(one.model, before)
@@ -273,7 +275,7 @@ async def test_values_that_do_not_fit_those_of_earlier_local_steps_are_refused_b
 
 
 async def test_a_dropped_difference_is_lost_with_its_values_and_leaves_the_owners_parameters() -> None:
-    async with trainers(2, tc.LocalSGD(1), policy=tc.Quorum(1, of=2)) as (servers, (fast, slow)):
+    async with trainers(2, tc.LocalSGD(1), policy=tc.policies.Quorum(1, of=2)) as (servers, (fast, slow)):
         await fast.train(data(1, 1, 0)[0])
         (dropped,) = await slow.train(data(1, 1, 1)[0], values={"loss": 1.0})
         assert dropped is not None and dropped.dropped == "late" and slow.local.steps == 0
@@ -283,11 +285,11 @@ async def test_a_dropped_difference_is_lost_with_its_values_and_leaves_the_owner
 
 
 async def test_a_difference_that_is_not_finite_on_one_owner_changes_nothing_on_any() -> None:
-    async with trainers(1, tc.LocalSGD(1), non_finite="refuse", policy=tc.Async()) as (servers, (one,)):
+    async with trainers(1, tc.LocalSGD(1), non_finite="refuse", policy=tc.policies.Async()) as (servers, (one,)):
         before = plain(one)
         with torch.no_grad():
             list(one.model.parameters())[2][0, 0] = float("nan")
-        with pytest.raises(tc.NonFiniteGradientError):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             await one.local.push()
         assert [hosted(server).version for server in servers] == [0, 0]
         await one.model.pull()
@@ -297,20 +299,20 @@ async def test_a_difference_that_is_not_finite_on_one_owner_changes_nothing_on_a
 async def test_what_makes_no_sense_is_refused() -> None:
     async with trainers(1, tc.LocalSGD(2)) as (_, (one,)):
         one.model(torch.ones(1, 8)).sum().backward()
-        with pytest.raises(tc.InvalidArgumentError, match="local steps"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="local steps"):
             one.model.push(one.local.optimizer)
-        with pytest.raises(tc.InvalidArgumentError, match="no parameter of the replica"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="no parameter of the replica"):
             one.model.local_steps(sgd(nn.Linear(1, 1).parameters()), one.local.optimizer, every=2)
         fresh = [await each.replica() for each in one.nets]
         overlapping = one.ps.replicas(nn.Sequential(*fresh), overlap=1)
-        with pytest.raises(tc.InvalidArgumentError, match="overlap"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="overlap"):
             overlapping.local_steps(sgd(overlapping.parameters()), one.local.optimizer, every=2)
         twice = one.ps.replicas(nn.Sequential(fresh[0], await one.nets[0].replica()))
-        with pytest.raises(tc.InvalidArgumentError, match="same module"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="same module"):
             twice.local_steps(sgd(twice.parameters()), one.local.optimizer, every=2)
         part = await one.ps.optimizer(optim.SGD, one.nets[0].parameters(), lr=1.0, name="part")
         model = one.ps.replicas(nn.Sequential(*fresh))
-        with pytest.raises(tc.InvalidArgumentError, match="does not step all"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="does not step all"):
             model.local_steps(sgd(model.parameters()), part, every=2)
         model.local_steps(sgd(model.parameters()), one.local.optimizer, every=2)  # nothing was changed before
 
@@ -336,7 +338,7 @@ async def job(plan: Plan, broken: int) -> list[Any]:
             ps = await stack.enter_async_context(tc.connect(*lines))
             nets = [await ps.module(AFFINE, 3, 3, name=f"net-{name}", seed=0, owner=name) for name in ("ps0", "ps1")]
             model = ps.replicas(nn.Sequential(*[await each.replica() for each in nets]))
-            local = await ps.local_steps(model, sgd(model.parameters()), tc.DiLoCo(2), policy=tc.Sync(2))
+            local = await ps.local_steps(model, sgd(model.parameters()), tc.DiLoCo(2), policy=tc.policies.Sync(2))
             group.append(Trainer(ps, nets, model, local))
         for turn in range(2):
             batches = [[torch.full((2, 3), turn + 1.0)] * 2] * 2

@@ -20,10 +20,10 @@ from tests.training import hosted_value
 from tests.waiting import until
 
 
-@pytest.mark.parametrize("policy", [tc.Async(), tc.Sync(1), tc.Quorum(1)], ids=str)
+@pytest.mark.parametrize("policy", [tc.policies.Async(), tc.policies.Sync(1), tc.policies.Quorum(1)], ids=str)
 @pytest.mark.parametrize("more", [0, 1])
 async def test_a_cancelled_push_that_its_owner_begins_late_does_not_count_beside_the_next_one(
-    monkeypatch: pytest.MonkeyPatch, policy: tc.Policy, more: int
+    monkeypatch: pytest.MonkeyPatch, policy: tc.policies.Policy, more: int
 ) -> None:
     async with trainers(1, tc.LocalSGD(1), policy=policy) as (server, (one,)):
         with held_request(monkeypatch, "push") as late:
@@ -41,9 +41,11 @@ async def test_a_cancelled_push_that_its_owner_begins_late_does_not_count_beside
         assert hosted_optimizer(server).version == 2 + more
 
 
-@pytest.mark.parametrize("policy", [tc.Sync(1), tc.Quorum(1), tc.BoundedStaleness(1)], ids=str)
+@pytest.mark.parametrize(
+    "policy", [tc.policies.Sync(1), tc.policies.Quorum(1), tc.policies.BoundedStaleness(1)], ids=str
+)
 async def test_a_push_does_not_count_beside_a_cancelled_one_that_is_decided_and_not_applied(
-    monkeypatch: pytest.MonkeyPatch, policy: tc.Policy
+    monkeypatch: pytest.MonkeyPatch, policy: tc.policies.Policy
 ) -> None:
     async with trainers(1, tc.LocalSGD(1), policy=policy) as (server, (one,)):
         (batches,) = data(1, 3, 0)
@@ -56,7 +58,7 @@ async def test_a_push_does_not_count_beside_a_cancelled_one_that_is_decided_and_
             second = asyncio.create_task(one.train(batches[1:2]))
             await until(lambda: len(optimizer.aggregator._offered) == 2)
             await applying.go_on()
-        with pytest.raises(tc.InvalidArgumentError, match=r"has counted.* call pull\(\)"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"has counted.* call pull\(\)"):
             await second
         assert optimizer.version == 1
         await one.replica.pull()
@@ -67,7 +69,7 @@ async def test_a_push_does_not_count_beside_a_cancelled_one_that_is_decided_and_
 async def test_a_push_that_its_owner_begins_after_later_differences_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with trainers(1, tc.LocalSGD(1), policy=tc.Async()) as (server, (one,)):
+    async with trainers(1, tc.LocalSGD(1), policy=tc.policies.Async()) as (server, (one,)):
         (batches,) = data(1, 3, 0)
         with held_request(monkeypatch, "push") as late:
             first = asyncio.create_task(one.train(batches[:1]))
@@ -80,9 +82,9 @@ async def test_a_push_that_its_owner_begins_after_later_differences_does_not_cou
         assert same(one.replica, hosted_value(server, one.net))
 
 
-@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=str)
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=str)
 async def test_an_owner_that_starts_again_knows_the_push_that_has_counted(
-    tmp_path: Path, policy: tc.Policy | None
+    tmp_path: Path, policy: tc.policies.Policy | None
 ) -> None:
     async with Owner(tmp_path, modules=[replica_models]) as owner, tc.connect(owner.address) as ps:
         one = await begun(ps, tc.LocalSGD(1), sgd, policy=policy)
@@ -91,7 +93,7 @@ async def test_an_owner_that_starts_again_knows_the_push_that_has_counted(
         lost = one.local.step()
         await until(lambda: lost.settled)  # and is not read
         await owner.restart()
-        with pytest.raises(tc.InvalidArgumentError, match=r"has counted.* call pull\(\)"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"has counted.* call pull\(\)"):
             await one.local.push()
         await one.replica.pull()
         assert same(one.replica, hosted_value(owner.server, one.net))
@@ -101,7 +103,7 @@ async def test_an_owner_that_starts_again_knows_the_push_that_has_counted(
 async def test_a_push_goes_on_after_one_that_failed_and_did_not_count_although_others_have_stepped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with trainers(2, tc.LocalSGD(1), policy=tc.Async()) as (server, (one, other)):
+    async with trainers(2, tc.LocalSGD(1), policy=tc.policies.Async()) as (server, (one, other)):
         with held_request(monkeypatch, "push") as late:
             first = asyncio.create_task(one.train(data(1, 1, 0)[0]))
             await late.has_come()
@@ -115,9 +117,9 @@ async def test_a_push_goes_on_after_one_that_failed_and_did_not_count_although_o
         assert same(one.replica, hosted_value(server, one.net))
 
 
-@pytest.mark.parametrize("policy", [tc.Sync(), tc.Async()], ids=str)
+@pytest.mark.parametrize("policy", [tc.policies.Sync(), tc.policies.Async()], ids=str)
 async def test_a_cancelled_push_that_is_offered_late_does_not_count_beside_the_next_one(
-    monkeypatch: pytest.MonkeyPatch, policy: tc.Policy
+    monkeypatch: pytest.MonkeyPatch, policy: tc.policies.Policy
 ) -> None:
     async with over_owners.trainers(1, tc.LocalSGD(1), policy=policy) as (servers, (one,)):
         (batches,) = data(1, 2, 0)
@@ -138,9 +140,9 @@ async def test_a_cancelled_push_that_is_offered_late_does_not_count_beside_the_n
         same_on_owners(servers, one)
 
 
-@pytest.mark.parametrize("policy", [tc.Sync(), tc.Async(), tc.Quorum(1)], ids=str)
+@pytest.mark.parametrize("policy", [tc.policies.Sync(), tc.policies.Async(), tc.policies.Quorum(1)], ids=str)
 async def test_a_push_over_owners_does_not_count_beside_a_cancelled_one_that_is_decided_and_not_applied(
-    monkeypatch: pytest.MonkeyPatch, policy: tc.Policy
+    monkeypatch: pytest.MonkeyPatch, policy: tc.policies.Policy
 ) -> None:
     async with over_owners.trainers(1, tc.LocalSGD(1), policy=policy) as (servers, (one,)):
         (batches,) = data(1, 3, 0)
@@ -152,7 +154,7 @@ async def test_a_push_over_owners_does_not_count_beside_a_cancelled_one_that_is_
             second = asyncio.create_task(one.train(batches[1:2], values={"pushes": 1}, reduce="sum"))
             await until(lambda: second.done() or waiting(servers[0]) == 2)
             await applying.go_on()
-        with pytest.raises(tc.InvalidArgumentError, match=r"has counted.* call pull\(\)"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"has counted.* call pull\(\)"):
             await second
         await until(lambda: waiting(servers[0]) == 0 and held(servers[1]) == 0)
         assert [hosted(server).version for server in servers] == [1, 1]

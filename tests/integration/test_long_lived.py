@@ -61,9 +61,9 @@ async def test_sigterm_lets_work_in_flight_end_and_takes_no_other(start_process:
         owner.process.send_signal(signal.SIGTERM)
         assert [(await watch.read()).status for watch in watches] == [NOT_SERVING] * 2
         for work in (counter.add(), ps.create(COUNTER), ps.module(torch.nn.Linear, 1, 1, name="late")):
-            with pytest.raises(tc.UnavailableError, match="'ps0' is shutting down and takes no new work"):
+            with pytest.raises(tc.errors.UnavailableError, match="'ps0' is shutting down and takes no new work"):
                 await work
-        with pytest.raises(tc.UnavailableError, match="is shutting down"):
+        with pytest.raises(tc.errors.UnavailableError, match="is shutting down"):
             await tc.connect(owner.address, connect_timeout=0.0)
         # What changes nothing is still answered.
         status = await ps.status()
@@ -74,7 +74,7 @@ async def test_sigterm_lets_work_in_flight_end_and_takes_no_other(start_process:
         os.close(writing)
         assert await reading == "through"
         assert await owner.process.wait() == 0
-        with pytest.raises(tc.UnavailableError):
+        with pytest.raises(tc.errors.UnavailableError):
             await (await tc.connect(owner.address, connect_timeout=0.0)).status()
 
 
@@ -109,7 +109,7 @@ async def test_draining_does_not_wait_for_ever() -> None:
         waiting = gate.wait()
         await gate.wait_for(1)
         draining = asyncio.create_task(owner.drain(0.05))
-        with pytest.raises((tc.UnavailableError, tc.CancelledCallError)):
+        with pytest.raises((tc.errors.UnavailableError, tc.errors.CancelledCallError)):
             await waiting
         # Threads cannot be cut off: the owner's own end waits for the last of them.
         owner.engine.registry.named("gate").value.open()

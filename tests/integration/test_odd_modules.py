@@ -76,7 +76,7 @@ async def test_hooks_of_results_find_them_also_when_others_have_stepped_meanwhil
         assert pins(server) == 0
 
 
-async def _train_once(ps: tc.Client, net: tc.RemoteModule, opt: tc.RemoteOptimizer, x: torch.Tensor) -> None:
+async def _train_once(ps: tc.Client, net: tc.RemoteModule, opt: tc.DistributedOptimizer, x: torch.Tensor) -> None:
     async with ps.context() as ctx:
         await ctx.backward((await net(x)).sum())
         await opt.step(ctx)
@@ -95,7 +95,7 @@ async def test_a_reference_that_cannot_be_followed_is_refused_when_called(way: s
         assert torch.equal(await net(x), x if way != "computed before" else 2 * x), "nothing is lost without a pass"
         async with ps.context():
             for call in (net, net.kept):
-                with pytest.raises(tc.InvalidArgumentError, match=r"parameter 'weight' .* cannot train"):
+                with pytest.raises(tc.errors.InvalidArgumentError, match=r"parameter 'weight' .* cannot train"):
                     await call(x)
 
 
@@ -108,7 +108,7 @@ async def test_the_parameters_of_another_hosted_module_are_trained_or_refused(wa
         assert (await net(x)).shape == (2, 1), "nothing is lost without a pass"
         async with ps.context() as ctx:
             if way == "list":
-                with pytest.raises(tc.InvalidArgumentError, match="another hosted module"):
+                with pytest.raises(tc.errors.InvalidArgumentError, match="another hosted module"):
                     await net(x)
                 return
             await ctx.backward((await net(x)).sum())
@@ -118,5 +118,5 @@ async def test_the_parameters_of_another_hosted_module_are_trained_or_refused(wa
 
 async def test_hooks_that_cannot_run_are_refused_when_the_module_is_made() -> None:
     async with training() as (_, ps):
-        with pytest.raises(tc.InvalidArgumentError, match=r"'layer\.bias'.*register_hook"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"'layer\.bias'.*register_hook"):
             await ps.module(f"{MODELS}.PostAccumulating")

@@ -63,7 +63,7 @@ async def test_asking_for_another_optimizer_under_a_taken_name_is_refused(
     async with training() as (_, ps):
         net = await ps.module("torch.nn.Linear", 3, 2, name="net")
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
-        with pytest.raises(tc.NameConflictError, match=r"net\.optimizer"):
+        with pytest.raises(tc.errors.NameConflictError, match=r"net\.optimizer"):
             await ps.optimizer(cls, net.parameters(), **options)
         again = await ps.optimizer("torch.optim.SGD", net.parameters(), lr=0.1)
         assert again.remotes["ps0"].handle == opt.remotes["ps0"].handle
@@ -82,7 +82,7 @@ async def test_equal_options_are_the_same_whatever_their_types() -> None:
         same = await ps.optimizer(optim.Adam, groups, weight_decay=1.0, betas=[0.5, 0.9], foreach=False)
         assert same.remotes["ps0"].handle == opt.remotes["ps0"].handle
         for options in ({"weight_decay": True}, {"weight_decay": 1, "foreach": None}, {"weight_decay": 1.5}):
-            with pytest.raises(tc.NameConflictError):
+            with pytest.raises(tc.errors.NameConflictError):
                 await ps.optimizer(optim.Adam, groups, **{"betas": (0.5, 0.9), "foreach": False, **options})
 
 
@@ -194,7 +194,7 @@ async def test_a_gradient_that_is_not_finite_is_refused_and_changes_nothing(
         ids = torch.tensor([0, 1])
         await step(ps, opt, lambda: net(ids), lambda: other(torch.ones(1, 3)))
         before = [await each.state_dict() for each in (net, other, opt)]
-        with pytest.raises(tc.NonFiniteGradientError, match="gradient of 'weight'"):
+        with pytest.raises(tc.errors.NonFiniteGradientError, match="gradient of 'weight'"):
             await step(ps, opt, lambda: net(ids), lambda: other(torch.tensor([[1.0, bad, 1.0]])))
         assert identical([await each.state_dict() for each in (net, other, opt)], before)
         assert await step(ps, opt, lambda: net(ids)) == {"ps0": 2}
@@ -215,7 +215,7 @@ async def test_a_local_gradient_that_is_not_finite_is_refused_too() -> None:
         opt = await ps.optimizer(optim.SGD, [*net.parameters(), *local.parameters()], lr=0.1, non_finite="refuse")
         before = {name: value.clone() for name, value in local.state_dict().items()}
         there = await net.state_dict()
-        with pytest.raises(tc.NonFiniteGradientError, match="nothing was applied"):
+        with pytest.raises(tc.errors.NonFiniteGradientError, match="nothing was applied"):
             await step(ps, opt, local(torch.full((1, 3), NAN)), lambda: net(torch.ones(1, 3)))
         assert identical(dict(local.state_dict()), before)
         assert identical(await net.state_dict(), there)
@@ -231,7 +231,7 @@ async def test_a_step_that_raises_halfway_changes_nothing() -> None:
             # The bias comes second, and gets a gradient of zeros.
             async with ps.context() as ctx:
                 await ctx.backward((await net(one) - await net(0 * one)).sum())
-                with pytest.raises(tc.RemoteError, match="a gradient of zeros only") as caught:
+                with pytest.raises(tc.errors.RemoteError, match="a gradient of zeros only") as caught:
                     await opt.step(ctx)
             assert caught.value.remote_type == "builtins.ArithmeticError"
             assert identical((await net.state_dict(), await opt.state_dict()), before)
@@ -250,7 +250,7 @@ async def test_gradients_as_rows_go_only_to_optimizers_that_take_them() -> None:
             opt = await ps.optimizer(cls, parameters, lr=0.1)
             before = [await each.state_dict() for each in (table, other, opt)]
             with pytest.raises(
-                tc.InvalidArgumentError, match=rf"{cls.__name__} cannot take .* of 'weight'.*SparseAdam"
+                tc.errors.InvalidArgumentError, match=rf"{cls.__name__} cannot take .* of 'weight'.*SparseAdam"
             ):
                 await step(ps, opt, lambda: table(ids), lambda: other(torch.ones(1, 3)))
             assert identical([await each.state_dict() for each in (table, other, opt)], before)
@@ -262,14 +262,14 @@ async def test_gradients_as_rows_go_only_to_optimizers_that_take_them() -> None:
 async def test_options_with_which_no_step_can_be_made_are_refused(options: dict[str, Any]) -> None:
     async with training() as (_, ps):
         net = await ps.module("torch.nn.Linear", 3, 2)
-        with pytest.raises(tc.InvalidArgumentError):
+        with pytest.raises(tc.errors.InvalidArgumentError):
             await ps.optimizer("torch.optim.SGD", net.parameters(), **{"lr": 0.1, "momentum": 0.9, **options})
-        with pytest.raises(tc.InvalidArgumentError):
+        with pytest.raises(tc.errors.InvalidArgumentError):
             await ps.optimizer("torch.optim.SGD", [{"params": net.parameters(), **options}], lr=0.1, momentum=0.9)
         opt = await ps.optimizer("torch.optim.SGD", net.parameters(), lr=0.1, momentum=0.9)
         await step(ps, opt, lambda: net(torch.ones(1, 3)))
         before = await opt.state_dict()
-        with pytest.raises(tc.InvalidArgumentError, match="SGD cannot make a step with these options"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="SGD cannot make a step with these options"):
             await opt.set_options(**options)
         assert identical(await opt.state_dict(), before)
         assert await step(ps, opt, lambda: net(torch.ones(1, 3))) == {"ps0": 2}
@@ -283,9 +283,9 @@ async def test_unknown_groups_and_options_are_refused_everywhere() -> None:
         only_local = await ps.optimizer(optim.Adam, local.parameters())
         for opt in (mixed, only_local):
             before = await opt.state_dict()
-            with pytest.raises(tc.InvalidArgumentError, match="no parameter group 1"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="no parameter group 1"):
                 await opt.set_options(1, lr=0.1)
-            with pytest.raises(tc.InvalidArgumentError, match="no option 'momentum'"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="no option 'momentum'"):
                 await opt.set_options(momentum=0.9)
             assert identical(await opt.state_dict(), before)
 
@@ -297,7 +297,7 @@ async def test_an_option_that_needs_other_state_cannot_be_changed_after_a_step()
         await opt.set_options(amsgrad=True)
         await opt.set_options(amsgrad=False)
         await step(ps, opt, lambda: net(torch.ones(1, 3)))
-        with pytest.raises(tc.InvalidArgumentError, match="amsgrad"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="amsgrad"):
             await opt.set_options(amsgrad=True)
         assert await step(ps, opt, lambda: net(torch.ones(1, 3))) == {"ps0": 2}
 
@@ -307,18 +307,18 @@ async def test_an_invalid_optimizer_is_refused() -> None:
         net = await ps.module("torch.nn.Linear", 3, 2)
         local = nn.Linear(3, 2)
         for cls, parameters, options, error in (
-            (optim.SGD, [], {"lr": 0.1}, tc.InvalidArgumentError),
-            (optim.SGD, [net], {"lr": 0.1}, tc.InvalidArgumentError),
-            (optim.SGD, net.named_parameters(), {"lr": 0.1}, tc.InvalidArgumentError),
-            (optim.SGD, net.parameters(), {"lr": -0.1}, tc.InvalidArgumentError),
-            (optim.SGD, net.parameters(), {"speed": 0.1}, tc.InvalidArgumentError),
-            (optim.SGD, local.parameters(), {"speed": 0.1}, tc.InvalidArgumentError),
-            (optim.SGD, net.parameters(), {"lr": 0.1, "reads": "some"}, tc.InvalidArgumentError),
-            (optim.LBFGS, net.parameters(), {}, tc.InvalidArgumentError),
-            (optim.Adam, net.parameters(), {"differentiable": True}, tc.InvalidArgumentError),
-            ("torch.optim.SGD", local.parameters(), {"lr": 0.1}, tc.InvalidArgumentError),
-            ("torch.optim.Optimizer", net.parameters(), {"lr": 0.1}, tc.NotAllowedError),
-            ("torch.nn.Linear", net.parameters(), {"lr": 0.1}, tc.NotAllowedError),
+            (optim.SGD, [], {"lr": 0.1}, tc.errors.InvalidArgumentError),
+            (optim.SGD, [net], {"lr": 0.1}, tc.errors.InvalidArgumentError),
+            (optim.SGD, net.named_parameters(), {"lr": 0.1}, tc.errors.InvalidArgumentError),
+            (optim.SGD, net.parameters(), {"lr": -0.1}, tc.errors.InvalidArgumentError),
+            (optim.SGD, net.parameters(), {"speed": 0.1}, tc.errors.InvalidArgumentError),
+            (optim.SGD, local.parameters(), {"speed": 0.1}, tc.errors.InvalidArgumentError),
+            (optim.SGD, net.parameters(), {"lr": 0.1, "reads": "some"}, tc.errors.InvalidArgumentError),
+            (optim.LBFGS, net.parameters(), {}, tc.errors.InvalidArgumentError),
+            (optim.Adam, net.parameters(), {"differentiable": True}, tc.errors.InvalidArgumentError),
+            ("torch.optim.SGD", local.parameters(), {"lr": 0.1}, tc.errors.InvalidArgumentError),
+            ("torch.optim.Optimizer", net.parameters(), {"lr": 0.1}, tc.errors.NotAllowedError),
+            ("torch.nn.Linear", net.parameters(), {"lr": 0.1}, tc.errors.NotAllowedError),
         ):
             with pytest.raises(error):
                 await ps.optimizer(cls, parameters, **options)

@@ -78,8 +78,8 @@ async def test_a_trainer_reaches_an_owner_of_which_it_was_handed_a_handle(start_
         assert await counter.add(4) == 7
         status = await ps.status("ps1")
         assert status.references >= 2
-        with pytest.raises(tc.UnknownNameError, match="unknown"):
-            await ps.reach("unknown")
+        with pytest.raises(tc.errors.UnknownNameError, match="unknown"):
+            await ps.others.reach("unknown")
 
 
 async def test_status_lists_members_and_borrowed_references(start_process: StartProcess) -> None:

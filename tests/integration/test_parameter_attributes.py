@@ -26,12 +26,12 @@ async def test_attributes_that_could_not_be_kept_are_refused(way: str) -> None:
     async with training() as (_, ps):
         net = await ps.module(MARKED, way)
         for _ in range(2):
-            with pytest.raises(tc.InvalidArgumentError, match=r"has set attribute '(owner|kept)' of parameter"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=r"has set attribute '(owner|kept)' of parameter"):
                 await net(torch.ones(2, odd_modules.SIZE))
 
 
 async def test_a_parameter_made_of_a_leaf_is_refused_with_advice() -> None:
     async with training() as (_, ps):
         net = await ps.module(MARKED, "parameter made")
-        with pytest.raises(tc.InvalidArgumentError, match=r"nn\.Parameter\(weight\.detach\(\)\)"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"nn\.Parameter\(weight\.detach\(\)\)"):
             await net(torch.ones(2, odd_modules.SIZE))

@@ -42,7 +42,7 @@ class Trainer(NamedTuple):
 
 @asynccontextmanager
 async def trainers(
-    count: int, policy: tc.Policy | None, threads: int = 8, **options: object
+    count: int, policy: tc.policies.Policy | None, threads: int = 8, **options: object
 ) -> AsyncIterator[tuple[Server, list[Trainer]]]:
     """An owner, and trainers of one layer and one optimizer."""
     async with owners("ps0", threads=threads) as (server,), AsyncExitStack() as stack:
@@ -93,7 +93,7 @@ def waiting(server: Server) -> int:
 @pytest.mark.parametrize("joined", [False, True], ids=["step by itself", "step with the backward"])
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
 async def test_sync_steps_are_those_of_one_process_with_the_whole_batch(reduce: str, joined: bool) -> None:
-    async with trainers(3, tc.Sync(3, reduce)) as (_, group):  # type: ignore[arg-type]
+    async with trainers(3, tc.policies.Sync(3, reduce)) as (_, group):  # type: ignore[arg-type]
         net, opt = await local(group[0])
         for xs in (batches(3), batches(6)[3:]):
             found = await asyncio.gather(*(each.step(x, joined) for each, x in zip(group, xs, strict=True)))
@@ -114,7 +114,7 @@ async def test_without_a_policy_every_step_is_applied_at_once() -> None:
 
 
 async def test_a_round_waits_without_a_thread_or_a_lock() -> None:
-    async with trainers(2, tc.Sync(2)) as (server, (one, other)):
+    async with trainers(2, tc.policies.Sync(2)) as (server, (one, other)):
         first = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: waiting(server) == 1)
         assert server.engine.compute.waiting == 0
@@ -124,16 +124,16 @@ async def test_a_round_waits_without_a_thread_or_a_lock() -> None:
         assert (await other.step(batches(1)[0])).counted == (await first).counted == 2
 
 
-@pytest.mark.parametrize("policy", [tc.Sync(4), tc.BoundedStaleness(0)], ids=str)
-async def test_more_trainers_wait_than_there_are_threads(policy: tc.Policy) -> None:
+@pytest.mark.parametrize("policy", [tc.policies.Sync(4), tc.policies.BoundedStaleness(0)], ids=str)
+async def test_more_trainers_wait_than_there_are_threads(policy: tc.policies.Policy) -> None:
     async with trainers(4, policy, threads=1) as (server, group):
         for _ in range(12):  # steps become short enough for the event loop, where no reply can be deferred
             await asyncio.gather(*(each.step(batches(1)[0]) for each in group))
-        assert hosted(server).version == (12 if isinstance(policy, tc.Sync) else 48)
+        assert hosted(server).version == (12 if isinstance(policy, tc.policies.Sync) else 48)
 
 
 async def test_a_step_that_waits_can_be_cancelled() -> None:
-    async with trainers(3, tc.Sync(2)) as (server, (one, two, three)):
+    async with trainers(3, tc.policies.Sync(2)) as (server, (one, two, three)):
         first = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: waiting(server) == 1)
         first.cancel()
@@ -146,7 +146,7 @@ async def test_a_step_that_waits_can_be_cancelled() -> None:
 
 
 async def test_a_trainer_that_closes_blocks_no_round() -> None:
-    async with trainers(3, tc.Sync(3)) as (server, (one, two, three)):
+    async with trainers(3, tc.policies.Sync(3)) as (server, (one, two, three)):
         waits = [asyncio.create_task(each.step(batches(1)[0])) for each in (one, two)]
         await until(lambda: waiting(server) == 2)
         await three.client.close()
@@ -154,7 +154,7 @@ async def test_a_trainer_that_closes_blocks_no_round() -> None:
 
 
 async def test_a_trainer_that_leaves_blocks_no_round_and_may_come_back() -> None:
-    async with trainers(2, tc.Sync()) as (server, (one, other)):
+    async with trainers(2, tc.policies.Sync()) as (server, (one, other)):
         first = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: waiting(server) == 1)
         await other.opt.leave()
@@ -165,12 +165,12 @@ async def test_a_trainer_that_leaves_blocks_no_round_and_may_come_back() -> None
 
 
 async def test_the_error_of_a_time_out_names_the_trainer_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with trainers(2, tc.Sync(2)) as (server, (one, other)):
+    async with trainers(2, tc.policies.Sync(2)) as (server, (one, other)):
         # By default a little less than the time-out of the call, which a loaded machine may miss.
         monkeypatch.setattr(parts, "owner_seconds", lambda seconds: 0.2)
         session = server.engine.sessions.describe(other.client.trainer)
         waits = r"the optimizer '.*\.optimizer' on owner 'ps0' with the policy Sync\(.*\) has waited 0\.2 s for trainer"
-        with pytest.raises(tc.DeadlineExceededError, match=waits) as raised:
+        with pytest.raises(tc.errors.DeadlineExceededError, match=waits) as raised:
             await one.step(batches(1)[0])
         assert session in str(raised.value) and "do not count (withdrawn)" in str(raised.value)
         assert waiting(server) == 0
@@ -181,20 +181,20 @@ async def test_the_error_of_a_time_out_names_the_trainer_it_waits_for(monkeypatc
 
 @pytest.mark.parametrize("members", [1, 2])
 async def test_a_step_that_waits_says_for_whom_while_it_waits(caplog: pytest.LogCaptureFixture, members: int) -> None:
-    async with trainers(members, tc.Sync(2)) as (server, (one, *others)):
+    async with trainers(members, tc.policies.Sync(2)) as (server, (one, *others)):
         late = [server.engine.sessions.describe(other.client.trainer) for other in others] or ["more trainers to join"]
         step = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: "waits for" in caplog.text, 0.01)
         (told,) = [each for each in caplog.records if "waits for" in each.getMessage()]
         assert (told.levelname, told.name.partition(".")[0]) == ("WARNING", "trainer_client")
-        assert f"with the policy {tc.Sync(2)} waits for {late[0]}" in told.getMessage()
+        assert f"with the policy {tc.policies.Sync(2)} waits for {late[0]}" in told.getMessage()
         step.cancel()
         with pytest.raises(asyncio.CancelledError):
             await step
 
 
 async def test_bounded_staleness_holds_back_the_fast() -> None:
-    async with trainers(2, tc.BoundedStaleness(1)) as (server, (fast, slow)):
+    async with trainers(2, tc.policies.BoundedStaleness(1)) as (server, (fast, slow)):
         x = batches(1)[0]
         assert (await fast.step(x)) == {"ps0": 1}
         ahead = asyncio.create_task(fast.step(x))
@@ -206,7 +206,7 @@ async def test_bounded_staleness_holds_back_the_fast() -> None:
 
 
 async def test_a_quorum_of_any_steps_after_that_many_gradients_and_nobody_waits() -> None:
-    async with trainers(2, tc.Quorum(4)) as (server, group):
+    async with trainers(2, tc.policies.Quorum(4)) as (server, group):
         net, opt = await local(group[0])
         xs = batches(4)
         for position, x in enumerate(xs):
@@ -218,7 +218,7 @@ async def test_a_quorum_of_any_steps_after_that_many_gradients_and_nobody_waits(
 
 
 async def test_late_gradients_of_a_quorum_are_dropped_and_said() -> None:
-    async with trainers(3, tc.Quorum(2, of=3)) as (_, (one, two, late)):
+    async with trainers(3, tc.policies.Quorum(2, of=3)) as (_, (one, two, late)):
         async with late.client.context() as ctx:
             await ctx.backward((await late.net(batches(1)[0])).square().mean())
             await asyncio.gather(one.step(batches(1)[0]), two.step(batches(1)[0]))
@@ -229,12 +229,12 @@ async def test_late_gradients_of_a_quorum_are_dropped_and_said() -> None:
             assert torch.equal(value, before[name])
 
 
-STALE = [(tc.Apply(), 1.0), (tc.Scale(), 0.5), (tc.Reject(1), 0.0)]
+STALE = [(tc.policies.Apply(), 1.0), (tc.policies.Scale(), 0.5), (tc.policies.Reject(1), 0.0)]
 
 
 @pytest.mark.parametrize(("stale", "weight"), STALE, ids=["apply", "scale", "reject"])
 async def test_a_stale_gradient_counts_as_the_policy_says(stale: tc.Stale, weight: float) -> None:
-    async with trainers(2, tc.Async(stale)) as (_, (slow, fast)):
+    async with trainers(2, tc.policies.Async(stale)) as (_, (slow, fast)):
         x = batches(1)[0]
         net, opt = await local(slow)
         loss = net(x).square().mean()
@@ -254,7 +254,7 @@ async def test_a_stale_gradient_counts_as_the_policy_says(stale: tc.Stale, weigh
 
 
 async def test_a_stale_gradient_is_compensated() -> None:
-    async with trainers(2, tc.Async(tc.Compensate(0.5))) as (_, (slow, fast)):
+    async with trainers(2, tc.policies.Async(tc.policies.Compensate(0.5))) as (_, (slow, fast)):
         x = batches(1)[0]
         net, opt = await local(slow)
         then = [parameter.detach().clone() for parameter in net.parameters()]
@@ -271,29 +271,31 @@ async def test_a_stale_gradient_is_compensated() -> None:
 
 
 async def test_the_policy_changes_while_trainers_wait() -> None:
-    async with trainers(2, tc.Sync(2)) as (server, (one, other)):
+    async with trainers(2, tc.policies.Sync(2)) as (server, (one, other)):
         first = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: waiting(server) == 1)
-        await other.opt.set_policy(tc.Async())
+        await other.opt.set_policy(tc.policies.Async())
         assert (await first).counted == 1
         assert (await other.step(batches(1)[0])) == {"ps0": 2}
-        await one.opt.set_policy(tc.Sync(2))
+        await one.opt.set_policy(tc.policies.Sync(2))
         assert len(set(map(repr, await asyncio.gather(one.step(batches(1)[0]), other.step(batches(1)[0]))))) == 1
 
 
 async def test_who_comes_later_may_leave_the_policy_out_but_not_change_it() -> None:
-    async with trainers(1, tc.Sync(2)) as (server, (one,)), tc.connect(server.address) as ps:
+    async with trainers(1, tc.policies.Sync(2)) as (server, (one,)), tc.connect(server.address) as ps:
         net = await ps.module("torch.nn.Linear", 3, 2, name="net", seed=1)
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, momentum=0.9)
-        with pytest.raises(tc.NameConflictError, match=r"with the policy Sync\(trainers=2.*, not Async\(.*set_policy"):
-            await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, momentum=0.9, policy=tc.Async())
+        with pytest.raises(
+            tc.errors.NameConflictError, match=r"with the policy Sync\(trainers=2.*, not Async\(.*set_policy"
+        ):
+            await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, momentum=0.9, policy=tc.policies.Async())
         other = Trainer(ps, net, opt)
         assert (await asyncio.gather(one.step(batches(1)[0]), other.step(batches(1)[0])))[0].counted == 2
 
 
 async def test_a_gradient_that_the_optimizer_refuses_enters_no_round() -> None:
-    async with trainers(2, tc.Sync(2), non_finite="refuse") as (server, (one, other)):
-        with pytest.raises(tc.NonFiniteGradientError):
+    async with trainers(2, tc.policies.Sync(2), non_finite="refuse") as (server, (one, other)):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             await one.step(torch.full((4, 3), float("nan")))
         assert waiting(server) == 0
         found = await asyncio.gather(one.step(batches(1)[0]), other.step(batches(1)[0]))
@@ -301,7 +303,7 @@ async def test_a_gradient_that_the_optimizer_refuses_enters_no_round() -> None:
 
 
 async def test_status_names_those_a_round_waits_for() -> None:
-    async with trainers(2, tc.Sync(2)) as (server, (one, other)):
+    async with trainers(2, tc.policies.Sync(2)) as (server, (one, other)):
         first = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: waiting(server) == 1)
         (told,) = (await other.client.status("ps0")).optimizers

@@ -56,7 +56,7 @@ class Held:
 async def test_a_step_that_is_cancelled_while_it_offers_does_not_count(
     monkeypatch: pytest.MonkeyPatch, offers_first: bool
 ) -> None:
-    async with trainers(2, tc.Sync(2)) as (server, (one, other)):
+    async with trainers(2, tc.policies.Sync(2)) as (server, (one, other)):
         held = Held(server, offers_first)
         monkeypatch.setattr(hosted(server).aggregator, "offer", held.offer)
         step = asyncio.create_task(one.step(batches(1)[0]))
@@ -72,7 +72,7 @@ async def test_a_step_that_is_cancelled_while_it_offers_does_not_count(
 
 
 async def test_no_round_waits_for_a_trainer_whose_session_ends_while_it_offers(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with trainers(2, tc.Sync()) as (server, (one, other)):
+    async with trainers(2, tc.policies.Sync()) as (server, (one, other)):
         aggregator, held = hosted(server).aggregator, Held(server, offers_first=False)
         monkeypatch.setattr(aggregator, "offer", held.offer)
         step = asyncio.create_task(one.step(batches(1)[0]))
@@ -87,21 +87,23 @@ async def test_no_round_waits_for_a_trainer_whose_session_ends_while_it_offers(m
         assert len(aggregator.membership().clocks) == 1
 
 
-@pytest.mark.parametrize("policy", [tc.Sync(3), tc.BoundedStaleness(0), tc.Quorum(2, of=3)], ids=str)
+@pytest.mark.parametrize(
+    "policy", [tc.policies.Sync(3), tc.policies.BoundedStaleness(0), tc.policies.Quorum(2, of=3)], ids=str
+)
 @pytest.mark.parametrize("name", ["net", "net.optimizer"])
-async def test_steps_that_wait_end_with_their_optimizer(policy: tc.Policy, name: str) -> None:
+async def test_steps_that_wait_end_with_their_optimizer(policy: tc.policies.Policy, name: str) -> None:
     async with trainers(3, policy) as (server, (one, other, _)):
         aggregator = hosted(server).aggregator
         step = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: len(aggregator._offered) == 1)
         await other.client.delete(name)
-        with pytest.raises(tc.StaleHandleError, match="deleted or replaced"):
+        with pytest.raises(tc.errors.StaleHandleError, match="deleted or replaced"):
             await step
         await other.client.close()  # does not close a round of what is gone
 
 
 async def test_the_gradients_of_an_open_round_are_applied_when_their_optimizer_ends() -> None:
-    async with trainers(1, tc.Quorum(2)) as (_, (one,)):
+    async with trainers(1, tc.policies.Quorum(2)) as (_, (one,)):
         before = await one.net.state_dict()
         await one.step(batches(1)[0])
         await one.client.delete("net.optimizer")
@@ -115,8 +117,14 @@ async def test_the_gradients_of_an_open_round_are_applied_when_their_optimizer_e
                 pass
 
 
-@pytest.mark.parametrize("policy", [tc.Sync(2), tc.BoundedStaleness(0), tc.Async(stale=tc.Compensate())], ids=str)
-async def test_a_module_that_is_deleted_is_freed_although_its_steps_could_have_waited(policy: tc.Policy) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [tc.policies.Sync(2), tc.policies.BoundedStaleness(0), tc.policies.Async(stale=tc.policies.Compensate())],
+    ids=str,
+)
+async def test_a_module_that_is_deleted_is_freed_although_its_steps_could_have_waited(
+    policy: tc.policies.Policy,
+) -> None:
     async with trainers(2, policy) as (server, pair):
         kept = weakref.ref(server.engine.registry.named("net").value)
         aggregator = weakref.ref(hosted(server).aggregator)
@@ -138,19 +146,19 @@ async def _huge(trainer: Trainer) -> tc.Stepped:
 
 
 async def test_a_round_whose_sum_is_not_finite_is_refused() -> None:
-    async with trainers(2, tc.Sync(2, "sum"), non_finite="refuse") as (_, group):
+    async with trainers(2, tc.policies.Sync(2, "sum"), non_finite="refuse") as (_, group):
         before = await group[0].net.state_dict()
         steps = [asyncio.create_task(_huge(each)) for each in group]
         errors = await asyncio.gather(*steps, return_exceptions=True)
-        assert [type(each) for each in errors] == [tc.NonFiniteGradientError] * 2
+        assert [type(each) for each in errors] == [tc.errors.NonFiniteGradientError] * 2
         after = await group[0].net.state_dict()
         assert all(torch.equal(after[name], before[name]) for name in before)
 
 
 async def test_a_refused_round_whose_trainers_went_on_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async with trainers(1, tc.Quorum(2, reduce="sum"), non_finite="refuse") as (_, (one,)):
+    async with trainers(1, tc.policies.Quorum(2, reduce="sum"), non_finite="refuse") as (_, (one,)):
         with caplog.at_level(logging.WARNING, logger="ps_service"):
             await asyncio.create_task(_huge(one))
-            with pytest.raises(tc.NonFiniteGradientError):
+            with pytest.raises(tc.errors.NonFiniteGradientError):
                 await asyncio.create_task(_huge(one))
             await until(lambda: "a round of 2 gradients was not applied" in caplog.text)

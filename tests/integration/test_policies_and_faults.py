@@ -18,11 +18,11 @@ from tests.integration.restarting import Owner
 from tests.integration.support import AFFINE, bits, in_memory, until
 from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 
-POLICIES: dict[str, tc.Policy] = {
-    "sync": tc.Sync(2, "sum"),
-    "bounded": tc.BoundedStaleness(0),
-    "quorum": tc.Quorum(2, of=2, late="next"),
-    "any": tc.Quorum(2),
+POLICIES: dict[str, tc.policies.Policy] = {
+    "sync": tc.policies.Sync(2, "sum"),
+    "bounded": tc.policies.BoundedStaleness(0),
+    "quorum": tc.policies.Quorum(2, of=2, late="next"),
+    "any": tc.policies.Quorum(2),
 }
 
 
@@ -34,7 +34,7 @@ class Trainer:
         policy: The policy of the optimizer.
     """
 
-    def __init__(self, client: tc.Client, policy: tc.Policy) -> None:
+    def __init__(self, client: tc.Client, policy: tc.policies.Policy) -> None:
         self.client = client
         self._policy = policy
 
@@ -55,7 +55,7 @@ class Trainer:
                 await self.opt.step(ctx)
 
 
-async def job(policy: tc.Policy, plan: Plan) -> list[Any]:
+async def job(policy: tc.policies.Policy, plan: Plan) -> list[Any]:
     """Two trainers with one optimizer; its state in the end. The plan breaks the stream of the first."""
     async with in_memory() as owner, AsyncExitStack() as stack:
         lines = (FaultyConnector(owner.connector(), plan), owner.connector())
@@ -65,7 +65,7 @@ async def job(policy: tc.Policy, plan: Plan) -> list[Any]:
             await each.begin()
         for step in range(2):
             await asyncio.gather(*(each.step(step + 1.0, step == 0) for each in trainers))
-        versions = 4 if isinstance(policy, tc.BoundedStaleness) else 2
+        versions = 4 if isinstance(policy, tc.policies.BoundedStaleness) else 2
         # With a quorum of any trainers, a step is answered before its round is applied.
         await until(clients[1], lambda status: status.optimizers[0].version == versions)
         state = [await trainers[1].net.state_dict(), await trainers[1].opt.state_dict()]
@@ -74,7 +74,7 @@ async def job(policy: tc.Policy, plan: Plan) -> list[Any]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
-async def test_a_step_counts_once_wherever_the_stream_breaks(policy: tc.Policy, fault: Fault) -> None:
+async def test_a_step_counts_once_wherever_the_stream_breaks(policy: tc.policies.Policy, fault: Fault) -> None:
     # The first backward steps, too.
     await same_wherever_it_breaks(lambda plan: job(policy, plan), fault, kinds=["step", "backward"])
 
@@ -88,7 +88,7 @@ async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
 @pytest.fixture
 async def trainer(owner: Owner) -> AsyncIterator[Trainer]:
     async with tc.connect(owner.address) as ps:
-        trainer = Trainer(ps, tc.Sync(1))
+        trainer = Trainer(ps, tc.policies.Sync(1))
         await trainer.begin()
         yield trainer
 
@@ -96,20 +96,20 @@ async def trainer(owner: Owner) -> AsyncIterator[Trainer]:
 async def test_a_restarted_owner_keeps_the_policy_that_was_set_last(owner: Owner, trainer: Trainer) -> None:
     ps = trainer.client
     await trainer.step(1.0, joined=False)
-    await trainer.opt.set_policy(tc.Quorum(2, stale=tc.Scale()))
+    await trainer.opt.set_policy(tc.policies.Quorum(2, stale=tc.policies.Scale()))
     await owner.restart()
     (told,) = (await ps.status("ps0")).optimizers
-    assert told.policy == str(tc.Quorum(2, stale=tc.Scale())) and told.version == 1
+    assert told.policy == str(tc.policies.Quorum(2, stale=tc.policies.Scale())) and told.version == 1
     await trainer.step(1.0, joined=False)
     await trainer.step(1.0, joined=False)
-    await trainer.opt.set_policy(tc.Async())
+    await trainer.opt.set_policy(tc.policies.Async())
     await owner.restart()
     (told,) = (await ps.status("ps0")).optimizers
     assert (told.policy, told.version) == ("", 2)
 
 
 async def test_an_owner_that_stops_applies_the_gradients_of_its_open_round(owner: Owner, trainer: Trainer) -> None:
-    await trainer.opt.set_policy(tc.Quorum(3))
+    await trainer.opt.set_policy(tc.policies.Quorum(3))
     before = await trainer.net.state_dict()
     await trainer.step(1.0, joined=False)
     assert bits(await trainer.net.state_dict()) == bits(before)

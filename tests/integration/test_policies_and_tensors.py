@@ -24,7 +24,7 @@ from tests.waiting import until
 
 
 @asynccontextmanager
-async def joined(count: int, policy: tc.Policy, model: type[nn.Module], **options: Any) -> AsyncIterator[Any]:
+async def joined(count: int, policy: tc.policies.Policy, model: type[nn.Module], **options: Any) -> AsyncIterator[Any]:
     """An owner, and replicas of a model with their optimizers and the hosted module."""
     async with Server(Engine("ps0", AllowList([policy_models]), threads=8)) as server, AsyncExitStack() as stack:
         replicas, opts, nets = [], [], []
@@ -41,12 +41,20 @@ def ids(seed: int) -> torch.Tensor:
     return torch.randint(0, 30, (5, 3), generator=torch.Generator().manual_seed(seed))
 
 
-POLICIES = [tc.Sync(3, "mean"), tc.Sync(3, "sum"), tc.Quorum(3), tc.Quorum(3, of=3, reduce="sum"), tc.Quorum(3, of=3)]
+POLICIES = [
+    tc.policies.Sync(3, "mean"),
+    tc.policies.Sync(3, "sum"),
+    tc.policies.Quorum(3),
+    tc.policies.Quorum(3, of=3, reduce="sum"),
+    tc.policies.Quorum(3, of=3),
+]
 
 
 @pytest.mark.parametrize("dense", [(), (0,), (2,), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-async def test_sparse_and_dense_gradients_of_one_round_add_up(policy: tc.Policy, dense: tuple[int, ...]) -> None:
+async def test_sparse_and_dense_gradients_of_one_round_add_up(
+    policy: tc.policies.Policy, dense: tuple[int, ...]
+) -> None:
     async with joined(3, policy, Bag, lr=0.02, momentum=0.9) as (server, replicas, opts, hosted):
         local = copy.deepcopy(hosted)
         local_opt = optim.SGD(local.parameters(), lr=0.02, momentum=0.9)
@@ -73,7 +81,7 @@ async def test_sparse_and_dense_gradients_of_one_round_add_up(policy: tc.Policy,
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-async def test_every_dtype_has_the_mean_or_sum_that_it_can_have(policy: tc.Policy) -> None:
+async def test_every_dtype_has_the_mean_or_sum_that_it_can_have(policy: tc.policies.Policy) -> None:
     async with joined(3, policy, Mixed, lr=1.0) as (server, replicas, opts, hosted):
         before = [each.detach().clone() for each in hosted.parameters()]
         values = [1.0, 2.0**-9, 3.0]
@@ -89,7 +97,7 @@ async def test_every_dtype_has_the_mean_or_sum_that_it_can_have(policy: tc.Polic
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-async def test_a_mean_of_halves_does_not_overflow_on_the_way(policy: tc.Policy) -> None:
+async def test_a_mean_of_halves_does_not_overflow_on_the_way(policy: tc.policies.Policy) -> None:
     async with joined(3, policy, Mixed, lr=1.0, non_finite="refuse") as (server, replicas, opts, hosted):
         is_mean = policy.reduce == "mean"  # type: ignore[union-attr]
         value = 40_000.0 if is_mean else 20_000.0

@@ -24,7 +24,7 @@ def learn(net: nn.Module, opt: optim.Optimizer, x: torch.Tensor, factor: float =
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
 @pytest.mark.parametrize("places", [2, 3])
 async def test_sync_steps_are_those_of_one_process_with_the_whole_batch(places: int, reduce: str, joined: bool) -> None:
-    async with trainers(3, tc.Sync(3, reduce), places) as (servers, group):  # type: ignore[arg-type]
+    async with trainers(3, tc.policies.Sync(3, reduce), places) as (servers, group):  # type: ignore[arg-type]
         net, opt = await local(group[0])
         for xs in (batches(3), batches(6)[3:], batches(9)[6:]):
             found = await together(*(each.step(x, joined) for each, x in zip(group, xs, strict=True)))
@@ -36,9 +36,16 @@ async def test_sync_steps_are_those_of_one_process_with_the_whole_batch(places: 
 
 
 @pytest.mark.parametrize(
-    "policy", [tc.BoundedStaleness(8), tc.Async(tc.Scale()), tc.Async(tc.Compensate(0.1)), tc.Quorum(1, of=1)], ids=str
+    "policy",
+    [
+        tc.policies.BoundedStaleness(8),
+        tc.policies.Async(tc.policies.Scale()),
+        tc.policies.Async(tc.policies.Compensate(0.1)),
+        tc.policies.Quorum(1, of=1),
+    ],
+    ids=str,
 )
-async def test_one_trainer_alone_trains_as_locally_under_every_policy(policy: tc.Policy) -> None:
+async def test_one_trainer_alone_trains_as_locally_under_every_policy(policy: tc.policies.Policy) -> None:
     async with trainers(1, policy) as (_, (one,)):
         net, opt = await local(one)
         for x in batches(3):
@@ -48,9 +55,16 @@ async def test_one_trainer_alone_trains_as_locally_under_every_policy(policy: tc
 
 
 @pytest.mark.parametrize(
-    "policy", [tc.BoundedStaleness(2), tc.Async(tc.Scale()), tc.Async(), tc.Quorum(3, of=3)], ids=str
+    "policy",
+    [
+        tc.policies.BoundedStaleness(2),
+        tc.policies.Async(tc.policies.Scale()),
+        tc.policies.Async(),
+        tc.policies.Quorum(3, of=3),
+    ],
+    ids=str,
 )
-async def test_all_owners_have_made_the_same_steps(policy: tc.Policy) -> None:
+async def test_all_owners_have_made_the_same_steps(policy: tc.policies.Policy) -> None:
     async with trainers(3, policy, 3) as (servers, group):
         for seed in range(1, 4):
             await together(*(each.step(x) for each, x in zip(group, batches(3 * seed)[-3:], strict=True)))
@@ -60,7 +74,7 @@ async def test_all_owners_have_made_the_same_steps(policy: tc.Policy) -> None:
 
 
 async def test_a_quorum_of_any_keeps_sums_of_its_open_round() -> None:
-    async with trainers(2, tc.Quorum(4)) as (servers, group):
+    async with trainers(2, tc.policies.Quorum(4)) as (servers, group):
         net, opt = await local(group[0])
         xs = batches(4)
         for position, x in enumerate(xs):
@@ -72,7 +86,7 @@ async def test_a_quorum_of_any_keeps_sums_of_its_open_round() -> None:
 
 
 async def test_a_trainer_that_closes_between_the_phases_blocks_and_splits_no_round() -> None:
-    async with trainers(3, tc.Sync(3)) as (servers, (one, two, three)):
+    async with trainers(3, tc.policies.Sync(3)) as (servers, (one, two, three)):
         net, opt = await local(one)
         xs = batches(3)
         lost = asyncio.create_task(three.step(xs[2]))
@@ -88,8 +102,8 @@ async def test_a_trainer_that_closes_between_the_phases_blocks_and_splits_no_rou
         assert held(servers[1]) == 0
 
 
-@pytest.mark.parametrize("policy", [tc.Async(), tc.Async(tc.Reject(9))], ids=str)
-async def test_a_decided_round_reaches_all_owners_with_the_next_step_of_any_trainer(policy: tc.Policy) -> None:
+@pytest.mark.parametrize("policy", [tc.policies.Async(), tc.policies.Async(tc.policies.Reject(9))], ids=str)
+async def test_a_decided_round_reaches_all_owners_with_the_next_step_of_any_trainer(policy: tc.policies.Policy) -> None:
     async with trainers(2, policy) as (servers, (one, two)):
         net, opt = await local(one)
         xs = batches(2)
@@ -107,15 +121,15 @@ async def test_a_decided_round_reaches_all_owners_with_the_next_step_of_any_trai
 async def test_an_optimizer_without_a_policy_is_not_taken_for_one_that_keeps_owners_together() -> None:
     async with trainers(2, None) as (servers, (one, two)):
         parameters = [parameter for net in two.nets for parameter in net.parameters()]
-        with pytest.raises(tc.NameConflictError, match=r"without a policy.*set_policy"):
-            await two.client.optimizer(optim.SGD, parameters, policy=tc.Async(), lr=0.1, momentum=0.9)
-        await one.opt.set_policy(tc.Async())
-        await two.client.optimizer(optim.SGD, parameters, policy=tc.Async(), lr=0.1, momentum=0.9)
+        with pytest.raises(tc.errors.NameConflictError, match=r"without a policy.*set_policy"):
+            await two.client.optimizer(optim.SGD, parameters, policy=tc.policies.Async(), lr=0.1, momentum=0.9)
+        await one.opt.set_policy(tc.policies.Async())
+        await two.client.optimizer(optim.SGD, parameters, policy=tc.policies.Async(), lr=0.1, momentum=0.9)
         assert all(hosted(server).rounds is not None for server in servers)
 
 
 async def test_a_step_that_waits_can_be_cancelled() -> None:
-    async with trainers(3, tc.Sync(2)) as (servers, (one, two, three)):
+    async with trainers(3, tc.policies.Sync(2)) as (servers, (one, two, three)):
         first = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: waiting(servers[0]) == 1)
         first.cancel()
@@ -128,7 +142,7 @@ async def test_a_step_that_waits_can_be_cancelled() -> None:
 
 
 async def test_a_trainer_that_leaves_blocks_no_round_and_may_come_back() -> None:
-    async with trainers(2, tc.Sync()) as (servers, (one, other)):
+    async with trainers(2, tc.policies.Sync()) as (servers, (one, other)):
         first = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: waiting(servers[0]) == 1)
         await other.opt.leave()
@@ -141,12 +155,12 @@ async def test_a_trainer_that_leaves_blocks_no_round_and_may_come_back() -> None
 
 @pytest.mark.parametrize("place", [0, 1])
 async def test_a_gradient_that_one_owner_refuses_enters_no_round(place: int) -> None:
-    async with trainers(2, tc.Sync(2), non_finite="refuse") as (servers, (one, other)):
+    async with trainers(2, tc.policies.Sync(2), non_finite="refuse") as (servers, (one, other)):
         async with one.client.context() as ctx:
             x = batches(1)[0]
             net = one.nets[place]
             await ctx.backward((await net(x)).mul(float("inf")).mean())
-            with pytest.raises(tc.NonFiniteGradientError):
+            with pytest.raises(tc.errors.NonFiniteGradientError):
                 await one.opt.step(ctx)
         await until(lambda: waiting(servers[0]) == 0 and held(servers[1]) == 0)
         found = await together(one.step(x), other.step(x))
@@ -154,11 +168,11 @@ async def test_a_gradient_that_one_owner_refuses_enters_no_round(place: int) -> 
 
 
 async def test_the_error_of_a_time_out_names_the_trainer_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with trainers(2, tc.Sync(2)) as (servers, (one, other)):
+    async with trainers(2, tc.policies.Sync(2)) as (servers, (one, other)):
         # By default a little less than the time-out of the call, which a loaded machine may miss.
         monkeypatch.setattr(round_parts, "owner_seconds", lambda seconds: 0.2)
         session = servers[0].engine.sessions.describe(other.client.trainer)
-        with pytest.raises(tc.DeadlineExceededError, match=r"has waited 0\.2 s for trainer") as raised:
+        with pytest.raises(tc.errors.DeadlineExceededError, match=r"has waited 0\.2 s for trainer") as raised:
             await one.step(batches(1)[0])
         assert session in str(raised.value)
         monkeypatch.undo()
@@ -166,19 +180,19 @@ async def test_the_error_of_a_time_out_names_the_trainer_it_waits_for(monkeypatc
 
 
 async def test_the_policy_changes_on_all_owners_while_trainers_wait() -> None:
-    async with trainers(2, tc.Sync(2)) as (servers, (one, other)):
+    async with trainers(2, tc.policies.Sync(2)) as (servers, (one, other)):
         first = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: waiting(servers[0]) == 1)
-        await other.opt.set_policy(tc.Async())
+        await other.opt.set_policy(tc.policies.Async())
         assert (await first).counted == 1
         assert (await other.step(batches(1)[0])) == {"ps0": 2, "ps1": 2}
         assert [(await one.client.status(name)).optimizers[0].policy for name in ("ps0", "ps1")] == [
-            str(tc.Async())
+            str(tc.policies.Async())
         ] * 2
 
 
 async def test_status_names_those_a_round_waits_for() -> None:
-    async with trainers(2, tc.Sync(2)) as (servers, (one, other)):
+    async with trainers(2, tc.policies.Sync(2)) as (servers, (one, other)):
         first = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: waiting(servers[0]) == 1)
         (told,) = (await other.client.status("ps0")).optimizers
@@ -187,10 +201,13 @@ async def test_status_names_those_a_round_waits_for() -> None:
 
 
 async def test_who_comes_later_may_leave_the_policy_out_but_not_change_it_or_its_owners() -> None:
-    async with trainers(1, tc.Sync(2)) as (servers, (one,)), tc.connect(*(each.address for each in servers)) as ps:
-        with pytest.raises(tc.NameConflictError, match="policy"):
-            await begun(ps, ["ps0", "ps1"], tc.Sync(3))
-        with pytest.raises(tc.NameConflictError, match="on ps0 and ps1"):
+    async with (
+        trainers(1, tc.policies.Sync(2)) as (servers, (one,)),
+        tc.connect(*(each.address for each in servers)) as ps,
+    ):
+        with pytest.raises(tc.errors.NameConflictError, match="policy"):
+            await begun(ps, ["ps0", "ps1"], tc.policies.Sync(3))
+        with pytest.raises(tc.errors.NameConflictError, match="on ps0 and ps1"):
             await begun(ps, ["ps0"], None)
         other = await begun(ps, ["ps0", "ps1"], None)
         found = await together(one.step(batches(1)[0]), other.step(batches(1)[0]))
@@ -200,12 +217,12 @@ async def test_who_comes_later_may_leave_the_policy_out_but_not_change_it_or_its
 async def test_an_optimizer_with_a_policy_has_no_local_parameters() -> None:
     async with trainers(1, None) as (_, (one,)):
         parameters = [*one.nets[0].parameters(), nn.Parameter(torch.zeros(3))]
-        with pytest.raises(tc.InvalidArgumentError, match="none here"):
-            await one.client.optimizer(optim.SGD, parameters, lr=0.1, policy=tc.Sync(2))
+        with pytest.raises(tc.errors.InvalidArgumentError, match="none here"):
+            await one.client.optimizer(optim.SGD, parameters, lr=0.1, policy=tc.policies.Sync(2))
 
 
 async def test_a_scaler_works_with_rounds() -> None:
-    async with trainers(1, tc.Sync(1)) as (servers, (one,)):
+    async with trainers(1, tc.policies.Sync(1)) as (servers, (one,)):
         net, opt = await local(one)
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         x = batches(1)[0]

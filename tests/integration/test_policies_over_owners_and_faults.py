@@ -22,10 +22,10 @@ from tests.integration.support import AFFINE, bits, until
 from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 from trainer_client.transport.in_process import MemoryConnector
 
-POLICIES: dict[str, tc.Policy] = {
-    "sync": tc.Sync(2, "sum"),
-    "bounded": tc.BoundedStaleness(0),
-    "any": tc.Quorum(2),
+POLICIES: dict[str, tc.policies.Policy] = {
+    "sync": tc.policies.Sync(2, "sum"),
+    "bounded": tc.policies.BoundedStaleness(0),
+    "any": tc.policies.Quorum(2),
 }
 
 
@@ -38,7 +38,7 @@ async def step(client: tc.Client, nets: list[tc.RemoteModule], opt: tc.Distribut
         await opt.step(ctx)
 
 
-async def job(policy: tc.Policy, plan: Plan, broken: int) -> list[Any]:
+async def job(policy: tc.policies.Policy, plan: Plan, broken: int) -> list[Any]:
     """Two trainers with one optimizer over two owners; its state in the end.
 
     The plan breaks the stream between the first trainer and one of the owners.
@@ -65,9 +65,9 @@ async def job(policy: tc.Policy, plan: Plan, broken: int) -> list[Any]:
         for number in range(2):
             await asyncio.gather(*(step(*each, number + 1.0) for each in parts))
         client, nets, opt = parts[1]
-        versions = 4 if isinstance(policy, tc.BoundedStaleness) else 2
-        if isinstance(policy, tc.Quorum):
-            await opt.set_policy(tc.Sync(2))  # brings the last decisions
+        versions = 4 if isinstance(policy, tc.policies.BoundedStaleness) else 2
+        if isinstance(policy, tc.policies.Quorum):
+            await opt.set_policy(tc.policies.Sync(2))  # brings the last decisions
         for name in ("ps0", "ps1"):
             await until(client, lambda status: status.optimizers[0].version == versions, name)
         return bits([[await net.state_dict() for net in nets], await opt.state_dict()])
@@ -75,7 +75,7 @@ async def job(policy: tc.Policy, plan: Plan, broken: int) -> list[Any]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
-async def test_a_step_counts_once_wherever_the_stream_breaks(policy: tc.Policy, fault: Fault) -> None:
+async def test_a_step_counts_once_wherever_the_stream_breaks(policy: tc.policies.Policy, fault: Fault) -> None:
     # Of the owner that decides, and of the other. The rest of a pass is the same in every policy.
     await same_wherever_it_breaks(lambda plan: job(policy, plan, 0), fault, kinds=["step"])
     await same_wherever_it_breaks(lambda plan: job(policy, plan, 1), fault, kinds=["hold", "settle"])
@@ -90,7 +90,7 @@ async def places(tmp_path: Path) -> AsyncIterator[list[Owner]]:
 @pytest.fixture
 async def trainer(places: list[Owner]) -> AsyncIterator[Trainer]:
     async with tc.connect(*(each.address for each in places)) as ps:
-        yield await begun(ps, ["ps0", "ps1"], tc.Sync(1))
+        yield await begun(ps, ["ps0", "ps1"], tc.policies.Sync(1))
 
 
 async def versions(trainer: Trainer) -> list[tuple[str, int]]:
@@ -102,11 +102,11 @@ async def versions(trainer: Trainer) -> list[tuple[str, int]]:
 async def test_rounds_go_on_after_a_restart(places: list[Owner], trainer: Trainer, restarted: tuple[int, ...]) -> None:
     x = torch.ones(2, 3)
     await trainer.step(x)
-    await trainer.opt.set_policy(tc.Quorum(1, of=1, stale=tc.Scale()))
+    await trainer.opt.set_policy(tc.policies.Quorum(1, of=1, stale=tc.policies.Scale()))
     await trainer.step(x)
     for place in restarted:
         await places[place].restart()
-    policy = str(tc.Quorum(1, of=1, stale=tc.Scale()))
+    policy = str(tc.policies.Quorum(1, of=1, stale=tc.policies.Scale()))
     assert await versions(trainer) == [(policy, 2)] * 2
     assert await trainer.step(x) == {"ps0": 3, "ps1": 3}
     async with tc.connect(*(each.address for each in places)) as ps:
@@ -117,11 +117,11 @@ async def test_rounds_go_on_after_a_restart(places: list[Owner], trainer: Traine
 
 async def test_an_owner_that_has_lost_gradients_of_a_round_says_so(places: list[Owner], trainer: Trainer) -> None:
     x = torch.ones(2, 3)
-    await trainer.opt.set_policy(tc.Quorum(2))
+    await trainer.opt.set_policy(tc.policies.Quorum(2))
     await trainer.step(x)
     before = [await net.state_dict() for net in trainer.nets]
     await places[1].restart()
-    with pytest.raises(tc.ContextLostError, match="owner 'ps1' has lost 1 of the"):
+    with pytest.raises(tc.errors.ContextLostError, match="owner 'ps1' has lost 1 of the"):
         await trainer.step(x)
         await trainer.step(x)
     assert [version for _, version in await versions(trainer)] == [1, 1]

@@ -23,9 +23,16 @@ MANY = 20
 
 
 @pytest.mark.parametrize(
-    "policy", [tc.Sync(MANY), tc.Sync(MANY, "sum"), tc.Quorum(MANY, of=MANY), tc.Quorum(MANY)], ids=str
+    "policy",
+    [
+        tc.policies.Sync(MANY),
+        tc.policies.Sync(MANY, "sum"),
+        tc.policies.Quorum(MANY, of=MANY),
+        tc.policies.Quorum(MANY),
+    ],
+    ids=str,
 )
-async def test_twenty_trainers_come_and_step_at_once(policy: tc.Policy) -> None:
+async def test_twenty_trainers_come_and_step_at_once(policy: tc.policies.Policy) -> None:
     async with owners("ps0", threads=4) as (server,), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(tc.connect(server.address)) for _ in range(MANY)]
 
@@ -41,7 +48,7 @@ async def test_twenty_trainers_come_and_step_at_once(policy: tc.Policy) -> None:
             xs = batches(MANY * (turn + 1))[-MANY:]
             found = await asyncio.gather(*(each.step(x) for each, x in zip(group, xs, strict=True)))
             learn(net, opt, torch.cat(xs), factor)
-            if policy != tc.Quorum(MANY):
+            if policy != tc.policies.Quorum(MANY):
                 assert [(each["ps0"], each.counted) for each in found] == [(turn + 1, MANY)] * MANY
             else:
                 # Its answers come before the step.
@@ -59,7 +66,7 @@ def test_blocking_trainers_in_threads_take_part_in_rounds(forking: Forking) -> N
         def train(number: int) -> list[tuple[int, int]]:
             with tc.connect(address) as ps, ThreadPoolExecutor(1) as beside:
                 there = ps.module("torch.nn.Linear", 3, 2, name="net", seed=1)
-                opt = ps.optimizer(optim.SGD, there.parameters(), lr=0.1, momentum=0.9, policy=tc.Sync(3))
+                opt = ps.optimizer(optim.SGD, there.parameters(), lr=0.1, momentum=0.9, policy=tc.policies.Sync(3))
                 if number == 0:
                     net.load_state_dict(there.state_dict())
                 found = []
@@ -92,7 +99,7 @@ def data(number: int, step: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("joined", [False, True], ids=["step by itself", "step with the backward"])
 async def test_a_scheduler_steps_between_rounds(joined: bool) -> None:
-    async with trainers(2, tc.Sync(2)) as (_, group):
+    async with trainers(2, tc.policies.Sync(2)) as (_, group):
         schedules = [await each.client.scheduler(lr_scheduler.StepLR, each.opt, 2, gamma=0.5) for each in group]
         net, opt = await local(group[0])
         schedule = lr_scheduler.StepLR(opt, 2, gamma=0.5)
@@ -109,10 +116,10 @@ async def test_a_scheduler_steps_between_rounds(joined: bool) -> None:
 
 async def test_two_optimizers_of_the_same_parameters_follow_their_own_policies() -> None:
     """Gradients are all ones, so that the order of steps does not matter."""
-    async with trainers(3, tc.Sync(3)) as (server, group):
+    async with trainers(3, tc.policies.Sync(3)) as (server, group):
         others = [
             await each.client.optimizer(
-                optim.SGD, each.net.parameters(), lr=1.0, name="other", policy=tc.Quorum(2, reduce="sum")
+                optim.SGD, each.net.parameters(), lr=1.0, name="other", policy=tc.policies.Quorum(2, reduce="sum")
             )
             for each in group
         ]
@@ -146,7 +153,7 @@ async def test_two_optimizers_of_the_same_parameters_follow_their_own_policies()
 
 
 async def test_a_step_with_a_scaler_says_what_the_policy_made_of_it() -> None:
-    async with trainers(2, tc.Quorum(1, of=2)) as (_, (fast, slow)):
+    async with trainers(2, tc.policies.Quorum(1, of=2)) as (_, (fast, slow)):
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
         async with slow.client.context() as ctx:
             await ctx.backward(scaler.scale((await slow.net(torch.ones(1, 3))).sum()))

@@ -130,7 +130,7 @@ async def test_trainers_with_seeds_still_share_named_objects() -> None:
         one.manual_seed(1)
         net = await one.module("torch.nn.Linear", 2, 2, name="net")
         assert await two.module("torch.nn.Linear", 2, 2, name="net") == net
-        with pytest.raises(tc.NameConflictError):
+        with pytest.raises(tc.errors.NameConflictError):
             await two.module("torch.nn.Linear", 2, 2, name="net", seed=3)
 
 

@@ -65,7 +65,7 @@ async def test_a_deadline_without_a_connection_says_that_there_is_none() -> None
             counter = await ps.create(COUNTER)
             await line.unplug()
             with pytest.raises(
-                tc.DeadlineExceededError, match=r"'ps0', to which there is no connection, within 0.01 s"
+                tc.errors.DeadlineExceededError, match=r"'ps0', to which there is no connection, within 0.01 s"
             ):
                 await counter.options(timeout=0.01).add()
             line.plug_in()
@@ -126,11 +126,11 @@ async def test_when_the_lease_has_run_out_the_session_is_lost() -> None:
             line.plug_in()
             for lost in (waiting, adding):
                 with pytest.raises(
-                    tc.SessionLostError, match=r"the lease had run out\. Whether the request ran is not"
+                    tc.errors.SessionLostError, match=r"the lease had run out\. Whether the request ran is not"
                 ):
                     await lost
             # From here on it is a new session.
-            with pytest.raises(tc.StaleHandleError, match="Ask for it again as at the beginning"):
+            with pytest.raises(tc.errors.StaleHandleError, match="Ask for it again as at the beginning"):
                 await anonymous.get()
             assert await (await ps.attach("named")).add(5) == 5
             await gate.open()
@@ -152,12 +152,13 @@ async def test_when_the_owner_was_killed_and_restarted_training_goes_on_with_nam
             await first.process.wait()
             await start_process("--name", "ps0", "--listen", first.address)
             with pytest.raises(
-                tc.SessionLostError, match=r"it has restarted\..*ps\.module\(…, name=…\) .* repeat the pass; ps\.run\("
+                tc.errors.SessionLostError,
+                match=r"it has restarted\..*ps\.module\(…, name=…\) .* repeat the pass; ps\.run\(",
             ):
                 await waiting
-            with pytest.raises(tc.ContextLostError, match="run forward again"):
+            with pytest.raises(tc.errors.ContextLostError, match="run forward again"):
                 await ctx.backward(loss)
-        with pytest.raises(tc.StaleHandleError, match="has restarted since"):
+        with pytest.raises(tc.errors.StaleHandleError, match="has restarted since"):
             await net(torch.ones(1, 2))
         net = await ps.module("torch.nn.Linear", 2, 2, name="net", seed=0)
         opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
@@ -177,7 +178,7 @@ async def test_an_owner_that_was_never_there_is_said_to_be_missing_in_time(close
     # By itself, gRPC would try for 20 s.
     async with asyncio.timeout(15):
         with pytest.raises(
-            tc.UnavailableError,
+            tc.errors.UnavailableError,
             match=rf"no owner could be reached at {closed_address} for 0\.3 s .*is the address right\?",
         ):
             async with tc.connect(closed_address, connect_timeout=0.3):
@@ -198,16 +199,18 @@ async def test_an_owner_that_never_answers_is_said_to_be_missing_in_time() -> No
 
         async def close(self) -> None: ...
 
-    with pytest.raises(tc.UnavailableError, match=r"at nowhere .*\(it does not answer\)"):
+    with pytest.raises(tc.errors.UnavailableError, match=r"at nowhere .*\(it does not answer\)"):
         await tc.connect(Silent(), connect_timeout=0.1)
 
 
 async def test_one_owner_of_two_that_is_missing_leaves_nothing_open(closed_address: str) -> None:
     async with serving() as owner, tc.connect(owner.address) as watching:
-        with pytest.raises(tc.UnavailableError):
+        with pytest.raises(tc.errors.UnavailableError):
             await tc.connect(owner.address, closed_address, connect_timeout=0.1)
         await until(watching, lambda status: status.sessions == 1)
-        with pytest.raises(tc.InvalidArgumentError, match="two of the owners are called 'ps0': start each under"):
+        with pytest.raises(
+            tc.errors.InvalidArgumentError, match="two of the owners are called 'ps0': start each under"
+        ):
             await tc.connect(owner.address, owner.address)
         await until(watching, lambda status: status.sessions == 1)
 
@@ -226,11 +229,11 @@ async def test_a_broken_stream_is_given_up_after_the_reconnect_timeout() -> None
         async with tc.connect(line, reconnect_timeout=0.1) as ps:
             counter = await ps.create(COUNTER)
             await line.unplug()
-            with pytest.raises(tc.UnavailableError, match=r"for 0\.1 s \(the cable is out\)"):
+            with pytest.raises(tc.errors.UnavailableError, match=r"for 0\.1 s \(the cable is out\)"):
                 await counter.add()
             # For good: plugging it in again does not help.
             line.plug_in()
-            with pytest.raises(tc.UnavailableError):
+            with pytest.raises(tc.errors.UnavailableError):
                 await counter.add()
             assert "closed" in repr(ps)
 
@@ -246,7 +249,7 @@ async def test_leaving_a_broken_connection_does_not_take_long(how: str, monkeypa
         waiting = counter.add()
         async with asyncio.timeout(60):
             await ps.close()
-        with pytest.raises(tc.ClosedError):
+        with pytest.raises(tc.errors.ClosedError):
             await waiting
         await ps.close()
 
@@ -262,7 +265,7 @@ async def test_leaving_at_any_moment_after_a_cut_ends() -> None:
                 await asyncio.sleep(0)
             async with asyncio.timeout(60):
                 await ps.close()
-            with pytest.raises(tc.ClosedError):
+            with pytest.raises(tc.errors.ClosedError):
                 await ps.status()
 
 
@@ -345,5 +348,5 @@ async def test_a_port_where_an_http_server_is_fails_at_once() -> None:
     async with Server(Engine("ps0"), http="127.0.0.1:0", direct_port=0) as owner:
         text = f"no owner is at {owner.http_address}: an HTTP server is there; use the port of --listen, not that of"
         # The time-out is longer than a test may take.
-        with pytest.raises(tc.UnavailableError, match=re.escape(text)):
+        with pytest.raises(tc.errors.UnavailableError, match=re.escape(text)):
             await tc.connect(str(owner.http_address), connect_timeout=3600.0)

@@ -93,17 +93,17 @@ async def test_without_attach_the_error_names_the_call_that_helps(start_process:
     async with tc.connect(owner.address) as ps:
         training = Training(ps, partial(_kill_and_start, owner, start_process))
         await training.attach()
-        with pytest.raises(tc.StaleHandleError, match=r"ps\.module\('torch.*Linear', …, name='net'\)"):
+        with pytest.raises(tc.errors.StaleHandleError, match=r"ps\.module\('torch.*Linear', …, name='net'\)"):
             await ps.run(training.step, X)
 
 
 async def test_a_pass_that_is_lost_again_and_again_is_an_error(ps: tc.Client) -> None:
     async def step(ctx: tc.Context) -> None:
         runs.append(ctx)
-        raise tc.ContextLostError("it is gone")
+        raise tc.errors.ContextLostError("it is gone")
 
     runs: list[tc.Context] = []
-    with pytest.raises(tc.ContextLostError) as caught:
+    with pytest.raises(tc.errors.ContextLostError) as caught:
         await ps.run(step, attempts=2)
     assert caught.value.__notes__ == ["the pass was run 2 times, and lost each time"]
     assert len(set(map(id, runs))) == 2
@@ -119,7 +119,7 @@ async def test_other_errors_are_not_repeated(ps: tc.Client) -> None:
         await ps.run(step, 7)
     assert runs == [7]
     for attempts in (0, 1.5, "3"):
-        with pytest.raises(tc.InvalidArgumentError, match=f"at least 1, not {attempts!r}"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=f"at least 1, not {attempts!r}"):
             await ps.run(step, 7, attempts=attempts)  # type: ignore[arg-type]
 
 
@@ -131,7 +131,7 @@ async def test_what_a_pass_awaits_may_be_cancelled_without_it(ps: tc.Client) -> 
         await helper
 
     runs: list[tc.Context] = []
-    with pytest.raises(tc.CancelledCallError, match="something that it awaited"):
+    with pytest.raises(tc.errors.CancelledCallError, match="something that it awaited"):
         await ps.run(step)
     assert len(runs) == 1
     waiting = asyncio.create_task(_awaited(ps.run(forever)))

@@ -59,7 +59,9 @@ class Training:
         if self.how == "local":
             parameters.append(self.own)
         if self.how == "tables":
-            self.items = await ps.table("items", 2, tc.SGD(lr=1.0), init=tc.Zeros(), policy=self.options.get("policy"))
+            self.items = await ps.table(
+                "items", 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), policy=self.options.get("policy")
+            )
             parameters.append(self.items)
         self.opt = await ps.optimizer(
             optim.SGD, parameters, lr=1.0, name="" if self.how == "tables" else "opt", **self.options
@@ -129,19 +131,29 @@ async def test_a_step_that_one_owner_has_lost_counts_once_on_the_others(
 
 
 async def _lost() -> None:
-    raise tc.SessionLostError("the answer of the step was lost")
+    raise tc.errors.SessionLostError("the answer of the step was lost")
 
 
 @pytest.mark.parametrize(
     ("how", "policy"),
     [
         *((how, None) for how in HOW),
-        *(("values", policy) for policy in (tc.Async(), tc.Sync(trainers=1), tc.Quorum(1), tc.BoundedStaleness(1))),
-        *((how, tc.Sync(trainers=1)) for how in ("fused", "tables")),
+        *(
+            ("values", policy)
+            for policy in (
+                tc.policies.Async(),
+                tc.policies.Sync(trainers=1),
+                tc.policies.Quorum(1),
+                tc.policies.BoundedStaleness(1),
+            )
+        ),
+        *((how, tc.policies.Sync(trainers=1)) for how in ("fused", "tables")),
     ],
     ids=str,
 )
-async def test_a_step_whose_answer_was_lost_counts_once(pair: tc.Client, how: str, policy: tc.Policy | None) -> None:
+async def test_a_step_whose_answer_was_lost_counts_once(
+    pair: tc.Client, how: str, policy: tc.policies.Policy | None
+) -> None:
     training = Training(pair, how, policy=policy)
     training.after = _lost
     versions = await trained(training)
@@ -174,15 +186,15 @@ async def test_an_attempt_after_several_others_counts_once(pair: tc.Client) -> N
     [
         ("values", None),
         ("tables", None),
-        ("values", tc.Async()),
-        ("values", tc.Sync(trainers=1)),
-        ("values", tc.Quorum(1)),
-        ("tables", tc.Sync(trainers=1)),
+        ("values", tc.policies.Async()),
+        ("values", tc.policies.Sync(trainers=1)),
+        ("values", tc.policies.Quorum(1)),
+        ("tables", tc.policies.Sync(trainers=1)),
     ],
     ids=str,
 )
 async def test_a_step_counts_once_if_it_still_runs_when_the_next_attempt_asks_for_it(
-    start_owner: StartOwner, monkeypatch: pytest.MonkeyPatch, how: str, policy: tc.Policy | None
+    start_owner: StartOwner, monkeypatch: pytest.MonkeyPatch, how: str, policy: tc.policies.Policy | None
 ) -> None:
     owners = [await start_owner(name) for name in ("ps0", "ps1")]
     async with tc.connect(*(each.address for each in owners)) as ps:
@@ -304,7 +316,7 @@ async def test_restarts_in_order_do_not_count_as_attempts(tmp_path: Path, blocki
         def step_here(ctx: Any) -> dict[str, int]:
             return asyncio.run_coroutine_threadsafe(step(ctx.unwrapped), loop).result(60)
 
-        with pytest.raises(tc.SessionLostError, match="the answer of the step was lost") as caught:
+        with pytest.raises(tc.errors.SessionLostError, match="the answer of the step was lost") as caught:
             if blocking:
                 await asyncio.to_thread(BlockingClient(ps).run, step_here, attempts=1)
             else:
@@ -313,10 +325,10 @@ async def test_restarts_in_order_do_not_count_as_attempts(tmp_path: Path, blocki
 
 
 def test_restarts_that_do_not_count_have_an_end_too() -> None:
-    attempts, error = Attempts(1, attaches=False), tc.DrainingError("it is about to stop")
+    attempts, error = Attempts(1, attaches=False), tc.errors.DrainingError("it is about to stop")
     for _ in range(100):
         attempts.failed(error)
-    with pytest.raises(tc.DrainingError):
+    with pytest.raises(tc.errors.DrainingError):
         attempts.failed(error)
     assert error.__notes__ == ["the pass was run 101 times, and lost each time"]
 
@@ -332,7 +344,7 @@ def test_a_blocking_program_has_the_same(owner_process_address: str) -> None:
             ctx.backward(net(X).sum())
             stepped = opt.step(ctx)
             if len(passes) == 1:
-                raise tc.SessionLostError("the answer of the step was lost")
+                raise tc.errors.SessionLostError("the answer of the step was lost")
             return stepped
 
         assert ps.run(step) == {"ps0": 1}

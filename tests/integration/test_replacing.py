@@ -27,7 +27,7 @@ async def step(ps: tc.Client, net: tc.RemoteModule, opt: tc.DistributedOptimizer
 
 
 def stale(*texts: str) -> Any:
-    return pytest.raises(tc.StaleHandleError, match=".*".join(map(re.escape, texts)))
+    return pytest.raises(tc.errors.StaleHandleError, match=".*".join(map(re.escape, texts)))
 
 
 async def test_a_module_takes_the_place_of_another(ps: tc.Client) -> None:
@@ -49,7 +49,7 @@ async def test_one_that_was_made_from_the_same_is_used_as_it_is(ps: tc.Client, p
 
 
 async def begun_anew(ps: tc.Client) -> tc.RemoteModule:
-    with suppress(tc.UnknownNameError):
+    with suppress(tc.errors.UnknownNameError):
         await ps.delete("net")
     return await ps.module(LINEAR, 2, 3, name="net", seed=0)
 
@@ -81,7 +81,7 @@ async def test_an_optimizer_of_some_parameters_is_beside_that_of_all(ps: tc.Clie
     assert len(others) == 2, "a call for the same parameters attaches"
     assert await step(ps, net, every) == {"ps0": 1}
     assert await step(ps, net, some[0]) == {"ps0": 1} and await step(ps, net, some[1]) == {"ps0": 2}
-    with pytest.raises(tc.NameConflictError, match="give yours another name with name="):
+    with pytest.raises(tc.errors.NameConflictError, match="give yours another name with name="):
         await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
     await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, name="second")
 
@@ -95,9 +95,9 @@ async def test_the_same_parameters_in_another_order_are_no_second_optimizer(ps: 
     await ps.optimizer(optim.Adam, here, lr=0.1)
     await ps2.optimizer(optim.Adam, there, lr=0.1)
     wanted = r"parameters in the order=\['one.weight', 'two.weight'\], not \['two.weight', 'one.weight'\]"
-    with pytest.raises(tc.NameConflictError, match=wanted):
+    with pytest.raises(tc.errors.NameConflictError, match=wanted):
         await ps2.optimizer(optim.Adam, there[::-1], lr=0.1)
-    with pytest.raises(tc.NameConflictError, match="made with other arguments"):
+    with pytest.raises(tc.errors.NameConflictError, match="made with other arguments"):
         await ps2.optimizer(optim.Adam, [{"params": each} for each in there], lr=0.1)
     (only,) = (await ps.status()).optimizers
     second = await ps2.optimizer(optim.Adam, there[::-1], lr=0.1, name="second")
@@ -122,7 +122,7 @@ async def test_an_optimizer_takes_the_place_of_another_and_parameters_stay(ps: t
     opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
     await step(ps, net, opt)
     before = bits(await net.state_dict())
-    with pytest.raises(tc.NameConflictError, match=r"made with lr=0\.1, not 0\.01.*with replace=True"):
+    with pytest.raises(tc.errors.NameConflictError, match=r"made with lr=0\.1, not 0\.01.*with replace=True"):
         await ps2.optimizer(optim.SGD, net.parameters(), lr=0.01)
     new = await ps2.optimizer(optim.Adam, (await ps2.attach("net")).parameters(), lr=0.01, replace=True)  # type: ignore[attr-defined]
     assert bits(await net.state_dict()) == before
@@ -136,7 +136,7 @@ async def test_a_step_that_waits_for_others_learns_that_its_optimizer_was_replac
     ps: tc.Client, ps2: tc.Client
 ) -> None:
     net = await ps.module(LINEAR, 2, 3, name="net")
-    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.Sync(2))
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.policies.Sync(2))
     async with ps.context() as ctx:
         await ctx.backward((await net(torch.ones(1, 2))).sum())
         waiting = opt.step(ctx)
@@ -156,7 +156,7 @@ async def test_a_schedule_takes_the_place_of_another(ps: tc.Client) -> None:
 
 async def test_what_cannot_be_made_replaces_nothing(ps: tc.Client) -> None:
     net = await ps.module(LINEAR, 2, 3, name="net")
-    with pytest.raises(tc.RemoteError):
+    with pytest.raises(tc.errors.RemoteError):
         await ps.module(LINEAR, -2, 3, name="net", replace=True)
     assert (await net(torch.ones(1, 2))).shape == (1, 3)
 
@@ -174,7 +174,7 @@ async def test_an_optimizer_over_owners_is_replaced_on_all_of_them(pair: tc.Clie
 
     async def make(lr: float, replace: bool = False) -> tc.DistributedOptimizer:
         groups = [{"params": first.parameters()}, {"params": second.parameters(), "lr": lr}]
-        return await pair.optimizer(optim.SGD, groups, lr=0.1, policy=tc.Sync(1), replace=replace)
+        return await pair.optimizer(optim.SGD, groups, lr=0.1, policy=tc.policies.Sync(1), replace=replace)
 
     async def train(opt: tc.DistributedOptimizer) -> dict[str, int]:
         async with pair.context() as ctx:
@@ -183,17 +183,17 @@ async def test_an_optimizer_over_owners_is_replaced_on_all_of_them(pair: tc.Clie
 
     old = await make(0.1)
     assert [await train(old) for _ in range(3)][-1] == {"ps0": 3, "ps1": 3}
-    with pytest.raises(tc.NameConflictError):
+    with pytest.raises(tc.errors.NameConflictError):
         await make(0.2)
     new = await make(0.2, replace=True)
     assert [await train(new) for _ in range(2)] == [{"ps0": 1, "ps1": 1}, {"ps0": 2, "ps1": 2}]
-    with pytest.raises(tc.StaleHandleError):
+    with pytest.raises(tc.errors.StaleHandleError):
         await train(old)
 
 
 async def test_a_table_takes_the_place_of_another_also_on_fewer_owners(pair: tc.Client) -> None:
     items = await pair.table("items", 4)
-    with pytest.raises(tc.NameConflictError, match=r"dim=4, not 8.*replace=True"):
+    with pytest.raises(tc.errors.NameConflictError, match=r"dim=4, not 8.*replace=True"):
         await pair.table("items", 8)
     new = await pair.table("items", 8, owners=["ps1"], replace=True)
     assert (await new(torch.tensor([7]))).shape == (1, 8)

@@ -133,7 +133,7 @@ async def test_sync_of_two_replicas_equals_one_process_with_the_whole_batch(redu
         replicas, opts = [], []
         for ps in clients:
             net = await ps.module(Wide, name="net", seed=1)
-            policy = tc.Sync(2, reduce)  # type: ignore[arg-type]
+            policy = tc.policies.Sync(2, reduce)  # type: ignore[arg-type]
             opts.append(await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, momentum=0.9, policy=policy))
             replicas.append(await net.replica())
         local = copy.deepcopy(replicas[0].module)
@@ -166,7 +166,7 @@ async def test_staleness_counts_the_steps_of_others_since_the_pull() -> None:
             assert (await fast.push(opts[1])).staleness == 0
         assert (await slow.push(opts[0])).staleness == 3
         assert hosted_optimizer(server).counter.snapshot().staleness.sum == 3
-        await opts[0].set_policy(tc.Async(stale=tc.Reject(after=1)))
+        await opts[0].set_policy(tc.policies.Async(stale=tc.policies.Reject(after=1)))
         for _ in range(2):
             fast(torch.ones(1, 64)).sum().backward()
             assert not (await fast.push(opts[1])).dropped
@@ -180,7 +180,7 @@ async def test_staleness_counts_the_steps_of_others_since_the_pull() -> None:
 async def test_a_push_that_completes_a_round_of_anybody_brings_the_parameters_after_its_step() -> None:
     async with joined() as (_, (ps,)):
         net = await ps.module(Wide, name="net", seed=1)
-        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.Quorum(2))
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.policies.Quorum(2))
         replica = await net.replica()
         for step in range(10):
             before = bits(replica.module.state_dict())

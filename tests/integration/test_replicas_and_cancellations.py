@@ -47,7 +47,7 @@ async def trainers(**more: Any) -> AsyncIterator[tuple[Server, Trainer, Trainer]
         made = []
         for client in clients:
             net = await client.module(Wide, 8, 1, name="net", seed=1)
-            opt = await client.optimizer(optim.SGD, net.parameters(), lr=1.0, policy=tc.Sync(2, "sum"))
+            opt = await client.optimizer(optim.SGD, net.parameters(), lr=1.0, policy=tc.policies.Sync(2, "sum"))
             made.append(Trainer(client, net, opt, await net.replica(**more if not made else {})))
         yield server, made[0], made[1]
 
@@ -76,11 +76,11 @@ async def end(pending: tc.Pending[Any], how: str, server: Server) -> None:
     """Has a push that waits for other trainers fail."""
     if how == "deadline":
         expire(server)
-        with pytest.raises(tc.DeadlineExceededError):
+        with pytest.raises(tc.errors.DeadlineExceededError):
             await pending
     elif how == "cancel":
         pending.cancel()
-        with pytest.raises(tc.CancelledCallError):
+        with pytest.raises(tc.errors.CancelledCallError):
             await pending
     else:
         with pytest.raises(TimeoutError):
@@ -120,7 +120,7 @@ async def test_cancelling_the_wait_for_the_last_pushes_cancels_none() -> None:
         assert await one.replica.finish() == [{"ps0": 1}, {"ps0": 2}]
 
 
-CODECS: list[Codec] = [tc.TopK(0.25), tc.Sign(), tc.PowerSGD(1)]
+CODECS: list[Codec] = [tc.codecs.TopK(0.25), tc.codecs.Sign(), tc.codecs.PowerSGD(1)]
 
 
 def kept(replica: tc.Replica) -> dict[str, Any]:
@@ -159,7 +159,7 @@ async def test_a_push_that_does_not_count_leaves_residuals_as_before(codec: Code
 
 @pytest.mark.parametrize("zero_grad", [True, False])
 async def test_an_earlier_push_leaves_only_the_residual_of_the_later_one(zero_grad: bool) -> None:
-    more = {"compress": Choice(tc.TopK(0.25), min_numel=0)}
+    more = {"compress": Choice(tc.codecs.TopK(0.25), min_numel=0)}
     async with trainers(**more) as (server, one, two), trainers(**more) as (apart, other, another):
         for each in ((one, two), (other, another)):
             await counted_round(*each)
@@ -183,7 +183,7 @@ async def test_an_earlier_push_leaves_only_the_residual_of_the_later_one(zero_gr
 
 
 async def test_a_push_that_waits_for_its_turn_leaves_residuals_as_before() -> None:
-    async with trainers(compress=Choice(tc.TopK(0.25), min_numel=0), overlap=1) as (server, one, two):
+    async with trainers(compress=Choice(tc.codecs.TopK(0.25), min_numel=0), overlap=1) as (server, one, two):
         assert await one.push(1.0) is None
         before = kept(one.replica)
         await until(offered(server))
@@ -194,7 +194,7 @@ async def test_a_push_that_waits_for_its_turn_leaves_residuals_as_before() -> No
 
 
 async def test_pushes_that_fail_one_after_the_other_leave_residuals_as_before() -> None:
-    async with trainers(compress=Choice(tc.TopK(0.25), min_numel=0)) as (_, one, two):
+    async with trainers(compress=Choice(tc.codecs.TopK(0.25), min_numel=0)) as (_, one, two):
         await counted_round(one, two)
         before = kept(one.replica)
         lost = [one.push(value) for value in (3.0, 5.0, 7.0)]
@@ -204,7 +204,7 @@ async def test_pushes_that_fail_one_after_the_other_leave_residuals_as_before() 
 
 
 async def test_local_steps_whose_push_is_cancelled_send_the_whole_difference_next() -> None:
-    async with trainers(compress=Choice(tc.TopK(0.25), min_numel=0)) as (server, one, two):
+    async with trainers(compress=Choice(tc.codecs.TopK(0.25), min_numel=0)) as (server, one, two):
         inner = optim.SGD(one.replica.parameters(), lr=0.1)
         steps = one.replica.local_steps(inner, one.opt, every=1)
         give(one.replica, 1.0)
@@ -223,8 +223,8 @@ def all_kept(one: Pusher) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("how", ["cancel", "wait_for", "deadline"])
 @pytest.mark.parametrize("places", [("ps0", "ps1"), ("ps0", "ps0")], ids="-".join)
 async def test_a_push_of_several_replicas_leaves_residuals_as_before(places: tuple[str, str], how: str) -> None:
-    more: Any = {"compress": Choice(tc.TopK(0.3), min_numel=0)}
-    async with pushers(2, tc.Sync(2, "sum"), places, **more) as (servers, (one, two)):
+    more: Any = {"compress": Choice(tc.codecs.TopK(0.3), min_numel=0)}
+    async with pushers(2, tc.policies.Sync(2, "sum"), places, **more) as (servers, (one, two)):
         found = await asyncio.gather(*(pending_task(give(each.model, 1.0).push(each.opt)) for each in (one, two)))
         assert [each.counted for each in found] == [2, 2]
         before = all_kept(one)
@@ -239,8 +239,8 @@ async def test_a_push_of_several_replicas_leaves_residuals_as_before(places: tup
 
 
 async def test_cancelling_an_overlapping_push_of_several_replicas_leaves_the_one_before() -> None:
-    more: Any = {"compress": Choice(tc.TopK(0.3), min_numel=0), "overlap": 1}
-    async with pushers(2, tc.Sync(2, "sum"), **more) as (servers, (one, two)):
+    more: Any = {"compress": Choice(tc.codecs.TopK(0.3), min_numel=0), "overlap": 1}
+    async with pushers(2, tc.policies.Sync(2, "sum"), **more) as (servers, (one, two)):
         assert await give(one.model, 1.0).push(one.opt) is None
         before = all_kept(one)
         await until(offered(servers[0]))

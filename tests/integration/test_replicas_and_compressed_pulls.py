@@ -22,7 +22,7 @@ from tests.training import hosted_value
 from trainer_client.session.in_flight import nothing
 
 X = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
-CODECS = [tc.BF16(), tc.FP16(), tc.Int8(64), tc.Zstd()]
+CODECS = [tc.codecs.BF16(), tc.codecs.FP16(), tc.codecs.Int8(64), tc.codecs.Zstd()]
 
 
 def rounded(codec: Any, value: torch.Tensor) -> torch.Tensor:
@@ -41,7 +41,7 @@ async def test_pulls_and_pushes_bring_what_the_codec_makes_of_the_values(codec: 
             for mine, theirs in zip(replica.parameters(), hosted_value(server, net).parameters(), strict=True):
                 # The biases are small.
                 assert torch.equal(mine, rounded(codec, theirs) if theirs.numel() >= 1024 else theirs)
-                assert theirs.numel() < 1024 or torch.equal(mine, theirs) == (codec == tc.Zstd())
+                assert theirs.numel() < 1024 or torch.equal(mine, theirs) == (codec == tc.codecs.Zstd())
         assert await replica.pull() == 0
         state = await net.state_dict()
         state["layers.0.weight"][0, 0] = 3.0
@@ -49,7 +49,7 @@ async def test_pulls_and_pushes_bring_what_the_codec_makes_of_the_values(codec: 
         assert await replica.pull() == 8
 
 
-@pytest.mark.parametrize(("codec", "most"), [(tc.BF16(), 0.52), (tc.Int8(), 0.28)], ids=str)
+@pytest.mark.parametrize(("codec", "most"), [(tc.codecs.BF16(), 0.52), (tc.codecs.Int8(), 0.28)], ids=str)
 async def test_fewer_bytes_arrive(codec: Any, most: float) -> None:
     async with joined() as (_, (ps,)):
         net = await ps.module(Wide, 256, name="net", seed=1)
@@ -70,7 +70,7 @@ async def test_fewer_bytes_arrive(codec: Any, most: float) -> None:
 
 async def test_codecs_are_chosen_by_name_and_all_kinds_of_parameters_arrive() -> None:
     async with joined() as (server, (ps,)):
-        codecs = Choice({"conv.*": tc.BF16(), "norm.*": None, "default": tc.Zstd()}, min_numel=0)
+        codecs = Choice({"conv.*": tc.codecs.BF16(), "norm.*": None, "default": tc.codecs.Zstd()}, min_numel=0)
         net = await ps.module(Net, name="net", seed=1)
         replica = await net.replica(compress_pull=codecs)
         for name, mine in replica.module.named_parameters():
@@ -86,7 +86,7 @@ async def test_codecs_are_chosen_by_name_and_all_kinds_of_parameters_arrive() ->
         replica(images(1)).sum().backward()
 
 
-@pytest.mark.parametrize("codec", [tc.FP16(), tc.Int8()], ids=str)
+@pytest.mark.parametrize("codec", [tc.codecs.FP16(), tc.codecs.Int8()], ids=str)
 @pytest.mark.parametrize("value", [math.inf, math.nan, 1e6])
 async def test_values_that_a_codec_cannot_express_are_sent_as_they_are(codec: Any, value: float) -> None:
     async with joined() as (server, (ps,)):
@@ -101,16 +101,18 @@ async def test_values_that_a_codec_cannot_express_are_sent_as_they_are(codec: An
         assert not torch.equal(replica.module.layers[0].weight, hosted_value(server, net).layers[0].weight)
 
 
-@pytest.mark.parametrize("codec", [tc.TopK(0.5), tc.RandomK(0.5), tc.Sign(), tc.PowerSGD()], ids=str)
+@pytest.mark.parametrize(
+    "codec", [tc.codecs.TopK(0.5), tc.codecs.RandomK(0.5), tc.codecs.Sign(), tc.codecs.PowerSGD()], ids=str
+)
 async def test_codecs_that_leave_the_rest_to_later_messages_are_refused_on_both_sides(codec: Any) -> None:
     async with joined() as (_, (ps,)):
         net = await ps.module(Wide, 8, name="net", seed=1)
         for choice in (codec, {"layers.0.*": codec}):
-            with pytest.raises(tc.InvalidArgumentError, match="would be lost, unless the owner kept a copy"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="would be lost, unless the owner kept a copy"):
                 net.replica(compress_pull=choice)
         request = pb.PullRequest(target=net.ref.to_message(), reads=pb.READS_CONSISTENT, codec_of=[1] * 8)
         Encoder(None).encode_into(request.codecs, [[codec.name, codec.parameters()]])
-        with pytest.raises(tc.InvalidArgumentError, match="would be lost, unless the owner kept a copy"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="would be lost, unless the owner kept a copy"):
             await net.session.submit(Request(pull=request), None, nothing)
 
 
@@ -134,13 +136,13 @@ async def test_descriptions_of_codecs_that_make_no_sense_are_refused(
         net = await ps.module(Wide, 8, name="net", seed=1)
         request = pb.PullRequest(target=net.ref.to_message(), reads=pb.READS_CONSISTENT, codec_of=codec_of)
         Encoder(None).encode_into(request.codecs, codecs)
-        with pytest.raises(tc.InvalidArgumentError, match=why):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=why):
             await net.session.submit(Request(pull=request), None, nothing)
 
 
 async def test_training_with_rounded_parameters_reaches_nearly_the_same_loss() -> None:
     losses = []
-    for codec in (None, tc.BF16(), tc.Int8()):
+    for codec in (None, tc.codecs.BF16(), tc.codecs.Int8()):
         async with joined() as (server, (ps,)):
             net = await ps.module(Wide, name="net", seed=1)
             opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.2)

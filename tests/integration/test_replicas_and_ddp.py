@@ -24,7 +24,7 @@ async def test_sync_of_two_replicas_equals_distributed_data_parallel(tmp_path: P
             opts, replicas = [], []
             for ps in clients:
                 net = await ps.module(case.model, name=name, seed=1)
-                opts.append(await ps.optimizer(optim.SGD, net.parameters(), policy=tc.Sync(2), **case.options))
+                opts.append(await ps.optimizer(optim.SGD, net.parameters(), policy=tc.policies.Sync(2), **case.options))
                 replicas.append(await net.replica())
             torch.save(replicas[0].module.state_dict(), tmp_path / name)
             for step in range(STEPS):

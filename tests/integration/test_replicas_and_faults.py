@@ -19,10 +19,10 @@ from tests.integration.support import AFFINE, bits, in_memory, until
 from tests.integration.test_policies_and_faults import POLICIES
 from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 
-CASES: dict[str, tc.Policy] = {"plain": tc.Async(), **POLICIES}
+CASES: dict[str, tc.policies.Policy] = {"plain": tc.policies.Async(), **POLICIES}
 
 
-async def job(policy: tc.Policy, plan: Plan) -> list[Any]:
+async def job(policy: tc.policies.Policy, plan: Plan) -> list[Any]:
     """Two trainers push gradients that do not depend on the parameters, so that the order of pushes does not matter."""
     async with in_memory() as owner, AsyncExitStack() as stack:
         lines = (FaultyConnector(owner.connector(), plan), owner.connector())
@@ -32,13 +32,13 @@ async def job(policy: tc.Policy, plan: Plan) -> list[Any]:
             net = await client.module(AFFINE, 3, 2, name="net", seed=0)
             nets.append(net)
             opts.append(await client.optimizer(optim.SGD, net.parameters(), lr=0.5, momentum=0.5, policy=policy))
-            replicas.append(await net.replica(compress=Choice(tc.TopK(0.5), min_numel=0)))
+            replicas.append(await net.replica(compress=Choice(tc.codecs.TopK(0.5), min_numel=0)))
         for step in range(3):
             for replica in replicas:
                 # Small whole numbers and halves: their sums are exact in every order.
                 replica(torch.full((2, 3), step + 1.0)).sum().backward()
             await asyncio.gather(*(each.push(opt, pull=step > 0) for each, opt in zip(replicas, opts, strict=True)))
-        each_alone = policy == tc.Async() or isinstance(policy, tc.BoundedStaleness)
+        each_alone = policy == tc.policies.Async() or isinstance(policy, tc.policies.BoundedStaleness)
         # With a quorum of any trainers, a push is answered before its round is applied.
         await until(client, lambda status: status.optimizers[0].version == (6 if each_alone else 3))
         for replica in replicas:
@@ -50,7 +50,7 @@ async def job(policy: tc.Policy, plan: Plan) -> list[Any]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", CASES.values(), ids=CASES.keys())
-async def test_a_push_counts_once_wherever_the_stream_breaks(policy: tc.Policy, fault: Fault) -> None:
+async def test_a_push_counts_once_wherever_the_stream_breaks(policy: tc.policies.Policy, fault: Fault) -> None:
     await same_wherever_it_breaks(lambda plan: job(policy, plan), fault, kinds=["push"])
 
 

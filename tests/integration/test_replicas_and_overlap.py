@@ -72,7 +72,7 @@ async def test_a_push_that_waits_for_the_one_before_can_be_cancelled() -> None:
             pushes[1].cancel()
             # The third still waits for the first.
             assert len([*net.session._requests.window.unanswered]) == 1
-        with pytest.raises(tc.CancelledCallError):
+        with pytest.raises(tc.errors.CancelledCallError):
             await pushes[1]
         assert await pushes[0] == {"ps0": 1} and await pushes[2] == {"ps0": 2}
         assert same(replica, hosted_value(server, net))
@@ -86,11 +86,11 @@ async def test_an_error_of_an_overlapping_push_comes_with_the_next_one() -> None
         for value in (float("nan"), 1.0):
             replica(torch.full((1, 64), value)).sum().backward()
             if value == 1.0:
-                with pytest.raises(tc.NonFiniteGradientError):
+                with pytest.raises(tc.errors.NonFiniteGradientError):
                     await replica.push(opt)
             else:
                 assert await replica.push(opt) is None
         assert [each["ps0"] for each in await replica.finish() if each is not None] == [1]
         assert same(replica, hosted_value(server, net))
-        with pytest.raises(tc.InvalidArgumentError, match="overlap is a number"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="overlap is a number"):
             net.replica(overlap=-1)

@@ -107,13 +107,13 @@ async def train(codec: Any, lr: float, feedback: bool = True) -> float:
         return float((replica.module.weight.detach() - target).norm() / target.norm())
 
 
-@pytest.mark.parametrize("codec", [tc.FP16(), tc.BF16(), tc.Int8()], ids=str)
+@pytest.mark.parametrize("codec", [tc.codecs.FP16(), tc.codecs.BF16(), tc.codecs.Int8()], ids=str)
 async def test_nearly_exact_codecs_train_like_none(codec: Any) -> None:
     assert abs(await train(codec, lr=0.02) - await train(None, lr=0.02)) < 0.01
 
 
 async def test_error_feedback_sends_later_what_was_left_out() -> None:
-    choice = Choice({"weight": tc.RandomK(0.1)})
+    choice = Choice({"weight": tc.codecs.RandomK(0.1)})
     assert await train(choice, lr=0.02) < 0.5 * await train(choice, lr=0.02, feedback=False)
 
 
@@ -121,7 +121,7 @@ async def test_what_the_owner_decodes_and_the_residual_are_the_gradient() -> Non
     async with joined() as (server, (ps,)):
         net = await ps.module(Net, 40, name="net", seed=1)
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=1.0)
-        replica = await net.replica(compress=Choice({"norm.*": None, "default": tc.TopK(0.1)}, min_numel=4))
+        replica = await net.replica(compress=Choice({"norm.*": None, "default": tc.codecs.TopK(0.1)}, min_numel=4))
         before = {name: each.detach().clone() for name, each in replica.module.named_parameters()}
         replica(images(1)).square().sum().backward()
         gradients = {name: each.grad.clone() for name, each in replica.module.named_parameters()}
@@ -139,12 +139,12 @@ async def test_what_the_owner_decodes_and_the_residual_are_the_gradient() -> Non
 async def test_residuals_are_as_before_a_push_that_does_not_count(how: str) -> None:
     async with joined(2) as (_, (one, two)):
         nets = [await ps.module(Wide, 32, 1, name="net", seed=1) for ps in (one, two)]
-        policy = tc.Async(stale=tc.Reject(after=0)) if how == "dropped" else None
+        policy = tc.policies.Async(stale=tc.policies.Reject(after=0)) if how == "dropped" else None
         opts = [
             await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, non_finite="refuse", policy=policy)
             for ps, net in zip((one, two), nets, strict=True)
         ]
-        codec = tc.TopK(0.1) if how != "refused" else tc.FP16()
+        codec = tc.codecs.TopK(0.1) if how != "refused" else tc.codecs.FP16()
         replica, other = await nets[0].replica(compress=Choice(codec, min_numel=0)), await nets[1].replica()
         name = "layers.0.weight"
         replica(torch.full((1, 32), 1 / 3)).square().sum().backward()
@@ -156,7 +156,7 @@ async def test_residuals_are_as_before_a_push_that_does_not_count(how: str) -> N
             # Sent before the owner deletes the optimizer.
             await two.delete("net")
             replica(torch.ones(1, 32)).square().sum().backward()
-            with pytest.raises((tc.StaleHandleError, tc.UnknownNameError)):
+            with pytest.raises((tc.errors.StaleHandleError, tc.errors.UnknownNameError)):
                 await replica.push(opts[0])
         elif how == "dropped":
             await other.pull()
@@ -166,7 +166,7 @@ async def test_residuals_are_as_before_a_push_that_does_not_count(how: str) -> N
             assert (await replica.push(opts[0])).dropped == "stale"  # type: ignore[union-attr]
         else:
             replica(torch.full((1, 32), float("inf"))).square().sum().backward()
-            with pytest.raises(tc.NonFiniteGradientError):
+            with pytest.raises(tc.errors.NonFiniteGradientError):
                 replica.push(opts[0])
         after = replica._sent._feedback.residual(name)
         assert after is not None and torch.equal(after, before)

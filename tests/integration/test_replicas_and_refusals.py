@@ -30,12 +30,16 @@ async def test_names_of_classes_come_from_the_program_and_never_from_the_owner()
         assert type((await (await one.module("torch.nn.Linear", 2, 2)).replica()).module) is nn.Linear
         attached = await two.attach("net")
         assert isinstance(attached, tc.RemoteModule)
-        with pytest.raises(tc.InvalidArgumentError, match=r"does not know how .*Wide was made.*net\.replica\(lambda"):
+        with pytest.raises(
+            tc.errors.InvalidArgumentError, match=r"does not know how .*Wide was made.*net\.replica\(lambda"
+        ):
             attached.replica()
         replica = await attached.replica(lambda: Wide(8))
         assert same(replica, await net.replica()) and same(replica, await net.replica(Wide))
         net.made_by = net.made_by._replace(cls="tests.integration.replica_models.Missing")  # type: ignore[union-attr]
-        with pytest.raises(tc.InvalidArgumentError, match=r"no class 'tests\.integration.replica_models\.Missing'"):
+        with pytest.raises(
+            tc.errors.InvalidArgumentError, match=r"no class 'tests\.integration.replica_models\.Missing'"
+        ):
             net.replica()
 
 
@@ -53,9 +57,9 @@ async def test_names_of_classes_come_from_the_program_and_never_from_the_owner()
 async def test_a_module_that_is_not_like_the_owners_is_refused(factory: Any, why: str) -> None:
     async with joined() as (_, (ps,)):
         net = await ps.module(Wide, 8, name="net", seed=1)
-        with pytest.raises(tc.InvalidArgumentError, match=why):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=why):
             net.replica(factory)
-        with pytest.raises(tc.InvalidArgumentError, match="'consistent' or 'inconsistent'"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="'consistent' or 'inconsistent'"):
             net.replica(reads="sometimes")  # type: ignore[arg-type]
 
 
@@ -88,15 +92,15 @@ GOOD = [torch.ones(8, 8), torch.ones(8)]
         ([torch.ones(8, 8), Encoded("no such", {}, ())], [0, 1], [0, 0], "no codec 'no such'"),
     ],
 )
-@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=["plain", "sync"])
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=["plain", "sync"])
 async def test_a_push_that_does_not_fit_is_one_error_and_changes_nothing(
-    policy: tc.Policy | None, gradients: Any, positions: list[int], steps: list[int], why: str
+    policy: tc.policies.Policy | None, gradients: Any, positions: list[int], steps: list[int], why: str
 ) -> None:
     async with joined() as (server, (ps,)):
         net = await ps.module(Wide, 8, name="net", seed=1)
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=policy)
         before = bits(await net.state_dict())
-        with pytest.raises(tc.InvalidArgumentError, match=why):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=why):
             await push(net, opt, gradients, positions=positions, steps=steps)
         assert bits(await net.state_dict()) == before and hosted_optimizer(server).version == 0
         await push(net, opt, GOOD, positions=[0, 1], steps=[0, 0])
@@ -110,22 +114,22 @@ async def test_a_push_needs_an_optimizer_of_the_module_on_one_owner() -> None:
         replica = await net.replica()
         replica(torch.ones(1, 8)).sum().backward()
         spread = await ps.optimizer(optim.SGD, [*net.parameters(), nn.Parameter(torch.ones(1))], lr=0.1)
-        with pytest.raises(tc.InvalidArgumentError, match="all on one owner"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="all on one owner"):
             replica.push(spread)
         theirs = await other.optimizer(
             optim.SGD, (await other.module(Wide, 8, name="net", seed=1)).parameters(), lr=0.1
         )
-        with pytest.raises(tc.InvalidArgumentError, match="this client"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="this client"):
             replica.push(theirs)
-        with pytest.raises(tc.InvalidArgumentError, match=r"as Client\.optimizer\(\) returns, not a SGD"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"as Client\.optimizer\(\) returns, not a SGD"):
             replica.push(optim.SGD(replica.parameters(), lr=0.1))  # type: ignore[arg-type]
         assert all(each.grad is not None for each in replica.parameters())
-        with pytest.raises(tc.InvalidArgumentError, match="steps no parameter"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="steps no parameter"):
             await replica.push(await ps.optimizer(optim.SGD, layer.parameters(), lr=0.1))
 
 
-@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=["plain", "sync"])
-async def test_an_optimizer_that_refuses_what_is_not_finite_refuses_pushes(policy: tc.Policy | None) -> None:
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=["plain", "sync"])
+async def test_an_optimizer_that_refuses_what_is_not_finite_refuses_pushes(policy: tc.policies.Policy | None) -> None:
     async with joined() as (server, (ps,)):
         net = await ps.module(Wide, 8, name="net", seed=1)
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, non_finite="refuse", policy=policy)
@@ -133,7 +137,7 @@ async def test_an_optimizer_that_refuses_what_is_not_finite_refuses_pushes(polic
         for bad in (True, False):
             replica(torch.full((1, 8), float("nan") if bad else 1.0)).sum().backward()
             if bad:
-                with pytest.raises(tc.NonFiniteGradientError):
+                with pytest.raises(tc.errors.NonFiniteGradientError):
                     await replica.push(opt)
                 assert all(each.grad is None for each in replica.parameters())
             else:
@@ -152,14 +156,14 @@ async def test_pulls_of_what_has_no_parameters_and_of_other_numbers_are_refused(
             lambda: pb.PullRequest(target=net.ref.to_message(), reads=7),  # type: ignore[arg-type]
         ]
         for ask, why in zip(asks, ("is no module", "the replica has marks of 1", "not 7"), strict=True):
-            with pytest.raises(tc.InvalidArgumentError, match=why):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=why):
                 await net.session.submit(Request(pull=ask()), None, nothing)
 
 
 async def test_a_cancelled_push_leaves_its_round() -> None:
     async with joined() as (server, (ps,)):
         net = await ps.module(Wide, 8, name="net", seed=1)
-        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.Quorum(2, of=2))
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.policies.Quorum(2, of=2))
         replica = await net.replica()
         replica(torch.ones(1, 8)).sum().backward()
         pending = replica.push(opt)
@@ -177,7 +181,7 @@ async def test_a_push_beside_the_pass_that_has_the_gradients_is_refused(several:
         model = ps.replicas(nn.Sequential(replica)) if several else replica
         async with ps.context() as ctx:
             await ctx.backward(model(torch.ones(1, 3)).sum())
-            with pytest.raises(tc.InvalidArgumentError, match=r"would do nothing: .* Give it with context=ctx"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=r"would do nothing: .* Give it with context=ctx"):
                 await model.push(opt)
             await model.push(opt, context=ctx)
         assert (await ps.status()).optimizers[0].version == 1

@@ -111,7 +111,7 @@ async def test_parameters_that_were_replaced_are_refused_and_not_left_out(change
         replica(X).square().mean().backward()
         for act in (lambda: replica.push(opt), replica.pull, lambda: ps.replicas(replica).push(opt)):
             with pytest.raises(
-                tc.InvalidArgumentError, match=r"'layers\.1\.weight' of this replica is not the parameter"
+                tc.errors.InvalidArgumentError, match=r"'layers\.1\.weight' of this replica is not the parameter"
             ):
                 act()
         assert hosted_optimizer(server).version == 0
@@ -145,7 +145,7 @@ async def test_functions_over_parameters_see_the_pulled_ones() -> None:
 async def test_what_a_replica_cannot_be_is_said() -> None:
     async with joined() as (_, (ps,)):
         net = await ps.module(Wide, 8, name="net", seed=1)
-        with torch.device("meta"), pytest.raises(tc.InvalidArgumentError, match="is on the meta device"):
+        with torch.device("meta"), pytest.raises(tc.errors.InvalidArgumentError, match="is on the meta device"):
             net.replica()
         replica = await net.replica()
         for act in (copy.copy, copy.deepcopy, pickle.dumps):

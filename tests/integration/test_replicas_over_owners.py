@@ -20,8 +20,10 @@ PLACES = [("ps0", "ps1"), ("ps0", "ps0"), ("ps0", "ps1", "ps0", "ps2")]
 
 
 @pytest.mark.parametrize("places", PLACES, ids=str)
-@pytest.mark.parametrize("policy", [None, tc.Sync(1), tc.BoundedStaleness(3), tc.Quorum(1, of=1)], ids=str)
-async def test_pushes_train_like_local_torch(policy: tc.Policy | None, places: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "policy", [None, tc.policies.Sync(1), tc.policies.BoundedStaleness(3), tc.policies.Quorum(1, of=1)], ids=str
+)
+async def test_pushes_train_like_local_torch(policy: tc.policies.Policy | None, places: tuple[str, ...]) -> None:
     async with pushers(1, policy, places) as (servers, (one,)):
         net, opt = local(one)
         for step, x in enumerate(batches(3)):
@@ -38,7 +40,9 @@ async def test_pushes_train_like_local_torch(policy: tc.Policy | None, places: t
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
 @pytest.mark.parametrize("policy", ["sync", "quorum"])
 async def test_rounds_of_three_trainers_equal_one_process_with_the_whole_batch(policy: str, reduce: str) -> None:
-    made: tc.Policy = tc.Sync(3, reduce) if policy == "sync" else tc.Quorum(3, of=3, reduce=reduce)  # type: ignore[arg-type]
+    made: tc.policies.Policy = (
+        tc.policies.Sync(3, reduce) if policy == "sync" else tc.policies.Quorum(3, of=3, reduce=reduce)
+    )  # type: ignore[arg-type]
     async with pushers(3, made) as (servers, group):
         net, opt = local(group[0])
         for step in range(3):
@@ -53,8 +57,12 @@ async def test_rounds_of_three_trainers_equal_one_process_with_the_whole_batch(p
         assert held(servers[1]) == 0
 
 
-@pytest.mark.parametrize("policy", [tc.BoundedStaleness(2), tc.Async(tc.Scale()), tc.Async(tc.Reject(9))], ids=str)
-async def test_all_owners_take_the_same_gradients_in_the_same_order(policy: tc.Policy) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [tc.policies.BoundedStaleness(2), tc.policies.Async(tc.policies.Scale()), tc.policies.Async(tc.policies.Reject(9))],
+    ids=str,
+)
+async def test_all_owners_take_the_same_gradients_in_the_same_order(policy: tc.policies.Policy) -> None:
     async with pushers(3, policy) as (servers, group):
         for step in range(4):
             await asyncio.gather(*(each.step(x) for each, x in zip(group, batches(3, step), strict=True)))
@@ -65,7 +73,7 @@ async def test_all_owners_take_the_same_gradients_in_the_same_order(policy: tc.P
 
 
 async def test_staleness_is_that_of_the_parameters_that_were_pulled() -> None:
-    async with pushers(2, tc.Async(tc.Reject(1))) as (servers, (slow, fast)):
+    async with pushers(2, tc.policies.Async(tc.policies.Reject(1))) as (servers, (slow, fast)):
         slow.model(torch.ones(1, 3)).square().mean().backward()
         for x in batches(2):
             assert (await fast.step(x)).staleness == 0  # type: ignore[union-attr]
@@ -78,7 +86,7 @@ async def test_staleness_is_that_of_the_parameters_that_were_pulled() -> None:
 
 
 async def test_a_round_that_is_not_complete_holds_nothing_of_a_push_that_is_cancelled() -> None:
-    async with pushers(2, tc.Sync(2)) as (servers, (one, two)):
+    async with pushers(2, tc.policies.Sync(2)) as (servers, (one, two)):
         net, opt = local(one)
         one.model(batches(1)[0]).square().mean().backward()
         pending = one.model.push(one.opt)
@@ -92,13 +100,13 @@ async def test_a_round_that_is_not_complete_holds_nothing_of_a_push_that_is_canc
         await same_everywhere(one, net)
 
 
-@pytest.mark.parametrize("policy", [None, tc.Sync(2)], ids=str)
-async def test_gradients_that_one_owner_refuses_change_nothing_anywhere(policy: tc.Policy | None) -> None:
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(2)], ids=str)
+async def test_gradients_that_one_owner_refuses_change_nothing_anywhere(policy: tc.policies.Policy | None) -> None:
     async with pushers(2, policy, non_finite="refuse") as (servers, (one, two)):
         before = [each.clone() for each in one.model.parameters()]
         one.model(torch.ones(1, 3)).sum().backward()
         list(one.model.parameters())[-1].grad.fill_(float("nan"))  # type: ignore[union-attr]
-        with pytest.raises(tc.NonFiniteGradientError):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             await one.model.push(one.opt)
         assert [hosted(server).version for server in servers] == [0, 0]
         assert await one.model.pull() == 0
@@ -108,9 +116,9 @@ async def test_gradients_that_one_owner_refuses_change_nothing_anywhere(policy: 
         assert all(each is not None and each.counted == (2 if policy else 1) for each in found)
 
 
-@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=str)
-async def test_what_codecs_leave_out_is_restored_when_one_owner_refuses(policy: tc.Policy | None) -> None:
-    more: Any = {"non_finite": "refuse", "compress": Choice(tc.TopK(0.3), min_numel=0)}
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=str)
+async def test_what_codecs_leave_out_is_restored_when_one_owner_refuses(policy: tc.policies.Policy | None) -> None:
+    more: Any = {"non_finite": "refuse", "compress": Choice(tc.codecs.TopK(0.3), min_numel=0)}
     async with pushers(1, policy, ("ps0", "ps1", "ps1"), **more) as (servers, (one,)):
         await one.step(batches(1)[0])
         kept = [[*each._sent._feedback._kept.items()] for each in one.model._replicas]
@@ -119,7 +127,7 @@ async def test_what_codecs_leave_out_is_restored_when_one_owner_refuses(policy: 
         # Encoded without a codec, so that the owner refuses it.
         one.model._replicas[2]._sent._feedback = None
         list(one.model.parameters())[-1].grad.fill_(float("nan"))  # type: ignore[union-attr]
-        with pytest.raises(tc.NonFiniteGradientError):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             await one.model.push(one.opt)
         for each, expected in zip(one.model._replicas[:2], residuals, strict=False):
             for name, residual in expected:
@@ -145,8 +153,10 @@ async def test_a_scaler_decides_for_all_replicas_and_clipping_sees_all() -> None
         assert [hosted(server).version for server in servers] == [1, 1] and scaler.get_scale() == 4.0
 
 
-@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=str)
-async def test_overlapping_pushes_take_their_parameters_over_when_they_are_awaited(policy: tc.Policy | None) -> None:
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=str)
+async def test_overlapping_pushes_take_their_parameters_over_when_they_are_awaited(
+    policy: tc.policies.Policy | None,
+) -> None:
     async with pushers(1, policy, overlap=1) as (servers, (one,)):
         x = batches(1)[0]
         before = [each.clone() for each in one.model.parameters()]
@@ -199,7 +209,9 @@ async def test_a_plain_program_pushes_to_several_owners() -> None:
         def train(addresses: list[str]) -> list[Any]:
             with tc.connect(*addresses) as ps:
                 nets = [ps.module("torch.nn.Linear", 3, 3, seed=0, owner=name) for name in ("ps0", "ps1")]
-                opt = ps.optimizer(optim.SGD, [*nets[0].parameters(), *nets[1].parameters()], lr=0.1, policy=tc.Sync(1))
+                opt = ps.optimizer(
+                    optim.SGD, [*nets[0].parameters(), *nets[1].parameters()], lr=0.1, policy=tc.policies.Sync(1)
+                )
                 model = ps.replicas(nn.Sequential(*(net.replica() for net in nets)))
                 model(torch.ones(1, 3)).sum().backward()
                 return [model.push(opt), model.pull(), model.finish(), isinstance(model, tc.Replicas)]
@@ -211,14 +223,14 @@ async def test_a_plain_program_pushes_to_several_owners() -> None:
 async def test_what_cannot_be_pushed_together_is_refused() -> None:
     async with pushers(1) as (_, (one,)):
         ps, (tower, head), replica = one.client, one.nets, await one.nets[0].replica()
-        with pytest.raises(tc.InvalidArgumentError, match="no replica in this module"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="no replica in this module"):
             ps.replicas(nn.Linear(2, 2))
         other = await tower.replica()
         other.module.weight = replica.module.weight
         other._tensors.parameters[0] = replica.module.weight
-        with pytest.raises(tc.InvalidArgumentError, match="share a parameter"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="share a parameter"):
             ps.replicas(nn.Sequential(replica, other))
-        with pytest.raises(tc.InvalidArgumentError, match="overlap is a number"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="overlap is a number"):
             ps.replicas(replica, overlap=-1)
         only = await ps.optimizer(optim.SGD, tower.parameters(), lr=0.1, name="only")
         mixed = await ps.optimizer(
@@ -226,19 +238,22 @@ async def test_what_cannot_be_pushed_together_is_refused() -> None:
         )
         one.model(torch.ones(1, 3)).sum().backward()
         for opt in (only, mixed):
-            with pytest.raises(tc.InvalidArgumentError, match="does not step all replicas"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="does not step all replicas"):
                 one.model.push(opt)
         assert all(each.grad is not None for each in one.model.parameters())
         # An optimizer of something else on the owner of the head.
         layer = await ps.module("torch.nn.Linear", 2, 2, owner="ps1")
         elsewhere = await ps.optimizer(optim.SGD, [*tower.parameters(), *layer.parameters()], lr=0.1, name="elsewhere")
-        with pytest.raises(tc.InvalidArgumentError, match="steps no parameter of"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="steps no parameter of"):
             await one.model.push(elsewhere)
         assert await one.model.pull() == 0
 
 
 async def test_a_later_trainer_joins_while_others_wait() -> None:
-    async with pushers(1, tc.Sync(2)) as (servers, (one,)), tc.connect(*(each.address for each in servers)) as ps:
+    async with (
+        pushers(1, tc.policies.Sync(2)) as (servers, (one,)),
+        tc.connect(*(each.address for each in servers)) as ps,
+    ):
         first = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: waiting(servers[0]) == 1)
         other = await begun(ps, ("ps0", "ps1"))
@@ -248,7 +263,7 @@ async def test_a_later_trainer_joins_while_others_wait() -> None:
 async def test_pushes_take_part_in_rounds_that_another_trainer_has_begun() -> None:
     async with pushers(2) as (servers, (one, two)):
         net, opt = local(one)
-        await two.opt.set_policy(tc.Sync(2))
+        await two.opt.set_policy(tc.policies.Sync(2))
         for step in range(2):
             xs = batches(2, step)
             found = await asyncio.gather(one.step(xs[0]), two.step(xs[1]))

@@ -27,7 +27,11 @@ from trainer_client.replicas.several import Replicas
 from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 from trainer_client.transport.in_process import MemoryConnector
 
-CASES: dict[str, tc.Policy] = {"plain": tc.Async(), "sync": tc.Sync(2, "sum"), "bounded": tc.BoundedStaleness(0)}
+CASES: dict[str, tc.policies.Policy] = {
+    "plain": tc.policies.Async(),
+    "sync": tc.policies.Sync(2, "sum"),
+    "bounded": tc.policies.BoundedStaleness(0),
+}
 
 
 class Both(nn.Module):
@@ -42,7 +46,7 @@ class Both(nn.Module):
         return found
 
 
-async def job(policy: tc.Policy, plan: Plan, broken: int) -> list[Any]:
+async def job(policy: tc.policies.Policy, plan: Plan, broken: int) -> list[Any]:
     """Two trainers push to two owners; the state in the end.
 
     The plan breaks the stream between the first trainer and one of the owners. Sums are exact in every order.
@@ -65,13 +69,13 @@ async def job(policy: tc.Policy, plan: Plan, broken: int) -> list[Any]:
             opt = await client.optimizer(
                 optim.SGD, [each for net in nets for each in net.parameters()], lr=0.5, momentum=0.5, policy=policy
             )
-            codec = Choice(tc.TopK(0.5), min_numel=0)
+            codec = Choice(tc.codecs.TopK(0.5), min_numel=0)
             parts.append((client.replicas(Both(*[await net.replica(compress=codec) for net in nets])), opt))
         for step in range(2):
             for model, _ in parts:
                 model(torch.full((2, 3), step + 1.0)).sum().backward()
             await asyncio.gather(*(model.push(opt, pull=step > 0) for model, opt in parts))
-        expected = 2 if isinstance(policy, tc.Sync) else 4
+        expected = 2 if isinstance(policy, tc.policies.Sync) else 4
         for name in ("ps0", "ps1"):
             await until(client, lambda status: status.optimizers[0].version == expected, name)
         for model, _ in parts:
@@ -83,7 +87,9 @@ async def job(policy: tc.Policy, plan: Plan, broken: int) -> list[Any]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", CASES.values(), ids=CASES.keys())
-async def test_a_push_counts_once_on_every_owner_wherever_the_stream_breaks(policy: tc.Policy, fault: Fault) -> None:
+async def test_a_push_counts_once_on_every_owner_wherever_the_stream_breaks(
+    policy: tc.policies.Policy, fault: Fault
+) -> None:
     # Of the owner that decides, and of the other.
     await same_wherever_it_breaks(lambda plan: job(policy, plan, 0), fault, kinds=["add_gradients", "step", "pull"])
     await same_wherever_it_breaks(lambda plan: job(policy, plan, 1), fault, kinds=["hold", "settle"])
@@ -95,15 +101,15 @@ async def places(tmp_path: Path) -> AsyncIterator[list[Owner]]:
         yield [first, second]
 
 
-async def pusher(stack: AsyncExitStack, places: list[Owner], policy: tc.Policy | None) -> Pusher:
+async def pusher(stack: AsyncExitStack, places: list[Owner], policy: tc.policies.Policy | None) -> Pusher:
     client = await stack.enter_async_context(tc.connect(*(each.address for each in places)))
     return await begun(client, ["ps0", "ps1"], policy)
 
 
 @pytest.mark.parametrize("restarted", [(0,), (1,), (0, 1)], ids=str)
-@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=str)
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=str)
 async def test_pushes_go_on_after_owners_have_restarted(
-    places: list[Owner], policy: tc.Policy | None, restarted: tuple[int, ...]
+    places: list[Owner], policy: tc.policies.Policy | None, restarted: tuple[int, ...]
 ) -> None:
     async with AsyncExitStack() as stack:
         one = await pusher(stack, places, policy)
@@ -133,9 +139,9 @@ def between_adding_and_holding(one: Pusher, act: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=str)
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=str)
 async def test_an_owner_that_loses_gradients_before_they_count_is_an_error_and_nothing_steps(
-    places: list[Owner], policy: tc.Policy | None, place: int
+    places: list[Owner], policy: tc.policies.Policy | None, place: int
 ) -> None:
     async with AsyncExitStack() as stack:
         one = await pusher(stack, places, policy)
@@ -146,7 +152,7 @@ async def test_an_owner_that_loses_gradients_before_they_count_is_an_error_and_n
             await until(one.client, lambda status: True, places[place].name)
 
         between_adding_and_holding(one, crash)
-        with pytest.raises((tc.ContextLostError, tc.SessionLostError, tc.StaleHandleError)):
+        with pytest.raises((tc.errors.ContextLostError, tc.errors.SessionLostError, tc.errors.StaleHandleError)):
             await one.step(batches(1)[0])
         (optimizer,) = (await one.client.status(other.name)).optimizers
         assert optimizer.version == 0
@@ -162,15 +168,15 @@ async def evict(one: Pusher, owner: Owner) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=str)
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=str)
 async def test_a_session_that_ends_before_its_gradients_count_is_an_error_and_nothing_steps(
-    places: list[Owner], policy: tc.Policy | None, place: int
+    places: list[Owner], policy: tc.policies.Policy | None, place: int
 ) -> None:
     async with AsyncExitStack() as stack:
         one = await pusher(stack, places, policy)
         before_step = one.opt.step_pushed
         between_adding_and_holding(one, lambda: evict(one, places[place]))
-        with pytest.raises((tc.ContextLostError, tc.SessionLostError)):
+        with pytest.raises((tc.errors.ContextLostError, tc.errors.SessionLostError)):
             await one.step(batches(1)[0])
         assert [hosted(each.server).version for each in places] == [0, 0]
         one.opt.step_pushed = before_step  # type: ignore[method-assign]
@@ -184,7 +190,7 @@ async def test_a_session_that_ends_between_holding_and_the_offer_is_an_error_and
     places: list[Owner],
 ) -> None:
     async with AsyncExitStack() as stack:
-        one = await pusher(stack, places, tc.Sync(1))
+        one = await pusher(stack, places, tc.policies.Sync(1))
         (follower,) = one.opt._rounds._followers.values()  # type: ignore[union-attr]
         before = follower.hold
 
@@ -196,7 +202,7 @@ async def test_a_session_that_ends_between_holding_and_the_offer_is_an_error_and
 
         follower.hold = hold  # type: ignore[assignment,method-assign]
         # The second, if the answer that the gradients are there was still under way when the session ended.
-        with pytest.raises((tc.ContextLostError, tc.SessionLostError), match="'ps0'"):
+        with pytest.raises((tc.errors.ContextLostError, tc.errors.SessionLostError), match="'ps0'"):
             await one.step(batches(1)[0])
         assert [hosted(each.server).version for each in places] == [0, 0]
         await waiting_until(lambda: held(places[1].server) == 0)
@@ -205,7 +211,7 @@ async def test_a_session_that_ends_between_holding_and_the_offer_is_an_error_and
 
 async def test_a_trainer_that_dies_between_its_requests_blocks_and_splits_no_round(places: list[Owner]) -> None:
     async with AsyncExitStack() as stack:
-        one, two = [await pusher(stack, places, tc.Sync(2)) for _ in range(2)]
+        one, two = [await pusher(stack, places, tc.policies.Sync(2)) for _ in range(2)]
         net, opt = local(one)
         between_adding_and_holding(two, two.client.close)
         first = asyncio.create_task(one.step(batches(1)[0]))

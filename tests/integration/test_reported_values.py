@@ -26,7 +26,7 @@ X = torch.ones(2, 3)
 
 @asynccontextmanager
 async def replicas(
-    count: int, policy: tc.Policy | None
+    count: int, policy: tc.policies.Policy | None
 ) -> AsyncIterator[tuple[Server, list[Trainer], list[tc.Replica]]]:
     async with trainers(count, policy) as (server, group):
         yield server, group, [await each.net.replica() for each in group]
@@ -51,8 +51,8 @@ async def step(trainer: Trainer | spanning.Trainer, **more: Any) -> tc.Stepped:
     return await apart(run())
 
 
-@pytest.mark.parametrize("policy", [tc.Sync(3), tc.Quorum(3, of=3)], ids=str)
-async def test_every_trainer_of_a_round_gets_its_reduced_values(policy: tc.Policy) -> None:
+@pytest.mark.parametrize("policy", [tc.policies.Sync(3), tc.policies.Quorum(3, of=3)], ids=str)
+async def test_every_trainer_of_a_round_gets_its_reduced_values(policy: tc.policies.Policy) -> None:
     async with replicas(3, policy) as (_, group, copies):
         for round_number in range(2):
             found = await asyncio.gather(
@@ -81,7 +81,7 @@ async def test_every_trainer_of_a_round_gets_its_reduced_values(policy: tc.Polic
 
 
 async def test_steps_and_pushes_of_one_round_are_reduced_together() -> None:
-    async with replicas(3, tc.Sync(3)) as (_, group, copies):
+    async with replicas(3, tc.policies.Sync(3)) as (_, group, copies):
         pushed, stepped, silent = await asyncio.gather(
             push(group[0], copies[0], values={"loss": torch.tensor(1.0, requires_grad=True)}),
             step(group[1], values={"loss": np.float32(2.0)}),
@@ -91,8 +91,10 @@ async def test_steps_and_pushes_of_one_round_are_reduced_together() -> None:
         assert pushed.reported == stepped.reported == silent.reported == {"loss": 1.5}
 
 
-@pytest.mark.parametrize("policy", [None, tc.Async(tc.Scale()), tc.BoundedStaleness(100)], ids=str)
-async def test_values_of_rounds_of_one_gradient_meet_in_the_running_values(policy: tc.Policy | None) -> None:
+@pytest.mark.parametrize(
+    "policy", [None, tc.policies.Async(tc.policies.Scale()), tc.policies.BoundedStaleness(100)], ids=str
+)
+async def test_values_of_rounds_of_one_gradient_meet_in_the_running_values(policy: tc.policies.Policy | None) -> None:
     async with replicas(2, policy) as (_, group, copies):
         names = [each.client.trainer_name for each in group]
         for number in range(3):
@@ -111,13 +113,13 @@ async def test_values_of_rounds_of_one_gradient_meet_in_the_running_values(polic
 
 
 async def test_a_quorum_of_anybody_counts_values_when_its_round_is_complete() -> None:
-    async with replicas(2, tc.Quorum(3)) as (server, group, copies):
+    async with replicas(2, tc.policies.Quorum(3)) as (server, group, copies):
         for number in range(2):
             found = await push(group[0], copies[0], values={"loss": number}, reduce="sum")
             assert (found.reported, found.counted) == ({}, 0)
         assert await group[0].opt.values(reset=True) == {}
         # The names of the open round are in use nevertheless.
-        with pytest.raises(tc.InvalidArgumentError, match="'loss' is reduced by 'sum'"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="'loss' is reduced by 'sum'"):
             await push(group[1], copies[1], values={"loss": 1.0})
         found = await push(group[1], copies[1], values={"loss": 10}, reduce="sum")
         assert (found.reported, found.counted) == ({"loss": 11}, 3)
@@ -128,7 +130,7 @@ async def test_a_quorum_of_anybody_counts_values_when_its_round_is_complete() ->
 
 
 async def test_values_of_gradients_that_are_dropped_do_not_count() -> None:
-    async with replicas(2, tc.Quorum(1, of=2)) as (_, (one, two), copies):
+    async with replicas(2, tc.policies.Quorum(1, of=2)) as (_, (one, two), copies):
         late = copies[1](X).sum()
         assert (await push(one, copies[0], values={"loss": 1.0})).reported == {"loss": 1.0}
         late.backward()
@@ -138,7 +140,7 @@ async def test_values_of_gradients_that_are_dropped_do_not_count() -> None:
 
 
 async def test_values_of_cancelled_and_lost_gradients_do_not_count() -> None:
-    async with replicas(3, tc.Sync(2)) as (server, (one, two, three), copies):
+    async with replicas(3, tc.policies.Sync(2)) as (server, (one, two, three), copies):
         first = asyncio.create_task(push(one, copies[0], values={"loss": 100.0}))
         await until(lambda: waiting(server) == 1)
         first.cancel()
@@ -157,7 +159,7 @@ async def test_values_of_cancelled_and_lost_gradients_do_not_count() -> None:
 
 
 async def test_values_of_a_round_whose_step_fails_do_not_count() -> None:
-    async with trainers(2, tc.Sync(2), non_finite="refuse") as (_, group):
+    async with trainers(2, tc.policies.Sync(2), non_finite="refuse") as (_, group):
         copies = [await each.net.replica() for each in group]
 
         async def huge(trainer: Trainer, replica: tc.Replica) -> None:
@@ -166,9 +168,9 @@ async def test_values_of_a_round_whose_step_fails_do_not_count() -> None:
             await replica.push(trainer.opt, values={"loss": 1.0})
 
         found = await asyncio.gather(*map(huge, group, copies), return_exceptions=True)
-        assert all(isinstance(each, tc.NonFiniteGradientError) for each in found)
+        assert all(isinstance(each, tc.errors.NonFiniteGradientError) for each in found)
         assert await group[0].opt.values() == {}
-        with pytest.raises(tc.NonFiniteGradientError):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             (copies[0](X).sum() * torch.inf).backward()
             await copies[0].push(group[0].opt, values={"other": 1.0})
         found = await asyncio.gather(
@@ -180,8 +182,10 @@ async def test_values_of_a_round_whose_step_fails_do_not_count() -> None:
         assert [len(each.reported) for each in found] == [2, 2]
 
 
-@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=str)
-async def test_a_step_behind_a_backward_that_was_not_awaited_brings_its_values(policy: tc.Policy | None) -> None:
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=str)
+async def test_a_step_behind_a_backward_that_was_not_awaited_brings_its_values(
+    policy: tc.policies.Policy | None,
+) -> None:
     async with trainers(1, policy) as (_, (one,)), one.client.context() as ctx:
         backward = ctx.backward((await one.net(X)).sum())
         stepped = await one.opt.step(ctx, values={"loss": 4.0})
@@ -190,13 +194,13 @@ async def test_a_step_behind_a_backward_that_was_not_awaited_brings_its_values(p
 
 
 async def test_values_of_an_open_round_whose_step_fails_do_not_count() -> None:
-    async with trainers(1, tc.Quorum(2), non_finite="refuse") as (server, (one,)):
+    async with trainers(1, tc.policies.Quorum(2), non_finite="refuse") as (server, (one,)):
         replica = await one.net.replica()
         # Each gradient is finite, and their sum is not. The first is answered before the step.
         (replica(X).sum() * 1e38).backward()
         await replica.push(one.opt, values={"loss": 1.0})
         (replica(X).sum() * 1e38).backward()
-        with pytest.raises(tc.NonFiniteGradientError):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             await replica.push(one.opt, values={"loss": 1.0})
         found = hosted(server).reported
         await until(lambda: not any(use.reports for use in found._uses.values()))
@@ -206,15 +210,15 @@ async def test_values_of_an_open_round_whose_step_fails_do_not_count() -> None:
 async def test_values_of_a_step_that_fails_do_not_count() -> None:
     async with trainers(1, None, non_finite="refuse") as (server, (one,)):
         replica = await one.net.replica()
-        with pytest.raises(tc.NonFiniteGradientError):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             (replica(X).sum() * torch.inf).backward()
             await replica.push(one.opt, values={"loss": 1.0})
         assert await one.opt.values() == {}
         assert not hosted(server).reported._uses
 
 
-@pytest.mark.parametrize("policy", [None, tc.Sync(2)], ids=str)
-async def test_values_over_several_owners_count_once(policy: tc.Policy | None) -> None:
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(2)], ids=str)
+async def test_values_over_several_owners_count_once(policy: tc.policies.Policy | None) -> None:
     async with spanning.trainers(2, policy) as (servers, group):
         found = await asyncio.gather(
             *(step(each, values={"loss": float(rank), "n": 1}, reduce={"n": "sum"}) for rank, each in enumerate(group))
@@ -248,22 +252,22 @@ REFUSED: list[tuple[Any, Any, str]] = [
 """Values, their reductions, and what the error says."""
 
 
-@pytest.mark.parametrize("policy", [None, tc.Async(tc.Scale())], ids=str)
-async def test_values_that_do_not_fit_are_refused_before_anything_changes(policy: tc.Policy | None) -> None:
+@pytest.mark.parametrize("policy", [None, tc.policies.Async(tc.policies.Scale())], ids=str)
+async def test_values_that_do_not_fit_are_refused_before_anything_changes(policy: tc.policies.Policy | None) -> None:
     async with replicas(1, policy) as (server, (one,), (replica,)):
         replica(X).sum().backward()
         gradient = replica.module.weight.grad
         for values, reduce, error in REFUSED:
-            with pytest.raises((tc.InvalidArgumentError, tc.TooLargeError), match=error):
+            with pytest.raises((tc.errors.InvalidArgumentError, tc.errors.TooLargeError), match=error):
                 await replica.push(one.opt, values=values, reduce=reduce)
-            with pytest.raises((tc.InvalidArgumentError, tc.TooLargeError), match=error):
+            with pytest.raises((tc.errors.InvalidArgumentError, tc.errors.TooLargeError), match=error):
                 await step(one, values=values, reduce=reduce)
         assert replica.module.weight.grad is gradient
         assert hosted(server).version == 0
 
 
-@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=str)
-async def test_values_under_one_name_are_of_one_kind_until_they_are_reset(policy: tc.Policy | None) -> None:
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=str)
+async def test_values_under_one_name_are_of_one_kind_until_they_are_reset(policy: tc.policies.Policy | None) -> None:
     async with replicas(1, policy) as (server, (one,), (replica,)):
         await push(one, replica, values={"hits": torch.ones(2), "n": 1})
         for values, reduce, error in (
@@ -272,7 +276,7 @@ async def test_values_under_one_name_are_of_one_kind_until_they_are_reset(policy
             ({"n": 1, "hits": torch.ones(2)}, {"n": "sum"}, "'n' is reduced by 'mean'"),
             ({f"more{each}": 1.0 for each in range(MAX_REPORTED_NAMES - 1)}, "mean", "more than 64 names"),
         ):
-            with pytest.raises((tc.InvalidArgumentError, tc.TooLargeError), match=error):
+            with pytest.raises((tc.errors.InvalidArgumentError, tc.errors.TooLargeError), match=error):
                 await push(one, replica, values=values, reduce=reduce)
         assert hosted(server).version == 1
         assert (await one.opt.values()).counts == {"hits": 1, "n": 1}
@@ -280,8 +284,8 @@ async def test_values_under_one_name_are_of_one_kind_until_they_are_reset(policy
         assert (await one.opt.values())["hits"].tolist() == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("policy", [None, tc.Sync(2)], ids=str)
-async def test_pushes_of_replicas_of_several_owners_report_values_once(policy: tc.Policy | None) -> None:
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(2)], ids=str)
+async def test_pushes_of_replicas_of_several_owners_report_values_once(policy: tc.policies.Policy | None) -> None:
     async with spanning.trainers(2, policy) as (_, group):
         models = [
             each.client.replicas(torch.nn.Sequential(*[await net.replica() for net in each.nets])) for each in group
@@ -299,9 +303,11 @@ async def test_pushes_of_replicas_of_several_owners_report_values_once(policy: t
         assert (dict(read), read.gradients) == ({"loss": 0.5}, 2)
 
 
-@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=str)
+@pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=str)
 @pytest.mark.parametrize("pushes", [False, True])
-async def test_values_that_one_of_several_owners_refuses_step_none(policy: tc.Policy | None, pushes: bool) -> None:
+async def test_values_that_one_of_several_owners_refuses_step_none(
+    policy: tc.policies.Policy | None, pushes: bool
+) -> None:
     """Only the first owner counts values. It refuses them, and the others must not step then."""
     async with pushers(1, policy) as (servers, (one,)):
         known = spanning.Trainer(one.client, one.nets, one.opt)
@@ -311,7 +317,7 @@ async def test_values_that_one_of_several_owners_refuses_step_none(policy: tc.Po
             return await (one.step(torch.ones(1, 3), values=values) if pushes else step(known, values=values))
 
         await train(1.0)
-        with pytest.raises(tc.InvalidArgumentError, match="is a number since"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="is a number since"):
             await train(torch.ones(2))
         assert [spanning.hosted(server).version for server in servers] == [1, 1]
         stepped = await train(2.0)
@@ -342,9 +348,9 @@ async def test_small_values_do_not_keep_the_message_that_brought_them() -> None:
 async def test_values_need_an_owner(ps: tc.Client) -> None:
     opt = await ps.optimizer(optim.SGD, [torch.ones(2, requires_grad=True)], lr=0.1)
     async with ps.context() as ctx:
-        with pytest.raises(tc.InvalidArgumentError, match="no parameters on one"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="no parameters on one"):
             await opt.step(ctx, values={"loss": 1.0})
-    with pytest.raises(tc.InvalidArgumentError, match="no parameters on one"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="no parameters on one"):
         await opt.values()
 
 

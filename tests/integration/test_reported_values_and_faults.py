@@ -17,7 +17,7 @@ from tests.integration.test_replicas_and_faults import CASES
 from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 
 
-async def job(policy: tc.Policy, plan: Plan) -> list[Any]:
+async def job(policy: tc.policies.Policy, plan: Plan) -> list[Any]:
     """Two trainers push values; the first of them also reads and resets them in between."""
     async with in_memory() as owner, AsyncExitStack() as stack:
         opts, replicas = [], []
@@ -47,6 +47,6 @@ async def job(policy: tc.Policy, plan: Plan) -> list[Any]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", CASES.values(), ids=CASES.keys())
-async def test_values_count_once_wherever_the_stream_breaks(policy: tc.Policy, fault: Fault) -> None:
+async def test_values_count_once_wherever_the_stream_breaks(policy: tc.policies.Policy, fault: Fault) -> None:
     assert await job(policy, no_fault) == [("n", 4), ("where", 22)]
     await same_wherever_it_breaks(lambda plan: job(policy, plan), fault, kinds=["push", "reported"])

@@ -121,7 +121,7 @@ async def test_a_handle_to_a_part_of_something_is_not_kept(
     weight = await holder.weight()
     await owner.restart()
     assert any("is not kept: it is part of another object" in line for line in warnings(caplog))
-    with pytest.raises(tc.StaleHandleError):
+    with pytest.raises(tc.errors.StaleHandleError):
         await weight.to_here()
     assert torch.equal(await (await holder.weight()).to_here(), torch.zeros(2))
 
@@ -139,7 +139,7 @@ async def test_a_leaf_that_was_trained_is_not_kept(
     torch.testing.assert_close(await leaf.to_here(), torch.full((2,), 0.9))
     await owner.restart()
     assert any("is not kept: it holds a tensor that may be trained" in line for line in warnings(caplog))
-    with pytest.raises(tc.StaleHandleError):
+    with pytest.raises(tc.errors.StaleHandleError):
         await leaf.to_here()
 
 
@@ -177,7 +177,7 @@ async def test_an_object_whose_state_hangs_is_left_out(
     await tally.add(5)
     hanging = await asyncio.create_task(_hang(ps, case))  # in a context of its own
     await _drained_meanwhile(owner)
-    with pytest.raises(tc.SessionLostError, match="stopped while this request ran"):
+    with pytest.raises(tc.errors.SessionLostError, match="stopped while this request ran"):
         await hanging
     assert any("is not kept: its state could not be read" in line for line in warnings(caplog))
     await owner.start()
@@ -196,7 +196,7 @@ async def test_a_forward_that_hangs_keeps_its_module_neither_from_steps_nor_from
         assert await opt.step(ctx) == {"ps0": 1}
     before = await net.state_dict()
     await _drained_meanwhile(owner)
-    with pytest.raises(tc.SessionLostError, match="stopped while this request ran"):
+    with pytest.raises(tc.errors.SessionLostError, match="stopped while this request ran"):
         await hanging
     assert not any("is not kept" in line for line in warnings(caplog))
     await owner.start()
@@ -244,7 +244,7 @@ async def test_a_request_that_no_thread_had_begun_is_run_later(tmp_path: Path) -
         queued = ps.create(TALLY, 3)
         await running(owner, 2)
         draining = asyncio.create_task(owner.server.drain(0.05))
-        with pytest.raises(tc.SessionLostError, match="whether it had an effect is not known"):
+        with pytest.raises(tc.errors.SessionLostError, match="whether it had an effect is not known"):
             await blocking
         HOLD.set()
         await draining

@@ -81,7 +81,7 @@ async def test_a_checkpoint_is_written_though_hosted_code_never_returns(start: S
         waiting = gate.wait()
         await gate.wait_for(1)
         logged = await end(owner)
-        with pytest.raises(tc.SessionLostError, match="stopped while this request ran"):
+        with pytest.raises(tc.errors.SessionLostError, match="stopped while this request ran"):
             await waiting
         assert any("Gate '' is not kept: its class has no state_dict" in line for line in logged)
         assert any("hosted code is still running" in line for line in logged)

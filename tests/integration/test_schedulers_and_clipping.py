@@ -107,7 +107,7 @@ async def test_trainers_share_a_scheduler() -> None:
         assert await schedulers[0].step() == [1.0]
         assert await schedulers[1].step() == [0.5]
         assert await schedulers[0].get_last_lr() == [0.5]
-        with pytest.raises(tc.NameConflictError):
+        with pytest.raises(tc.errors.NameConflictError):
             await one.scheduler(lr_scheduler.StepLR, opt, 3, gamma=0.5)
         second = await one.scheduler(lr_scheduler.StepLR, opt, 3, gamma=0.5, name="second")
         assert await second.step() == [0.5]
@@ -170,9 +170,9 @@ async def test_a_state_that_no_scheduler_has_is_refused(model: Model, change: di
     opt = await model.ps.optimizer(optim.SGD, [p for net in model.nets for p in net.parameters()], lr=0.1)
     scheduler = await model.ps.scheduler(lr_scheduler.StepLR, opt, 2)
     state = await scheduler.state_dict()
-    with pytest.raises(tc.InvalidArgumentError):
+    with pytest.raises(tc.errors.InvalidArgumentError):
         await scheduler.load_state_dict({**state, **change})
-    with pytest.raises(tc.InvalidArgumentError):
+    with pytest.raises(tc.errors.InvalidArgumentError):
         await scheduler.load_state_dict({})
     assert await scheduler.state_dict() == state
     assert await scheduler.step() == [0.1]
@@ -183,12 +183,12 @@ async def test_an_invalid_scheduler_is_refused(model: Model) -> None:
     remote = await model.ps.optimizer(optim.SGD, model.nets[0].parameters(), lr=0.1)
     only_local = await model.ps.optimizer(optim.SGD, model.here.parameters(), lr=0.1)
     for cls, opt, args, error in (
-        (lr_scheduler.StepLR, model.opt, (), tc.InvalidArgumentError),
-        (lr_scheduler.StepLR, remote, (), tc.InvalidArgumentError),
-        ("torch.optim.SGD", remote, (), tc.NotAllowedError),
-        (lr_scheduler.OneCycleLR, model.opt, (-1.0, -5), tc.InvalidArgumentError),
-        (lr_scheduler.StepLR, only_local, (2,), tc.InvalidArgumentError),
-        ("torch.optim.lr_scheduler.StepLR", model.opt, (2,), tc.InvalidArgumentError),
+        (lr_scheduler.StepLR, model.opt, (), tc.errors.InvalidArgumentError),
+        (lr_scheduler.StepLR, remote, (), tc.errors.InvalidArgumentError),
+        ("torch.optim.SGD", remote, (), tc.errors.NotAllowedError),
+        (lr_scheduler.OneCycleLR, model.opt, (-1.0, -5), tc.errors.InvalidArgumentError),
+        (lr_scheduler.StepLR, only_local, (2,), tc.errors.InvalidArgumentError),
+        ("torch.optim.lr_scheduler.StepLR", model.opt, (2,), tc.errors.InvalidArgumentError),
     ):
         with pytest.raises(error):
             await model.ps.scheduler(cls, opt, *args)
@@ -278,7 +278,7 @@ async def test_norms_that_are_not_positive_are_refused(model: Model, max_norm: f
     async with model.ps.context() as ctx:
         await model.propagate(ctx, torch.randn(3, 4))
         before = await ctx.get_gradients()
-        with pytest.raises(tc.InvalidArgumentError, match="must be positive"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="must be positive"):
             await ctx.clip_grad_norm(model.parameters(), max_norm, norm_type)
         assert identical(await ctx.get_gradients(), before)
 

@@ -19,20 +19,20 @@ from tests.waiting import until
 TRAINERS, STEPS = 4, 12
 
 POLICIES = [
-    tc.Async(tc.Scale()),
-    tc.Async(tc.Reject(after=2)),
-    tc.BoundedStaleness(2),
-    tc.BoundedStaleness(0),
-    tc.Quorum(3, of=4),
-    tc.Quorum(3, of=4, late="next"),
-    tc.Quorum(3),
-    tc.Quorum(8, stale=tc.Reject(after=1)),
+    tc.policies.Async(tc.policies.Scale()),
+    tc.policies.Async(tc.policies.Reject(after=2)),
+    tc.policies.BoundedStaleness(2),
+    tc.policies.BoundedStaleness(0),
+    tc.policies.Quorum(3, of=4),
+    tc.policies.Quorum(3, of=4, late="next"),
+    tc.policies.Quorum(3),
+    tc.policies.Quorum(8, stale=tc.policies.Reject(after=1)),
 ]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 async def test_the_staleness_in_answers_is_that_of_the_simulated_policy(
-    policy: tc.Policy, monkeypatch: pytest.MonkeyPatch
+    policy: tc.policies.Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with joined(TRAINERS) as (server, clients):
         nets = [await ps.module(Wide, 8, 2, name="net", seed=1) for ps in clients]
@@ -83,7 +83,7 @@ async def test_the_staleness_in_answers_is_that_of_the_simulated_policy(
         assert len(fates) >= whole[0] - TRAINERS >= STEPS and any(each.staleness for each in fates.values())
         histogram = Counter(each.staleness for each in found if not each.dropped)
         await until(lambda: hosted.version == rounds.version)
-        if not isinstance(policy, tc.Quorum):
+        if not isinstance(policy, tc.policies.Quorum):
             # There the metrics count each step with the largest staleness of its gradients.
             counted = hosted.counter.snapshot().staleness
             assert counted.count == sum(histogram.values())

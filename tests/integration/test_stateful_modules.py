@@ -36,12 +36,12 @@ async def test_a_state_with_its_history_is_refused_in_every_later_call(way: str)
         async with ps.context() as ctx:
             await ctx.backward((await net(X)).sum())
             for _ in range(2):
-                with pytest.raises(tc.InvalidArgumentError, match=REFUSED):
+                with pytest.raises(tc.errors.InvalidArgumentError, match=REFUSED):
                     await net(X)
         async with ps.context():
-            with pytest.raises(tc.InvalidArgumentError, match=REFUSED):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=REFUSED):
                 await net(X)
-            with pytest.raises(tc.InvalidArgumentError, match=r"earlier call"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=r"earlier call"):
                 await net.state()
             assert await net.has_history(), "as it has locally"
         assert pins(server) == 0
@@ -82,7 +82,7 @@ async def test_a_state_that_cannot_be_followed_is_refused_when_it_is_used(way: s
         net = await ps.module(f"{MODELS}.Leaving", way)
         async with ps.context() as ctx:
             await ctx.backward((await net(X)).sum())
-            with pytest.raises(tc.InvalidArgumentError, match=r"forward .* earlier call .*detach\(\)"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=r"forward .* earlier call .*detach\(\)"):
                 await net(X)
 
 
@@ -92,7 +92,7 @@ async def test_a_module_that_a_function_calls_is_refused_in_the_backward() -> No
         async with ps.context() as ctx:
             await ctx.backward((await ps.call(f"{MODELS}.through", net, X)).sum())
             loss = (await ps.call(f"{MODELS}.through", net, X)).sum()
-            with pytest.raises(tc.InvalidArgumentError, match=r"earlier call .*detach\(\)"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=r"earlier call .*detach\(\)"):
                 await ctx.backward(loss)
 
 
@@ -104,5 +104,5 @@ async def test_an_object_whose_state_leads_to_inputs_of_an_earlier_call_is_refus
             await ctx.backward((await summing.add(first, True)).sum())
             await ctx.backward((await summing.add(second, True)).sum())
             loss = (await summing.add(second, False)).sum()
-            with pytest.raises(tc.InvalidArgumentError, match=r"earlier call .*detach\(\)"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=r"earlier call .*detach\(\)"):
                 await ctx.backward(loss)

@@ -26,7 +26,7 @@ async def test_nothing_steps_after_a_backward_that_failed(names: tuple[str, str]
         x = X.clone().requires_grad_(graded)
         async with ps.context() as ctx:
             loss = (await good(x)).sum() + (await bad(x, explode=True)).sum()
-            with pytest.raises(tc.RemoteError, match="broken"):
+            with pytest.raises(tc.errors.RemoteError, match="broken"):
                 await ctx.backward(loss, step=opt)
             assert not ctx.ended
             await ctx.get_gradients()
@@ -55,12 +55,12 @@ async def test_a_step_that_is_refused_leaves_the_pass_as_after_a_backward(leaf: 
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, non_finite="refuse")
         x = X.clone().requires_grad_(leaf)
         async with ps.context() as ctx:
-            with pytest.raises(tc.NonFiniteGradientError) as caught:
+            with pytest.raises(tc.errors.NonFiniteGradientError) as caught:
                 await ctx.backward((await net(x)).sum() * torch.inf, step=opt)
             assert any("The step raised this" in note for note in caught.value.__notes__)
             assert not ctx.ended
             assert len(await ctx.get_gradients()) == 2 + leaf
-            with pytest.raises(tc.NonFiniteGradientError):
+            with pytest.raises(tc.errors.NonFiniteGradientError):
                 await opt.step(ctx)
         await same_state(net, here)
 
@@ -70,7 +70,7 @@ async def test_a_step_that_is_refused_on_one_owner_is_made_on_none() -> None:
         (one, here), (two, also_here) = await linear(ps), await linear(ps, "ps1")
         opt = await ps.optimizer(optim.SGD, [*one.parameters(), *two.parameters()], lr=0.1, non_finite="refuse")
         async with ps.context() as ctx:
-            with pytest.raises(tc.NonFiniteGradientError):
+            with pytest.raises(tc.errors.NonFiniteGradientError):
                 await ctx.backward((await one(X)).sum() + (await two(X)).sum() * torch.inf, step=opt)
         await same_state(one, here)
         await same_state(two, also_here)
@@ -84,7 +84,7 @@ async def test_optimizers_before_the_one_that_raised_have_stepped_here_too() -> 
         second = await ps.optimizer(optim.SGD, bad.parameters(), lr=0.1, non_finite="refuse")
         async with ps.context() as ctx:
             loss = ((await good(X)) * mine).sum() + (await bad(X)).sum() * torch.inf
-            with pytest.raises(tc.NonFiniteGradientError):
+            with pytest.raises(tc.errors.NonFiniteGradientError):
                 await ctx.backward(loss, step=[first, second])
         loss = (here(X) * torch.ones(3)).sum()
         loss.backward()
@@ -98,7 +98,7 @@ async def test_an_error_of_hosted_code_in_the_step_is_raised() -> None:
         net, here = await linear(ps)
         opt = await ps.optimizer(f"{OPTIMIZERS}.HalfWay", net.parameters(), lr=0.1)
         async with ps.context() as ctx:
-            with pytest.raises(tc.RemoteError, match="zeros only"):
+            with pytest.raises(tc.errors.RemoteError, match="zeros only"):
                 await ctx.backward((await net(X)).sum() * 0, step=opt)
         await same_state(net, here)
 
@@ -109,7 +109,7 @@ async def test_what_is_no_optimizer_is_refused_before_anything_runs(step: Any) -
         net, _ = await linear(ps)
         async with ps.context() as ctx:
             loss = (await net(X)).sum()
-            with pytest.raises((tc.InvalidArgumentError, TypeError), match=r"optimizer|not iterable"):
+            with pytest.raises((tc.errors.InvalidArgumentError, TypeError), match=r"optimizer|not iterable"):
                 await ctx.backward(loss, step=step)
             assert "backward" not in server.engine.counters.operations()
 
@@ -119,7 +119,7 @@ async def test_the_optimizer_of_another_client_is_refused() -> None:
         net, _ = await linear(ps)
         opt = await other.optimizer(optim.SGD, (await other.attach(str(net))).parameters(), lr=0.1)
         async with ps.context() as ctx:
-            with pytest.raises(tc.InvalidArgumentError, match="different clients"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="different clients"):
                 await ctx.backward((await net(X)).sum(), step=opt)
 
 
@@ -134,7 +134,7 @@ async def test_nothing_steps_when_the_backward_was_not_there_in_time(request: py
         async with ps.context() as ctx:
             loss = (await net(X)).sum()
             ps.session().settings.timeout = 0.5
-            with pytest.raises(tc.DeadlineExceededError):
+            with pytest.raises(tc.errors.DeadlineExceededError):
                 await ctx.backward(loss, step=opt)
             assert not ctx.ended
             # The owner hears that the trainer has given up. The backward goes on, and is the last that it does.
@@ -154,7 +154,7 @@ async def test_nothing_steps_when_the_backward_is_cancelled(request: pytest.Fixt
             pending = ctx.backward(loss, step=opt)
             await until(lambda: barrier(name, 2).n_waiting == 1)
             pending.cancel()
-            with pytest.raises(tc.CancelledCallError):
+            with pytest.raises(tc.errors.CancelledCallError):
                 await pending
             await until(lambda: not server.engine.counters.running)
             await asyncio.to_thread(rendezvous, name, 2)
@@ -170,7 +170,7 @@ async def test_a_step_that_was_not_there_in_time_is_made_as_a_step_by_itself_is(
         async with ps.context() as ctx:
             loss = (await net(X)).sum()
             ps.session().settings.timeout = 0.5
-            with pytest.raises(tc.DeadlineExceededError):
+            with pytest.raises(tc.errors.DeadlineExceededError):
                 await ctx.backward(loss, step=opt)
             ps.session().settings.timeout = 60.0
             event(f"{name} may go on").set()

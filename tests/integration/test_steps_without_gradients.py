@@ -25,7 +25,7 @@ async def ps() -> AsyncIterator[tc.Client]:
 async def test_an_optimizer_takes_no_parameters_of_replicas(ps: tc.Client) -> None:
     net = await ps.module(nn.Linear, 3, 2)
     replica = await net.replica()
-    with pytest.raises(tc.InvalidArgumentError, match=r"parameters of a replica.*replica\.push\(opt\)"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"parameters of a replica.*replica\.push\(opt\)"):
         await ps.optimizer(torch.optim.SGD, replica.parameters(), lr=0.1)
     # Torch's own optimizers take them, for local steps.
     torch.optim.SGD(replica.parameters(), lr=0.1)

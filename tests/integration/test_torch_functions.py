@@ -35,64 +35,80 @@ X = torch.ones(1, 1, 4, 4)
 META = torch.device("meta")
 
 REFUSED: dict[str, tuple[Attempt, type[tc.PsError], str]] = {
-    "zeros": (lambda ps: ps.call(torch.zeros, 2**40), tc.TooLargeError, "raise max_result_bytes on the owner"),
+    "zeros": (lambda ps: ps.call(torch.zeros, 2**40), tc.errors.TooLargeError, "raise max_result_bytes on the owner"),
     "broadcast": (
         lambda ps: ps.call(torch.add, torch.ones(10**5, 1), torch.ones(1, 10**5)),
-        tc.TooLargeError,
+        tc.errors.TooLargeError,
         "would need 40,000,000,000 bytes",
     ),
     "out": (
         lambda ps: ps.call(torch.add, X, X, out=torch.ones(1, 1, 4, 4)),
-        tc.NotAllowedError,
+        tc.errors.NotAllowedError,
         "returns its result here",
     ),
-    "device": (lambda ps: ps.call(torch.zeros, 2, device=torch.device("meta")), tc.InvalidArgumentError, "computes on"),
-    "index": (
-        lambda ps: ps.call(F.embedding, torch.tensor([7]), torch.ones(3, 2)),
-        tc.InvalidArgumentError,
-        r"must lie in \[0, 3\); these lie in \[7, 7\]",
-    ),
-    "csr": (lambda ps: ps.call("torch.sparse_csr_tensor", [0, 9], [0], [1.0]), tc.NotAllowedError, "docs/torch-func"),
-    "table": (lambda ps: ps.module(nn.Embedding, 10**12, 1), tc.TooLargeError, "raise max_object_bytes on the owner"),
-    "table by name": (lambda ps: ps.call(nn.Embedding, 10**12, 1), tc.TooLargeError, "raise max_object_bytes"),
-    "table that stays": (lambda ps: ps.remote(nn.Embedding, 10**12, 1), tc.TooLargeError, "raise max_object_bytes"),
-    "layers": (
-        lambda ps: ps.module(nn.Transformer, 8, 2, num_encoder_layers=10**9),
-        tc.TooLargeError,
-        "1,000,000,000 layers; 256 are allowed",
-    ),
-    "layers by place": (lambda ps: ps.module(nn.LSTM, 3, 4, 10**9), tc.TooLargeError, "256 are allowed"),
-    "many": (lambda ps: ps.module(nn.Transformer, 2048, 8, 256, 256), tc.TooLargeError, "limit for one object"),
-    "meta": (
-        lambda ps: ps.module(nn.Linear, 2, 2, device=torch.device("meta")),
-        tc.InvalidArgumentError,
+    "device": (
+        lambda ps: ps.call(torch.zeros, 2, device=torch.device("meta")),
+        tc.errors.InvalidArgumentError,
         "computes on",
     ),
-    "upsample": (forward(nn.Upsample, X, scale_factor=1e9), tc.TooLargeError, "Upsample would need"),
-    "pad": (forward(nn.ZeroPad2d, X, padding=10**9), tc.TooLargeError, "ZeroPad2d would need"),
+    "index": (
+        lambda ps: ps.call(F.embedding, torch.tensor([7]), torch.ones(3, 2)),
+        tc.errors.InvalidArgumentError,
+        r"must lie in \[0, 3\); these lie in \[7, 7\]",
+    ),
+    "csr": (
+        lambda ps: ps.call("torch.sparse_csr_tensor", [0, 9], [0], [1.0]),
+        tc.errors.NotAllowedError,
+        "docs/torch-func",
+    ),
+    "table": (
+        lambda ps: ps.module(nn.Embedding, 10**12, 1),
+        tc.errors.TooLargeError,
+        "raise max_object_bytes on the owner",
+    ),
+    "table by name": (lambda ps: ps.call(nn.Embedding, 10**12, 1), tc.errors.TooLargeError, "raise max_object_bytes"),
+    "table that stays": (
+        lambda ps: ps.remote(nn.Embedding, 10**12, 1),
+        tc.errors.TooLargeError,
+        "raise max_object_bytes",
+    ),
+    "layers": (
+        lambda ps: ps.module(nn.Transformer, 8, 2, num_encoder_layers=10**9),
+        tc.errors.TooLargeError,
+        "1,000,000,000 layers; 256 are allowed",
+    ),
+    "layers by place": (lambda ps: ps.module(nn.LSTM, 3, 4, 10**9), tc.errors.TooLargeError, "256 are allowed"),
+    "many": (lambda ps: ps.module(nn.Transformer, 2048, 8, 256, 256), tc.errors.TooLargeError, "limit for one object"),
+    "meta": (
+        lambda ps: ps.module(nn.Linear, 2, 2, device=torch.device("meta")),
+        tc.errors.InvalidArgumentError,
+        "computes on",
+    ),
+    "upsample": (forward(nn.Upsample, X, scale_factor=1e9), tc.errors.TooLargeError, "Upsample would need"),
+    "pad": (forward(nn.ZeroPad2d, X, padding=10**9), tc.errors.TooLargeError, "ZeroPad2d would need"),
     "fold": (
         forward(nn.Fold, torch.ones(1, 4, 4), output_size=(10**5, 10**5), kernel_size=2, stride=1000),
-        tc.TooLargeError,
+        tc.errors.TooLargeError,
         "Fold would need",
     ),
     "unpool": (
         forward(nn.MaxUnpool2d, X, torch.full(X.shape, 10**9), kernel_size=2),
-        tc.InvalidArgumentError,
+        tc.errors.InvalidArgumentError,
         "indices of an unpooling",
     ),
     "bags": (
         forward(nn.EmbeddingBag, torch.tensor([0, 1]), torch.tensor([0, 9]), num_embeddings=3, embedding_dim=2),
-        tc.InvalidArgumentError,
+        tc.errors.InvalidArgumentError,
         "offsets of bags",
     ),
     "labels": (
         forward(nn.CTCLoss, torch.rand(9, 1, 3), torch.tensor([[-9, 1]]), torch.tensor([9]), torch.tensor([2])),
-        tc.InvalidArgumentError,
+        tc.errors.InvalidArgumentError,
         "labels of a CTC loss",
     ),
     "stride": (
         forward(nn.Conv2d, X, in_channels=1, out_channels=1, kernel_size=1, stride=10**9),
-        tc.InvalidArgumentError,
+        tc.errors.InvalidArgumentError,
         "at most 1,024",
     ),
 }
@@ -116,7 +132,7 @@ async def test_the_level_says_how_many_functions_there_are(level: Level) -> None
             if level >= needed:
                 assert torch.equal(await ps.call(function, *arguments), function(*arguments))
             else:
-                with pytest.raises(tc.NotAllowedError, match=f"--torch-functions {level.name.lower()}"):
+                with pytest.raises(tc.errors.NotAllowedError, match=f"--torch-functions {level.name.lower()}"):
                     await ps.call(function, *arguments)
 
 
@@ -124,13 +140,13 @@ async def test_the_limits_are_the_owners_to_set() -> None:
     engine = Engine("ps0", limits=Limits(max_result_bytes=MIB, max_object_bytes=2 * MIB))
     async with Server(engine, "127.0.0.1:0") as owner, tc.connect(owner.address) as ps:
         assert (await ps.call(torch.ones, MIB // 8)).numel() == MIB // 8
-        with pytest.raises(tc.TooLargeError, match="the limit is 1,048,576"):
+        with pytest.raises(tc.errors.TooLargeError, match="the limit is 1,048,576"):
             await ps.call(torch.ones, MIB)
         await ps.module(nn.Embedding, 1000, 100)
-        with pytest.raises(tc.TooLargeError, match="the limit for one object is 2,097,152"):
+        with pytest.raises(tc.errors.TooLargeError, match="the limit for one object is 2,097,152"):
             await ps.module(nn.Embedding, 10_000, 100)
         layer = await ps.module(nn.Linear, 1, 1000)
-        with pytest.raises(tc.TooLargeError, match="Linear would need 4,000,000 bytes"):
+        with pytest.raises(tc.errors.TooLargeError, match="Linear would need 4,000,000 bytes"):
             await layer(torch.ones(1000, 1))
 
 
@@ -149,7 +165,7 @@ async def test_a_kept_result_of_an_open_pass_is_not_written_to_in_place(ps: tc.C
     x = torch.ones(2, 3, requires_grad=True)
     async with ps.context() as ctx:
         kept = await ps.remote(torch.mul, x, 2.0)
-        with pytest.raises(tc.InvalidArgumentError, match="in place"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="in place"):
             await calls.call(kept.session, kept, method, (3.0,), {})
         thrice = await calls.call(kept.session, kept, "mul", (3.0,), {}, keep=True)
         await ctx.backward((await thrice.to_here() + await kept.to_here()).sum())

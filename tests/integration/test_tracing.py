@@ -110,7 +110,7 @@ async def test_a_pass_is_one_trace_on_all_owners(recorded: InMemorySpanExporter,
 async def test_errors_are_the_status_of_spans(recorded: InMemorySpanExporter, owner: Server) -> None:
     async with tc.connect(owner.address) as ps:
         counter = await ps.create(COUNTER)
-        with pytest.raises(tc.RemoteError):
+        with pytest.raises(tc.errors.RemoteError):
             async with ps.context():
                 await counter.fail("expected " + "x" * 5000)
     failed = await errors(recorded, 3)
@@ -123,7 +123,7 @@ async def test_errors_are_the_status_of_spans(recorded: InMemorySpanExporter, ow
 async def test_a_cancelled_call_ends_its_spans(recorded: InMemorySpanExporter, owner: Server) -> None:
     async with tc.connect(owner.address) as ps:
         gate = await ps.create("tests.hosted_models.Gate")
-        with pytest.raises(tc.DeadlineExceededError):
+        with pytest.raises(tc.errors.DeadlineExceededError):
             await gate.options(timeout=0.2).wait()
         await gate.open()
     here, served = sorted(await errors(recorded, 2), key=lambda span: span.kind)

@@ -48,5 +48,5 @@ async def test_hooks_of_hosted_code_are_in_the_way_as_they_are_locally() -> None
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.Transforming", "hooks of its own")
         async with ps.context():
-            with pytest.raises(tc.RemoteError, match="saved tensor hooks"):
+            with pytest.raises(tc.errors.RemoteError, match="saved tensor hooks"):
                 await net(x)

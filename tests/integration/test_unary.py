@@ -145,7 +145,7 @@ async def test_anonymous_objects_are_counted_and_released(stub: OwnerStub, roomy
     await stub.Release(pb.ReleaseRequest(object_ids=[made.object_id, kept.result.handle.object_id]), metadata=ME)
     assert len(roomy.engine.registry) == 0
     status, error = await error_of(stub.Call(call(made, "get"), metadata=ME))
-    assert status is grpc.StatusCode.NOT_FOUND and isinstance(error, tc.StaleHandleError)
+    assert status is grpc.StatusCode.NOT_FOUND and isinstance(error, tc.errors.StaleHandleError)
 
 
 async def test_the_references_of_a_unary_trainer_end_with_its_lease() -> None:
@@ -184,32 +184,32 @@ async def test_errors_carry_their_status_and_themselves(stub: OwnerStub) -> None
     await stub.EndContext(pb.EndContextRequest(context=ended), metadata=ME)
     foreign = Handle(owner="ps7", object_id="0" * 32)
     rows: list[tuple[Any, grpc.StatusCode, type[tc.PsError]]] = [
-        (stub.Attach(pb.AttachRequest(name="x"), metadata=ME), grpc.StatusCode.NOT_FOUND, tc.UnknownNameError),
-        (stub.Create(create("os.system"), metadata=ME), grpc.StatusCode.PERMISSION_DENIED, tc.NotAllowedError),
+        (stub.Attach(pb.AttachRequest(name="x"), metadata=ME), grpc.StatusCode.NOT_FOUND, tc.errors.UnknownNameError),
+        (stub.Create(create("os.system"), metadata=ME), grpc.StatusCode.PERMISSION_DENIED, tc.errors.NotAllowedError),
         (
             stub.Create(create(COUNTER, 9, name="net"), metadata=ME),
             grpc.StatusCode.ALREADY_EXISTS,
-            tc.NameConflictError,
+            tc.errors.NameConflictError,
         ),
-        (stub.Fetch(pb.FetchRequest(target=foreign)), grpc.StatusCode.INVALID_ARGUMENT, tc.ForeignHandleError),
-        (stub.Fetch(pb.FetchRequest(target=net)), grpc.StatusCode.INVALID_ARGUMENT, tc.InvalidArgumentError),
-        (stub.Call(call(counter, "fail", "on purpose"), metadata=ME), grpc.StatusCode.UNKNOWN, tc.RemoteError),
+        (stub.Fetch(pb.FetchRequest(target=foreign)), grpc.StatusCode.INVALID_ARGUMENT, tc.errors.ForeignHandleError),
+        (stub.Fetch(pb.FetchRequest(target=net)), grpc.StatusCode.INVALID_ARGUMENT, tc.errors.InvalidArgumentError),
+        (stub.Call(call(counter, "fail", "on purpose"), metadata=ME), grpc.StatusCode.UNKNOWN, tc.errors.RemoteError),
         (
             stub.Call(call(net, "", torch.ones(1, 2), context=ended, call=1), metadata=ME),
             grpc.StatusCode.FAILED_PRECONDITION,
-            tc.ContextEndedError,
+            tc.errors.ContextEndedError,
         ),
         (
             stub.Backward(pb.BackwardRequest(context=context, call=1, gradients=encoded([])), metadata=ME),
             grpc.StatusCode.ABORTED,
-            tc.ContextLostError,
+            tc.errors.ContextLostError,
         ),
     ]
     for failing, status, kind in rows:
         code, error = await error_of(failing)
         assert code == status and isinstance(error, kind)
     code, error = await error_of(stub.Call(call(counter, "fail", "on purpose"), metadata=ME))
-    assert isinstance(error, tc.RemoteError) and error.remote_type == "builtins.ValueError"
+    assert isinstance(error, tc.errors.RemoteError) and error.remote_type == "builtins.ValueError"
     assert "hosted_models.py" in error.remote_traceback
 
 
@@ -281,7 +281,7 @@ async def test_a_repeated_step_is_applied_once(stub: OwnerStub) -> None:
     for _ in range(2):
         bad = pb.StepRequest(optimizer=net, context=context)
         _, error = await error_of(stub.Step(bad, metadata=(*ME, ("ps-number", "2"))))
-        assert isinstance(error, tc.InvalidArgumentError)
+        assert isinstance(error, tc.errors.InvalidArgumentError)
 
 
 async def test_a_request_that_is_repeated_while_it_runs_is_not_run_twice(stub: OwnerStub, roomy: Server) -> None:
@@ -326,7 +326,7 @@ async def test_draining_waits_for_unary_requests_too(stub: OwnerStub, roomy: Ser
     while (await stub.Status(pb.StatusRequest())).serving:
         pass
     code, error = await error_of(stub.Create(create(COUNTER), metadata=ME))
-    assert code is grpc.StatusCode.UNAVAILABLE and isinstance(error, tc.UnavailableError)
+    assert code is grpc.StatusCode.UNAVAILABLE and isinstance(error, tc.errors.UnavailableError)
     assert not any(each.done() for each in waiting)
     roomy.engine.registry.named("gate").value.open()
     assert [decoded(reply.result) for reply in await asyncio.gather(*waiting)] == ["through"] * 2
@@ -336,7 +336,7 @@ async def test_draining_waits_for_unary_requests_too(stub: OwnerStub, roomy: Ser
 async def test_long_errors_arrive_shortened(stub: OwnerStub) -> None:
     counter = (await stub.Create(create(COUNTER), metadata=ME)).object.handle
     code, error = await error_of(stub.Call(call(counter, "fail", "grüße " * 5000), metadata=ME))
-    assert code is grpc.StatusCode.UNKNOWN and isinstance(error, tc.RemoteError)
+    assert code is grpc.StatusCode.UNKNOWN and isinstance(error, tc.errors.RemoteError)
     assert error.remote_message.startswith("grüße grüße") and error.remote_type == "builtins.ValueError"
 
 
@@ -357,7 +357,7 @@ async def test_a_deadline_and_a_cancellation_reach_the_owner(stub: OwnerStub, ro
 async def test_large_replies_have_a_limit_of_their_own(stub: OwnerStub) -> None:
     loud = (await stub.Create(create(f"{MODELS}.Loud"), metadata=ME)).object.handle
     code, error = await error_of(stub.Call(call(loud, "zeros", 17 << 20), metadata=ME))
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED and isinstance(error, tc.TooLargeError)
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED and isinstance(error, tc.errors.TooLargeError)
     assert decoded((await stub.Call(call(loud, "zeros", 3), metadata=ME)).result).tolist() == [0.0] * 3
 
 

@@ -62,7 +62,7 @@ async def test_the_block_waits_for_what_was_not_awaited(ps: tc.Client, learn: An
 
 async def test_it_waits_for_steps_of_tables_too(ps: tc.Client) -> None:
     net = await ps.module(nn.Linear, 3, 2)
-    items = await ps.table("items", dim=3, optimizer=tc.SGD(lr=0.1), init=tc.Normal(1.0))
+    items = await ps.table("items", dim=3, optimizer=tc.tables.SGD(lr=0.1), init=tc.tables.Normal(1.0))
     opt = await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.1)
     ids = torch.arange(4)
     before = await items(ids)
@@ -76,7 +76,7 @@ async def test_the_block_raises_the_error_of_what_was_not_awaited(ps: tc.Client)
     net = await ps.module(nn.Linear, 3, 2)
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, non_finite="refuse")
     before = await net.state_dict()
-    with pytest.raises(tc.NonFiniteGradientError):
+    with pytest.raises(tc.errors.NonFiniteGradientError):
         async with ps.context() as ctx:
             ctx.backward((await net(X)).sum() * float("nan"), step=opt)
     assert ctx.ended
@@ -85,7 +85,7 @@ async def test_the_block_raises_the_error_of_what_was_not_awaited(ps: tc.Client)
 
 async def test_a_block_that_is_left_by_an_error_waits_for_nothing(ps: tc.Client) -> None:
     net = await ps.module(nn.Linear, 3, 2)
-    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, policy=tc.Sync(2))
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, policy=tc.policies.Sync(2))
     with pytest.raises(KeyError):
         async with ps.context() as ctx:
             begun = ctx.backward((await net(X)).sum(), step=opt)
@@ -97,7 +97,7 @@ async def test_a_block_that_is_left_by_an_error_waits_for_nothing(ps: tc.Client)
 async def test_a_block_of_with_cannot_wait_and_says_so(ps: tc.Client) -> None:
     net = await ps.module(nn.Linear, 3, 2)
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
-    with pytest.raises(tc.InvalidArgumentError, match="await it, or use `async with`"), ps.context() as ctx:
+    with pytest.raises(tc.errors.InvalidArgumentError, match="await it, or use `async with`"), ps.context() as ctx:
         begun = ctx.backward((await net(X)).sum(), step=opt)
     assert ctx.ended
     begun.cancel()

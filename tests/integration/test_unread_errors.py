@@ -164,7 +164,7 @@ async def test_collectives_are_reported(
     del failing
     (report,) = reports()
     assert re.match(r"\w+ of communicator 'team' failed, and nobody awaited the result", report)
-    with pytest.raises(tc.UnavailableError):
+    with pytest.raises(tc.errors.UnavailableError):
         await team.barrier()
     assert len(reports()) == 1
 
@@ -186,7 +186,7 @@ async def test_a_collective_is_not_reported_if_an_exception_has_left_the_block(
             late = team.barrier()
             raise KeyError
     await settled(late)
-    assert isinstance(late.error, tc.UnavailableError)
+    assert isinstance(late.error, tc.errors.UnavailableError)
     del late
     assert reports() == []
 
@@ -207,7 +207,7 @@ async def test_a_backward_and_a_step_that_nobody_awaits_are_reported_once(report
         assert report.startswith("step of <DistributedOptimizer") and "broken" in report
         async with ps.context() as ctx:
             ctx.backward((await net(X, explode=True)).sum())
-            with pytest.raises(tc.RemoteError, match="broken"):
+            with pytest.raises(tc.errors.RemoteError, match="broken"):
                 await opt.step(ctx)
         assert len(reports()) == 1
 
@@ -255,7 +255,7 @@ async def test_a_call_that_a_task_awaits_is_not_reported_when_the_client_closes(
     await asyncio.sleep(0)
     await ps.close()
     (error,) = await awaited
-    assert isinstance(error, tc.ClosedError)
+    assert isinstance(error, tc.errors.ClosedError)
     assert reports() == []
     await open_again(owner)
 
@@ -314,7 +314,7 @@ async def test_errors_of_look_ups_for_batches_that_are_left_are_not_reported(ps:
 async def test_what_a_failed_push_has_asked_for_by_itself_is_not_reported(
     reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with pushers(1, tc.Sync(1)) as (_, (one,)):
+    async with pushers(1, tc.policies.Sync(1)) as (_, (one,)):
         first = next(each for each in one.model.modules() if isinstance(each, tc.Replica))
         asked: list[tc.Pending[int]] = []
 
@@ -324,11 +324,11 @@ async def test_what_a_failed_push_has_asked_for_by_itself_is_not_reported(
             return asked[-1]
 
         def settle(*args: Any) -> Any:
-            raise tc.RemoteError("broken", "RuntimeError")
+            raise tc.errors.RemoteError("broken", "RuntimeError")
 
         monkeypatch.setattr(first, "ask", ask)
         monkeypatch.setattr(one.opt.remotes["ps1"], "settle", settle)
-        with pytest.raises(tc.RemoteError, match="broken"):
+        with pytest.raises(tc.errors.RemoteError, match="broken"):
             await one.step(torch.ones(1, 3))
         await settled(asked.pop())
     assert reports() == []

@@ -21,7 +21,7 @@ async def test_a_context_that_was_left_lying_is_ended_and_says_how_to_keep_it(ca
         async with ps.context() as ctx:
             loss = (await net(torch.ones(1, 2))).sum()
             await until(ps, lambda status: status.contexts == 0)
-            with pytest.raises(tc.ContextLostError, match=said):
+            with pytest.raises(tc.errors.ContextLostError, match=said):
                 await ctx.backward(loss)
         assert owner.engine.counters.contexts_ended == {"unused": 1, "operator": 0}
         assert f"context {ctx.id} was ended: no request had used it for 0.05 s" in caplog.text

@@ -97,7 +97,7 @@ async def test_when_an_object_could_not_be_made_a_waiting_request_makes_it() -> 
         asked = [asyncio.ensure_future(ps.create(f"{MODELS}.MadeOnce", name="once")) for _ in range(5)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         failed = [each for each in found if isinstance(each, BaseException)]
-        assert len(failed) == 2 and all(isinstance(each, tc.RemoteError) for each in failed)
+        assert len(failed) == 2 and all(isinstance(each, tc.errors.RemoteError) for each in failed)
         made = [each for each in found if not isinstance(each, BaseException)]
         assert len({each.ref.object_id for each in made}) == 1 and not MadeOnce.outcomes
 
@@ -106,7 +106,7 @@ async def test_a_request_for_an_object_that_is_being_made_may_be_given_up() -> N
     async with owner(threads=2) as (server, ps):
         first = asyncio.ensure_future(ps.create(f"{MODELS}.SlowToMake", name="slow"))
         assert await asyncio.to_thread(SlowToMake.entered.acquire, timeout=PATIENCE)
-        with pytest.raises(tc.DeadlineExceededError):
+        with pytest.raises(tc.errors.DeadlineExceededError):
             await ps.create(f"{MODELS}.SlowToMake", name="slow", timeout=0.1)
         SlowToMake.go_on.release()
         made = await first

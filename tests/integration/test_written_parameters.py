@@ -33,7 +33,7 @@ async def gradient(ps: tc.Client, net: tc.RemoteModule, meanwhile: list[str]) ->
 
 async def _tried(net: tc.RemoteModule, way: str) -> None:
     if way == "raises":
-        with pytest.raises(tc.RemoteError, match="ZeroDivisionError"):
+        with pytest.raises(tc.errors.RemoteError, match="ZeroDivisionError"):
             await net.change(way)
     else:
         await net.change(way)
@@ -58,7 +58,7 @@ async def test_a_method_that_writes_only_now_and_then_is_noticed(way: str) -> No
     async with training() as (_, ps):
         net = await written(ps)
         assert await net.change("nothing") == 3
-        with pytest.raises(tc.RemoteError, match="modified by an inplace operation"):
+        with pytest.raises(tc.errors.RemoteError, match="modified by an inplace operation"):
             await gradient(ps, net, [way])
         assert await net.read() == 1
         # From now on it is known to write.
@@ -99,7 +99,7 @@ async def test_an_invalid_write_to_a_parameter_raises_and_changes_nothing(way: s
         net = await written(ps)
         before = await net.state_dict()
         for _ in range(2):
-            with pytest.raises(tc.InvalidArgumentError, match=message):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=message):
                 await net.change(way)
             after = await net.state_dict()
             assert before.keys() == after.keys()
@@ -125,7 +125,7 @@ async def test_parameters_that_would_share_memory_are_refused(way: str) -> None:
         net = await ps.module("tests.parameter_modules.Exchanging", way)
         before = await net.state_dict()
         for _ in range(2):
-            with pytest.raises(tc.InvalidArgumentError, match=r"parameter 'a' .* memory .* clone\(\)"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=r"parameter 'a' .* memory .* clone\(\)"):
                 await net(X)
             after = await net.state_dict()
             assert all(torch.equal(before[name], after[name]) for name in before)
@@ -140,7 +140,7 @@ async def test_writers_at_once_do_not_undo_each_other() -> None:
         assert await net.read() == 1
 
 
-async def _train(ps: tc.Client, net: tc.RemoteModule, opt: tc.RemoteOptimizer) -> None:
+async def _train(ps: tc.Client, net: tc.RemoteModule, opt: tc.DistributedOptimizer) -> None:
     async with ps.context() as ctx:
         await ctx.backward((await net(X)).sum())
         await opt.step(ctx)

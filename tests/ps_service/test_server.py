@@ -180,9 +180,9 @@ async def test_draining_refuses_new_work_and_lets_running_work_end(server: Serve
         draining = asyncio.create_task(server.drain(20.0))
         assert (await watch.read()).status == NOT_SERVING
         assert await health(channel, SERVICE) == NOT_SERVING
-        with pytest.raises(tc.UnavailableError, match="'ps0' is shutting down"):
+        with pytest.raises(tc.errors.UnavailableError, match="'ps0' is shutting down"):
             await handle.wait()
-        with pytest.raises(tc.UnavailableError, match="shutting down"):
+        with pytest.raises(tc.errors.UnavailableError, match="shutting down"):
             await tc.connect(server.address, connect_timeout=0.0)
         assert not (await ps.status()).serving
         assert not draining.done()

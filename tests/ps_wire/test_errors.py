@@ -64,8 +64,8 @@ def test_the_tree_names_the_other_bases_of_a_class(name: str, words: str) -> Non
 
 def test_trainers_find_every_error_at_the_front_door() -> None:
     for cls in [PsError, *PsError.__subclasses__()]:
-        assert getattr(trainer_client, cls.__name__) is cls
-        assert cls.__name__ in trainer_client.__all__
+        assert getattr(trainer_client.errors, cls.__name__) is cls
+        assert cls.__name__ in trainer_client.errors.__all__
 
 
 @pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls is not RemoteError], ids=lambda cls: cls.__name__)

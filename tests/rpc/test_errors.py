@@ -98,7 +98,7 @@ def test_an_unknown_method_is_an_attribute_error(make: Callable[[], rpc.RRef]) -
     for use in uses:
         with pytest.raises(AttributeError, match="has no attribute 'non_exist'") as raised:
             use()
-        assert isinstance(raised.value, tc.UnknownMethodError) and isinstance(raised.value, RuntimeError)
+        assert isinstance(raised.value, tc.errors.UnknownMethodError) and isinstance(raised.value, RuntimeError)
 
 
 def test_a_function_that_is_not_allowed_is_a_runtime_error() -> None:

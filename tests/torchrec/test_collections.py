@@ -50,7 +50,7 @@ def twin(configs: list[EmbeddingBagConfig], rows: list[torch.Tensor], weighted: 
 @pytest.mark.parametrize("weighted", [False, True])
 async def test_it_pools_and_trains_as_the_collection_of_torchrec(pair: tc.Client, weighted: bool) -> None:
     configs = [SUMMED] if weighted else [ITEMS, USERS]
-    tables = [await pair.table(**options_of(each), optimizer=tc.SGD(lr=0.5)) for each in configs]
+    tables = [await pair.table(**options_of(each), optimizer=tc.tables.SGD(lr=0.5)) for each in configs]
     local = twin(configs, [await table(torch.arange(table.rows)) for table in tables], weighted)
     collection = EmbeddingBagCollection(configs, tables[::-1], weighted)
     assert (collection.is_weighted(), collection.embedding_bag_configs()) == (weighted, configs)
@@ -81,7 +81,7 @@ def test_a_dlrm_of_torchrec_keeps_its_forward(owner_process_address: str) -> Non
         return DLRM(collection, 6, dense_arch_layer_sizes=[8, 4], over_arch_layer_sizes=[8, 1])
 
     with tc.connect(owner_process_address) as ps:
-        tables = [ps.table(**options_of(each), optimizer=tc.SGD(lr=0.1)) for each in configs]
+        tables = [ps.table(**options_of(each), optimizer=tc.tables.SGD(lr=0.1)) for each in configs]
         local = model(twin(configs, [table(torch.arange(20)) for table in tables]))
         remote = model(EmbeddingBagCollection(configs, tables))
         opt = ps.optimizer(torch.optim.SGD, [*tables, *remote.parameters()], lr=0.1)
@@ -105,32 +105,32 @@ def test_tables_of_torchrec_become_tables() -> None:
         **{"name": "a", "embedding_dim": 2, "num_embeddings": 9, "data_type": DataType.BF16},
         **{"weight_init_min": -1.0, "weight_init_max": 2.0},
     )
-    expected = {"name": "a", "dim": 2, "rows": 9, "dtype": torch.bfloat16, "init": tc.Uniform(-1.0, 2.0)}
+    expected = {"name": "a", "dim": 2, "rows": 9, "dtype": torch.bfloat16, "init": tc.tables.Uniform(-1.0, 2.0)}
     assert options_of(half) == expected
     virtual = EmbeddingBagConfig(name="a", embedding_dim=2, num_embeddings=4, use_virtual_table=True)
-    assert options_of(virtual)["rows"] is None and options_of(virtual)["init"] == tc.Uniform(-0.5, 0.5)
+    assert options_of(virtual)["rows"] is None and options_of(virtual)["init"] == tc.tables.Uniform(-0.5, 0.5)
     own = EmbeddingBagConfig(name="a", embedding_dim=2, num_embeddings=4, init_fn=torch.nn.init.zeros_)
-    assert options_of(own, tc.Zeros())["init"] == tc.Zeros()
-    with pytest.raises(tc.InvalidArgumentError, match="give init="):
+    assert options_of(own, tc.tables.Zeros())["init"] == tc.tables.Zeros()
+    with pytest.raises(tc.errors.InvalidArgumentError, match="give init="):
         options_of(own)
-    with pytest.raises(tc.InvalidArgumentError, match="INT8"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="INT8"):
         options_of(EmbeddingBagConfig(name="a", embedding_dim=2, num_embeddings=4, data_type=DataType.INT8))
 
 
 async def test_what_does_not_fit_is_refused(ps: tc.Client) -> None:
     items = await ps.table(**options_of(ITEMS))
     collection = EmbeddingBagCollection([ITEMS], [items])
-    with pytest.raises(tc.InvalidArgumentError, match="'bought', 'clicked'"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="'bought', 'clicked'"):
         collection.look_up(KeyedJaggedTensor(["x"], torch.tensor([1]), lengths=torch.tensor([1])))
-    with pytest.raises(tc.InvalidArgumentError, match=r"of a KeyedJaggedTensor, .* not a Tensor"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"of a KeyedJaggedTensor, .* not a Tensor"):
         collection.look_up(torch.tensor([1]))
-    with pytest.raises(tc.InvalidArgumentError, match="rows 0 to 19"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="rows 0 to 19"):
         collection.look_up(features(step=11))
     uneven = KeyedJaggedTensor(
         *(["clicked", "bought"], torch.tensor([1, 2, 3])),
         **{"lengths": torch.tensor([1, 1, 1]), "stride_per_key_per_rank": [[1], [2]]},
     )
-    with pytest.raises(tc.InvalidArgumentError, match="same number of bags"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="same number of bags"):
         collection.look_up(uneven)
     for configs, tables, message in [
         ([ITEMS], [], "is missing"),
@@ -139,7 +139,7 @@ async def test_what_does_not_fit_is_refused(ps: tc.Client) -> None:
         ([], [], "different names"),
         ([EmbeddingBagConfig(3, 3, "goods", pooling=PoolingType.NONE)], [items], "SUM or MEAN"),
     ]:
-        with pytest.raises(tc.InvalidArgumentError, match=message):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=message):
             EmbeddingBagCollection(configs, tables)
-    with pytest.raises(tc.InvalidArgumentError, match="needs a table"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="needs a table"):
         EmbeddingBagCollection([ITEMS], ["items"])

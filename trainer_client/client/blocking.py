@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ps_wire.runtime.tracebacks import shortened
 from trainer_client.client.client import Client
-from trainer_client.client.passes import ATTEMPTS, Attempts
+from trainer_client.client.passes import ATTEMPTS, run_in_this_thread
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
 from trainer_client.contexts.prefetching import LookedUp
@@ -121,16 +121,7 @@ class BlockingClient(Blocking):
         attempts: int = ATTEMPTS,
     ) -> T:
         """Like `Client.run`, with functions that run in this thread."""
-        tried, client = Attempts(attempts, attach is not None), self.unwrapped
-        with client.running() as run:
-            while True:
-                try:
-                    if tried.is_again and attach is not None:
-                        attach()
-                    with wrapped(client.attempt(run)) as ctx:
-                        return step(ctx, *args)
-                except Exception as error:
-                    tried.failed(error)
+        return run_in_this_thread(self.unwrapped, lambda ctx: step(Blocking(ctx), *args), attach, attempts)
 
 
 class BlockingReplica(Replica):

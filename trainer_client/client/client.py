@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from trainer_client.optimizers.creation import NonFinite, Reads
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.replicas.replica import Replica
-    from trainer_client.session.session import Session
     from trainer_client.session.settings import Settings
     from trainer_client.tables.table import Table
 
@@ -154,7 +153,7 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
             return objects.attach(self.sessions[ref.owner], request)
 
         async def attach_there() -> RemoteObject:
-            return await objects.attach(await self.reach(ref.owner), request)
+            return await objects.attach(await self.others.reach(ref.owner), request)
 
         return Pending.run(self._loop, attach_there())
 
@@ -202,15 +201,6 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
         Inside a context, gradients propagate back through every use of the handle in that context.
         """
         return calls.call(self.session(owner), name_of(function), "", args, kwargs, keep=True, timeout=timeout)
-
-    async def reach(self, owner: str) -> Session:
-        """The session with an owner. If there is none, it asks the known owners for the address and opens one.
-
-        Raises:
-            UnknownNameError: No known owner has it in its directory.
-            UnavailableError: It cannot be reached in time.
-        """
-        return await self.others.reach(owner)
 
     def delete(self, name: str, owner: str = "") -> Pending[None]:
         """Removes a named object and the optimizers of its parameters; handles to it become stale.
@@ -359,7 +349,7 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
 
     def replicas(self, module: nn.Module, *, overlap: int = 0) -> Replicas:
         """A local module with replicas inside, for one optimizer that steps all of them; see `Replicas`."""
-        return Replicas(module, self.attempt, overlap)
+        return Replicas(module, self._attempt, overlap)
 
     def status(self, owner: str = "", *, most: int = 0, events: int = 0, events_after: int = 0) -> Pending[OwnerStatus]:
         """The status of an owner: its trainers, objects, optimizers, passes, counts and memory.

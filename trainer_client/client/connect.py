@@ -53,8 +53,7 @@ class Connecting:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A forked child cannot close the connections of its parent.
-        if self._client is not None and not self._client.is_foreign:
+        if self._client is not None:
             await self._client.close(error)
 
     def __await__(self) -> Generator[Any, None, Client]:

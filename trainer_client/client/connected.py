@@ -48,14 +48,9 @@ class Connected:
                 answer are not reported then.
         """
         fails = (error or sys.exception()) is not None
-        if not self.is_foreign:
+        if not forks.is_foreign(self._loop):
             self.closed = True
             await self._sessions.close(fails)
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether the parent of this forked process opened it; it cannot be used here then."""
-        return forks.is_foreign(self._loop)
 
     @property
     def owners(self) -> list[str]:

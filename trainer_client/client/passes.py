@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from trainer_client.contexts.local_gradients import LocalGradients
     from trainer_client.contexts.prefetching import LookedUp
     from trainer_client.graph.open_contexts import Openings
+    from trainer_client.handles.other_owners import OtherOwners
     from trainer_client.numerics import Seeding
     from trainer_client.session.runs import Run, Runs
-    from trainer_client.session.session import Session
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +103,7 @@ class OffersPasses:
 
     trainer: bytes
     closed: bool
+    others: OtherOwners
     keep: Callable[[ContextId], LocalGradients] | None
     _loop: asyncio.AbstractEventLoop
     _openings: Openings
@@ -110,31 +111,27 @@ class OffersPasses:
     _seeding: Seeding
     _tracing: Tracing | None
 
-    async def reach(self, owner: str) -> Session:
-        """The session with an owner."""
-        raise NotImplementedError
-
     def context(self) -> Context:
         """A new context, for one pass: `async with ps.context() as ctx`.
 
         Raises:
             ClosedError: The client is closed.
         """
-        return self.attempt(None)
+        return self._attempt(None)
 
-    def attempt(self, run: Run | None) -> Context:
+    def _attempt(self, run: Run | None) -> Context:
         """A new context for an attempt of a pass; None for a pass that is not run again."""
         if self.closed:
             raise ClosedError("this client is closed")
         id = ContextId(self.trainer, self._openings.number())
         gradients = None if self.keep is None else self.keep(id)
         seeds, tracing = self._seeding.branch(), self._tracing
-        context = Context(id, self._loop, self.reach, seeds, self._openings, gradients, tracing, run)
+        context = Context(id, self._loop, self.others.reach, seeds, self._openings, gradients, tracing, run)
         self._openings.opened(context, context.ending())
         return context
 
     @contextmanager
-    def running(self) -> Iterator[Run]:
+    def _running(self) -> Iterator[Run]:
         """A pass with all of its attempts."""
         run = self._runs.begin()
         try:
@@ -201,12 +198,12 @@ class OffersPasses:
         attach: Callable[[], Awaitable[Any]] | None,
         attempts: Attempts,
     ) -> T:
-        with self.running() as run:
+        with self._running() as run:
             while True:
                 try:
                     if attempts.is_again and attach is not None:
                         await attach()
-                    async with self.attempt(run) as ctx:
+                    async with self._attempt(run) as ctx:
                         return await step(ctx, *args)
                 except asyncio.CancelledError as error:
                     task = asyncio.current_task()
@@ -253,3 +250,22 @@ class OffersPasses:
     ) -> Generator[tuple[B, LookedUp[R]], None, None]:
         """`prefetch` for plain threads, and of the blocking client: `look_up` waits for its results, in a thread."""
         return prefetching.prefetch_in_threads(self.context, self._loop, batches, look_up, depth)
+
+
+def run_in_this_thread(
+    client: OffersPasses,
+    step: Callable[[Context], T],
+    attach: Callable[[], Any] | None,
+    attempts: int,
+) -> T:
+    """`OffersPasses.run` for plain threads: `step` and `attach` are ordinary functions."""
+    tried = Attempts(attempts, attach is not None)
+    with client._running() as run:
+        while True:
+            try:
+                if tried.is_again and attach is not None:
+                    attach()
+                with client._attempt(run) as ctx:
+                    return step(ctx)
+            except Exception as error:
+                tried.failed(error)

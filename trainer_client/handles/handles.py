@@ -98,11 +98,11 @@ class RemoteObject(RRef):
             other._seed = seed
         return other
 
-    def parameter_named(self, name: str) -> RemoteParameter:
-        """A handle to the parameter of that name.
+    def parameter(self, name: str) -> RemoteParameter:
+        """A handle to the parameter of that dotted name.
 
         Raises:
-            UnknownNameError: It has no such parameter.
+            UnknownNameError: The object has no such parameter.
         """
         assert self._reference is not None
         for info in self._info.parameters:
@@ -210,18 +210,6 @@ class RemoteModule(RemoteObject):
         assert self._reference is not None
         for info in self._info.parameters:
             yield info.name, RemoteParameter.of(self.session, self.ref, self._reference, info)
-
-    def parameter(self, name: str) -> RemoteParameter:
-        """A handle to the parameter of that dotted name.
-
-        Raises:
-            UnknownNameError: The module has no such parameter.
-        """
-        for known, parameter in self.named_parameters():
-            if known == name:
-                return parameter
-        close = hint(name, [info.name for info in self._info.parameters])
-        raise UnknownNameError(f"{self.class_name} has no parameter {name!r}{close}")
 
     def replica(
         self,

@@ -290,7 +290,7 @@ class Agent:
                 asyncio.timeout(seconds),
                 told(lambda: f"{self.name!r} calls {name!r}, which cannot be reached", Deadline(seconds)),
             ):
-                return await self.client.reach(name)
+                return await self.client.others.reach(name)
         except TimeoutError as error:
             if isinstance(error, PsError):
                 raise

@@ -32,7 +32,7 @@ class GroupPeers:
         self._agent = agent
 
     def nested_pass(self, context: ContextId) -> NestedPass:
-        return NestedPass(NestedContext(context, self._agent.loop, self._agent.client.reach))
+        return NestedPass(NestedContext(context, self._agent.loop, self._agent.client.others.reach))
 
     def local(self, rref: HostedRRef) -> RRef:
         return RRef.of_hosted(rref)

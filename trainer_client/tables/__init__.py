@@ -1,1 +1,41 @@
-"""Embedding tables that are split over owners: look-ups, their gradients, and layers that use them."""
+"""Embedding tables that are split over owners: their optimizers, first values and lives of rows, and look-ups."""
+
+from ps_wire.tables.life import AfterSightings, Eviction, WithProbability
+from ps_wire.tables.options import (
+    FTRL,
+    SGD,
+    Adagrad,
+    Constant,
+    LazyAdam,
+    Normal,
+    PartialRowWiseAdam,
+    RowGroup,
+    RowWiseAdagrad,
+    Uniform,
+    Zeros,
+)
+from trainer_client.contexts.prefetching import LookedUp
+from trainer_client.tables.schedules import SchedulerWithTables
+from trainer_client.tables.table import Table
+from trainer_client.tables.together import OptimizerWithTables
+
+__all__ = [
+    "FTRL",
+    "SGD",
+    "Adagrad",
+    "AfterSightings",
+    "Constant",
+    "Eviction",
+    "LazyAdam",
+    "LookedUp",
+    "Normal",
+    "OptimizerWithTables",
+    "PartialRowWiseAdam",
+    "RowGroup",
+    "RowWiseAdagrad",
+    "SchedulerWithTables",
+    "Table",
+    "Uniform",
+    "WithProbability",
+    "Zeros",
+]

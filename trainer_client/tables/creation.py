@@ -134,7 +134,7 @@ class Tables:
         if isinstance(listed, Table):
             raise InvalidArgumentError(
                 f"give a list with {listed!r} in it, [table, *net.parameters()]; the rows of a table are stepped by "
-                "the optimizer that it was made with, ps.table(…, optimizer=tc.Adagrad(…))"
+                "the optimizer that it was made with, ps.table(…, optimizer=tc.tables.Adagrad(…))"
             )
         tables, rest = _split(list(listed))
         if rest or not tables:

@@ -41,8 +41,8 @@ def check_only_tables(tables: Sequence[Table], cls: Any, given: Sequence[str]) -
     raise InvalidArgumentError(
         f"nothing here would have {', '.join(named)}: there are only tables, and the rows of each step with the "
         "optimizer that it was made with. Give that, a policy and non_finite= where you make the table, "
-        f"ps.table({tables[0].name!r}, dim={tables[0].dim}, optimizer=tc.Adagrad(lr=…), policy=…). To step tables "
-        f"together, say ps.optimizer(None, [{listed}])"
+        f"ps.table({tables[0].name!r}, dim={tables[0].dim}, optimizer=tc.tables.Adagrad(lr=…), policy=…). To step "
+        f"tables together, say ps.optimizer(None, [{listed}])"
     )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Table(TableContents):
     """A handle to a table. Made by `Client.table`.
 
-        items = await ps.table("items", dim=64, optimizer=tc.RowWiseAdagrad(lr=0.05))
+        items = await ps.table("items", dim=64, optimizer=tc.tables.RowWiseAdagrad(lr=0.05))
         async with ps.context() as ctx:
             rows = await items(ids)
             await ctx.backward(loss(rows), step=items.optimizer)
@@ -135,7 +135,7 @@ class Table(TableContents):
 
     def parameters(self) -> list[RemoteParameter]:
         """Handles that stand for all its rows, one for each owner: to clip gradients, or to freeze the table."""
-        return [shard.parameter_named(ROWS) for shard in self.shards.values()]
+        return [shard.parameter(ROWS) for shard in self.shards.values()]
 
     def step(self, context: Context) -> Pending[Stepped]:
         """Applies the gradients of a context to this table alone: `optimizer.step(context)`."""

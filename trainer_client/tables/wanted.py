@@ -79,7 +79,7 @@ class Wanted(NamedTuple):
             listed = isinstance(self.groups, list | tuple)
             if not listed or not all(isinstance(each, options.RowGroup) for each in self.groups):
                 raise InvalidArgumentError(
-                    f"groups= is a list of values such as tc.RowGroup(low, high, lr=…), not {_told(self.groups)}"
+                    f"groups= is a list of values such as tc.tables.RowGroup(low, high, lr=…), not {_told(self.groups)}"
                 )
         if self.rows is not None and (self.admit is not None or self.evict is not None):
             raise InvalidArgumentError("ids are admitted and rows are evicted in tables that grow, without rows=")
@@ -108,7 +108,7 @@ class Wanted(NamedTuple):
 def _check(name: str, value: Any, kinds: Any) -> None:
     """Raises `InvalidArgumentError` if the value of an option is neither None nor one of these kinds."""
     if value is not None and not isinstance(value, kinds):
-        known = [f"tc.{each.__name__}(…)" for each in get_args(kinds) or (kinds,)]
+        known = [f"tc.tables.{each.__name__}(…)" for each in get_args(kinds) or (kinds,)]
         one_of = "one of " if len(known) > 1 else ""
         raise InvalidArgumentError(f"{name}= is {one_of}{', '.join(known)}, not {_told(value)}")
 

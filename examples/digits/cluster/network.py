@@ -36,7 +36,7 @@ class Network:
         """Attaches to the network, and makes it if it does not exist. With other owners it is another network.
 
         Raises:
-            tc.NameConflictError: It was made with other settings.
+            tc.errors.NameConflictError: It was made with other settings.
             tc.PsError: An owner cannot be reached.
         """
         network = f"{settings.model}@{'+'.join(settings.owners)}"
@@ -67,8 +67,8 @@ class Network:
             The loss, and the version that the optimizer has on each owner after the step.
 
         Raises:
-            tc.ContextLostError: An owner has lost the pass, and has not applied its step.
-            tc.SessionLostError, tc.StaleHandleError: An owner has ended the session: attach again.
+            tc.errors.ContextLostError: An owner has lost the pass, and has not applied its step.
+            tc.errors.SessionLostError, tc.errors.StaleHandleError: An owner has ended the session: attach again.
         """
         async with self.ps.context() as ctx:
             loss = F.nll_loss(await self._read(batch.images), batch.labels)

@@ -89,14 +89,14 @@ class Trainer:
             for _ in range(LONGEST_STREAK):
                 try:
                     return network, *await network.learn(batch)
-                except tc.ContextLostError as error:
+                except tc.errors.ContextLostError as error:
                     say(f"the pass is run again: {error}")
-                except (tc.SessionLostError, tc.StaleHandleError) as error:
+                except (tc.errors.SessionLostError, tc.errors.StaleHandleError) as error:
                     say(f"attaches again: {error}")
                     network = await Network.attach(network.ps, self._settings)
         finally:
             self._in_pass = False
-        raise tc.ContextLostError(f"one batch after the other was lost, {LONGEST_STREAK} times in a row")
+        raise tc.errors.ContextLostError(f"one batch after the other was lost, {LONGEST_STREAK} times in a row")
 
 
 def say(what: object) -> None:

@@ -65,8 +65,8 @@ class Collaborative:
                 ps.table(
                     name,
                     dim=model.dim(settings.factors),
-                    optimizer=tc.LazyAdam(lr=settings.table_lr),
-                    init=tc.Normal(settings.init_std),
+                    optimizer=tc.tables.LazyAdam(lr=settings.table_lr),
+                    init=tc.tables.Normal(settings.init_std),
                     seed=settings.seed + place,
                 )
                 for place, name in enumerate(("users", "items"))
@@ -75,7 +75,7 @@ class Collaborative:
         net = await ps.module(model, settings.factors, name="dense", seed=settings.seed)
         opt = None
         if trains:
-            policy = tc.Sync(settings.trainers, "mean")
+            policy = tc.policies.Sync(settings.trainers, "mean")
             opt = await ps.optimizer(torch.optim.Adam, net.parameters(), lr=settings.lr, policy=policy)
         return cls(ps, users, items, await net.replica(), opt)
 

@@ -44,7 +44,12 @@ async def test_after_a_crash_named_objects_are_as_they_were_written(owner: Owner
     async def attach() -> tuple[tc.RemoteModule, tc.DistributedOptimizer, tc.DistributedScheduler, tc.Table]:
         net = await ps.module(LINEAR, 4, 2, name="net")
         opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
-        return net, opt, await ps.scheduler(lr_scheduler.StepLR, opt, 1), await ps.table("items", 2, tc.Adagrad(lr=0.1))
+        return (
+            net,
+            opt,
+            await ps.scheduler(lr_scheduler.StepLR, opt, 1),
+            await ps.table("items", 2, tc.tables.Adagrad(lr=0.1)),
+        )
 
     async def train() -> None:
         await step(ps, opt, net, X)
@@ -69,7 +74,7 @@ async def test_after_a_crash_named_objects_are_as_they_were_written(owner: Owner
     await train()
     assert await state() != written
     await owner.crash()
-    with pytest.raises((tc.SessionLostError, tc.StaleHandleError), match="as at the beginning"):
+    with pytest.raises((tc.errors.SessionLostError, tc.errors.StaleHandleError), match="as at the beginning"):
         await train()
     net, opt, schedule, items = await attach()
     assert not net.was_made
@@ -110,7 +115,7 @@ async def test_it_is_consistent_while_trainers_step(owner: Owner, ps: tc.Client)
 async def _lost(ps: tc.Client) -> None:
     """Waits until the client knows that the owner has lost its session."""
     while not ps.session("ps0").restarts:
-        with suppress(tc.SessionLostError):
+        with suppress(tc.errors.SessionLostError):
             await ps.status()
 
 
@@ -137,7 +142,7 @@ async def test_if_a_module_is_busy_there_is_an_error_and_training_goes_on(
     await write(owner)
     with (
         hosted.value.lock,
-        pytest.raises(tc.InternalError, match=r"takes longer than 0\.2 s; checkpoint-000001 is still"),
+        pytest.raises(tc.errors.InternalError, match=r"takes longer than 0\.2 s; checkpoint-000001 is still"),
     ):
         await write(owner)
     assert (await step(ps, opt, net, X))[1] == {"ps0": 1}
@@ -164,7 +169,7 @@ async def test_each_is_an_event_and_so_is_one_that_could_not_be_written(
 
     monkeypatch.setattr(snapshot, "write_live", refuse)
     for _ in range(2):
-        with pytest.raises(tc.InternalError, match="the disk is full"):
+        with pytest.raises(tc.errors.InternalError, match="the disk is full"):
             await write(owner)
     written, failed = [each for each in (await ps.status(events=100)).events if each.kind == "checkpoint"]
     assert written.text.startswith(f"the state of ps0 is kept in {folder}: 1 objects, ") and written.level == "info"
@@ -173,7 +178,7 @@ async def test_each_is_an_event_and_so_is_one_that_could_not_be_written(
 
 async def test_without_a_data_directory_it_says_what_to_do(ps: tc.Client, owner: Owner) -> None:
     async with Server(Engine("ps7")) as other:
-        with pytest.raises(tc.InvalidArgumentError, match="ps-service serve --data-dir"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="ps-service serve --data-dir"):
             await asyncio.to_thread(probe.checkpoint, other.address, 60.0)
     with pytest.raises(ValueError, match="checkpoint_every needs data_dir"):
         Server(Engine("ps7"), checkpoint_every=5.0)

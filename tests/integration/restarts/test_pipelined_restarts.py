@@ -39,7 +39,9 @@ async def test_a_chain_that_is_cut_off_says_so(owner: Owner) -> None:
         outer = counter.echo(counter.echo(gate.wait()))
         await gate.wait_for(1)
         draining = asyncio.create_task(owner.server.drain(0.05))
-        with pytest.raises(tc.SessionLostError, match=r"Gate\.wait, whose result .* stopped while this request ran"):
+        with pytest.raises(
+            tc.errors.SessionLostError, match=r"Gate\.wait, whose result .* stopped while this request ran"
+        ):
             await outer
         hosted._open.set()
         await draining

@@ -198,9 +198,9 @@ async def test_everything_is_there_again(owner: Owner, ps: tc.Client) -> None:
     # A second request for the same finds it, and another is a conflict, as before.
     same = await optimizer_of_both()
     assert same.remotes["ps0"].handle == opt.remotes["ps0"].handle
-    with pytest.raises(tc.NameConflictError):
+    with pytest.raises(tc.errors.NameConflictError):
         await ps.module(WEIGHTED, torch.zeros(3, 2), name="first")
-    with pytest.raises(tc.NonFiniteGradientError):
+    with pytest.raises(tc.errors.NonFiniteGradientError):
         await step(ps, opt, outer, torch.full((1, 3), float("nan")))
     assert await tally.add() == 8
 
@@ -222,9 +222,9 @@ async def test_objects_that_cannot_be_kept_are_reported_and_lost(
     await owner.restart()
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [line for line in told if "'counter' is not kept: " in line and "no state_dict and load_state_dict" in line]
-    with pytest.raises(tc.StaleHandleError, match="the owner has started without it"):
+    with pytest.raises(tc.errors.StaleHandleError, match="the owner has started without it"):
         await counter.get()
-    with pytest.raises(tc.UnknownNameError):
+    with pytest.raises(tc.errors.UnknownNameError):
         await ps.attach("counter")
     assert await tally.add() == 1
 
@@ -323,6 +323,6 @@ async def test_a_disk_that_is_full_is_told_and_the_checkpoint_before_counts(
             await owner.server.drain(1)
     assert owner.server.failed and owner.server.kept.is_set()
     await owner.start()
-    with pytest.raises(tc.SessionLostError):
+    with pytest.raises(tc.errors.SessionLostError):
         await tally.add()
     assert await (await ps.attach("tally")).add() == 2

@@ -31,7 +31,7 @@ async def start(forking: Forking) -> AsyncIterator[StartOwner]:
         yield start
 
 
-async def group(stack: AsyncExitStack, places: list[Owner], count: int, policy: tc.Policy) -> list[Trainer]:
+async def group(stack: AsyncExitStack, places: list[Owner], count: int, policy: tc.policies.Policy) -> list[Trainer]:
     """Trainers of a layer on each of these owners."""
     made = []
     for _ in range(count):
@@ -57,7 +57,7 @@ async def test_a_step_that_waits_ends_when_an_owner_drains_and_counts_nowhere(
 ) -> None:
     async with AsyncExitStack() as stack:
         places = await owners(stack, tmp_path, count)
-        trainers = await group(stack, places, 3, tc.Sync(3))
+        trainers = await group(stack, places, 3, tc.policies.Sync(3))
         net, opt = await local(trainers[0])
         xs = batches(3)
         waits = [asyncio.create_task(each.step(x)) for each, x in zip(trainers[:2], xs, strict=False)]
@@ -65,7 +65,7 @@ async def test_a_step_that_waits_ends_when_an_owner_drains_and_counts_nowhere(
         async with asyncio.timeout(20):
             await places[drained].restart(DRAIN_SECONDS)
         errors = await asyncio.gather(*waits, return_exceptions=True)
-        assert [type(each) for each in errors] == [tc.DrainingError] * 2, errors
+        assert [type(each) for each in errors] == [tc.errors.DrainingError] * 2, errors
         assert all("nothing was applied" in str(each) for each in errors)
         await same_nets(trainers[0], net)
         found = await together(*(each.step(x) for each, x in zip(trainers, xs, strict=True)))
@@ -78,7 +78,7 @@ async def test_a_step_that_waits_ends_when_an_owner_drains_and_counts_nowhere(
 async def test_a_step_that_waits_after_it_is_applied_gets_its_result(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         (owner,) = await owners(stack, tmp_path, 1)
-        fast, _ = await group(stack, [owner], 2, tc.BoundedStaleness(0))
+        fast, _ = await group(stack, [owner], 2, tc.policies.BoundedStaleness(0))
         ahead = asyncio.create_task(fast.step(batches(1)[0]))
         await until(lambda: hosted(owner.server).version == 1)
         async with asyncio.timeout(20):
@@ -90,13 +90,13 @@ async def test_a_step_that_waits_after_it_is_applied_gets_its_result(tmp_path: P
 async def test_a_drain_refuses_waits_of_later_steps_and_of_later_holds(tmp_path: Path, durable: bool) -> None:
     async with AsyncExitStack() as stack:
         places = await owners(stack, tmp_path, 2)
-        one, _ = await group(stack, places, 2, tc.Sync(2))
+        one, _ = await group(stack, places, 2, tc.policies.Sync(2))
         ctx = one.client.context()
         async with ctx:
             await ctx.backward(await one.loss(batches(1)[0]))
             draining = [asyncio.create_task(each.server.quiet(DRAIN_SECONDS)) for each in places[1 - durable :]]
             await until(lambda: all(each.server.engine.draining for each in places[1 - durable :]))
-            with pytest.raises(tc.DrainingError):
+            with pytest.raises(tc.errors.DrainingError):
                 await one.opt.step(ctx)
             # The pass may go on: its gradients are still there.
             assert len(await ctx.get_gradients()) == 4
@@ -107,8 +107,8 @@ async def test_a_drain_refuses_waits_of_later_steps_and_of_later_holds(tmp_path:
 async def test_a_push_that_waits_keeps_what_its_codec_left_out(tmp_path: Path) -> None:
     async with Owner(tmp_path / "ps0") as owner, tc.connect(owner.address) as ps, tc.connect(owner.address) as other:
         net = await ps.module("torch.nn.Linear", 3, 3, name="net", seed=0)
-        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.Sync(2))
-        replica = await net.replica(compress=Choice(tc.TopK(0.3), min_numel=0))
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.policies.Sync(2))
+        replica = await net.replica(compress=Choice(tc.codecs.TopK(0.3), min_numel=0))
         net2 = await other.module("torch.nn.Linear", 3, 3, name="net", seed=0)
         opt2 = await other.optimizer(optim.SGD, net2.parameters(), lr=0.1, policy=None)
         replica2 = await net2.replica()
@@ -126,7 +126,7 @@ async def test_a_push_that_waits_keeps_what_its_codec_left_out(tmp_path: Path) -
         await until(lambda: waiting(owner.server) == 1)
         async with asyncio.timeout(20):
             await owner.restart(DRAIN_SECONDS)
-        with pytest.raises(tc.DrainingError):
+        with pytest.raises(tc.errors.DrainingError):
             await push
         now = replica._sent._feedback.state_dict()["residuals"]
         assert now.keys() == kept.keys() and all(torch.equal(now[name], kept[name]) for name in kept)
@@ -141,7 +141,7 @@ async def _pushed(replica: tc.Replica, opt: tc.DistributedOptimizer) -> None:
 async def test_a_push_during_a_drain_waits_for_the_next_start(tmp_path: Path) -> None:
     async with Owner(tmp_path / "ps0") as owner, tc.connect(owner.address) as ps, tc.connect(owner.address) as other:
         net = await ps.module("torch.nn.Linear", 3, 3, name="net", seed=0)
-        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.Sync(1))
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.policies.Sync(1))
         replica = await net.replica()
         async with other.context() as ctx:
             attached = await other.attach("net")
@@ -165,7 +165,7 @@ async def test_sigterm_of_a_process_does_not_wait_for_a_round(start: StartOwner,
         made = []
         for _ in range(2):
             client = await stack.enter_async_context(tc.connect(*(each.address for each in processes)))
-            made.append(await begun(client, ["ps0", "ps1"], tc.Sync(2)))
+            made.append(await begun(client, ["ps0", "ps1"], tc.policies.Sync(2)))
         one, two = made
         net, opt = await local(one)
         xs = batches(2)
@@ -176,7 +176,7 @@ async def test_sigterm_of_a_process_does_not_wait_for_a_round(start: StartOwner,
         processes[drained].process.send_signal(signal.SIGTERM)
         _, lines = await processes[drained].ended()  # within 30 s
         assert processes[drained].process.returncode == 0, lines
-        with pytest.raises(tc.DrainingError):
+        with pytest.raises(tc.errors.DrainingError):
             await wait
         again = await start(*flags[drained], *seconds, "--listen", processes[drained].address)
         assert again.address == processes[drained].address
@@ -197,7 +197,7 @@ class Replicated(NamedTuple):
         return await self.model.push(self.opt)
 
 
-async def replicated(ps: tc.Client, policy: tc.Policy) -> Replicated:
+async def replicated(ps: tc.Client, policy: tc.policies.Policy) -> Replicated:
     trainer = await begun(ps, ["ps0", "ps1"], policy)
     return Replicated(ps.replicas(nn.Sequential(*[await net.replica() for net in trainer.nets])), trainer.opt)
 
@@ -207,12 +207,12 @@ async def test_a_push_to_several_owners_waits_for_no_round_when_one_drains(tmp_p
     async with AsyncExitStack() as stack:
         places = await owners(stack, tmp_path, 2)
         clients = [await stack.enter_async_context(tc.connect(*(each.address for each in places))) for _ in range(2)]
-        one, two = [await replicated(ps, tc.Sync(2)) for ps in clients]
+        one, two = [await replicated(ps, tc.policies.Sync(2)) for ps in clients]
         wait = asyncio.create_task(one.push())
         await until(lambda: waiting(places[0].server) == 1)
         async with asyncio.timeout(20):
             await places[drained].restart(DRAIN_SECONDS)
-        with pytest.raises(tc.DrainingError):
+        with pytest.raises(tc.errors.DrainingError):
             await wait
         assert await asyncio.gather(one.push(), two.push()) == [{"ps0": 1, "ps1": 1}] * 2
 
@@ -222,7 +222,7 @@ async def test_a_push_to_several_owners_does_not_hold_up_a_drain(tmp_path: Path,
     async with AsyncExitStack() as stack:
         places = await owners(stack, tmp_path, 2)
         ps, other = [await stack.enter_async_context(tc.connect(*(each.address for each in places))) for _ in range(2)]
-        one = await replicated(ps, tc.Sync(1))
+        one = await replicated(ps, tc.policies.Sync(1))
         async with other.context() as ctx:
             net: Any = await other.attach(f"net-ps{drained}", owner=f"ps{drained}")
             loss = (await net(torch.ones(1, 3))).sum()
@@ -244,7 +244,7 @@ async def test_a_push_to_several_owners_does_not_hold_up_a_drain(tmp_path: Path,
 async def test_a_round_of_all_trainers_waits_for_those_of_before_the_restart(tmp_path: Path, count: int) -> None:
     async with AsyncExitStack() as stack:
         places = await owners(stack, tmp_path, count)
-        trainers = await group(stack, places, 3, tc.Sync())
+        trainers = await group(stack, places, 3, tc.policies.Sync())
         net, opt = await local(trainers[0])
         for turn in range(2):
             xs = batches(3 * turn + 3)[-3:]
@@ -263,7 +263,7 @@ async def test_a_round_of_all_trainers_waits_for_those_of_before_the_restart(tmp
 async def test_a_round_after_a_restart_does_not_wait_for_a_trainer_that_does_not_come_back(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         (owner,) = await owners(stack, tmp_path, 1)
-        one, two, gone = await group(stack, [owner], 3, tc.Sync(3))
+        one, two, gone = await group(stack, [owner], 3, tc.policies.Sync(3))
         await together(*(each.step(x) for each, x in zip((one, two, gone), batches(3), strict=True)))
         await owner.server.drain(DRAIN_SECONDS)
         closing = asyncio.create_task(gone.client.close())
@@ -283,7 +283,7 @@ async def test_a_round_after_a_restart_does_not_wait_for_a_trainer_that_does_not
 async def test_those_that_had_left_before_a_restart_are_not_waited_for_after_it(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         (owner,) = await owners(stack, tmp_path, 1)
-        one, two, gone = await group(stack, [owner], 3, tc.Sync(3))
+        one, two, gone = await group(stack, [owner], 3, tc.policies.Sync(3))
         await together(*(each.step(x) for each, x in zip((one, two, gone), batches(3), strict=True)))
         await gone.client.close()
         await owner.restart()
@@ -293,7 +293,7 @@ async def test_those_that_had_left_before_a_restart_are_not_waited_for_after_it(
 async def test_versions_and_staleness_go_on_after_a_restart(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         (owner,) = await owners(stack, tmp_path, 1)
-        one, late = await group(stack, [owner], 2, tc.Quorum(1, of=2))
+        one, late = await group(stack, [owner], 2, tc.policies.Quorum(1, of=2))
         assert await one.step(batches(1)[0]) == {"ps0": 1}
         await owner.restart()
         async with late.client.context() as ctx:
@@ -306,7 +306,7 @@ async def test_versions_and_staleness_go_on_after_a_restart(tmp_path: Path) -> N
 async def test_a_trainer_that_was_ahead_is_ahead_after_a_restart(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         (owner,) = await owners(stack, tmp_path, 1)
-        fast, slow = await group(stack, [owner], 2, tc.BoundedStaleness(2))
+        fast, slow = await group(stack, [owner], 2, tc.policies.BoundedStaleness(2))
         for _ in range(2):
             await fast.step(batches(1)[0])
         await owner.restart()

@@ -40,7 +40,7 @@ async def test_a_request_that_is_turned_away_is_run_by_the_next(owner: Owner) ->
     for _ in range(2):
         async with grpc.aio.insecure_channel(owner.address) as channel:
             _, error = await error_of(OwnerStub(channel).Call(call(tally, "add", 5), metadata=numbered(2)))
-        assert isinstance(error, tc.UnavailableError)
+        assert isinstance(error, tc.errors.UnavailableError)
     await owner.restart()
     assert decoded((await asked(owner, "Call", call(tally, "add", 5), 2)).result) == 5
 
@@ -61,7 +61,7 @@ async def test_a_request_that_is_cut_off_is_not_run_again(owner: Owner) -> None:
             OwnerStub(channel).Call(call(gate, "wait"), metadata=numbered(2), wait_for_ready=True)
         )
     assert code is grpc.StatusCode.ABORTED
-    assert isinstance(error, tc.SessionLostError) and "stopped while this request ran" in str(error)
+    assert isinstance(error, tc.errors.SessionLostError) and "stopped while this request ran" in str(error)
     assert (await pb_status(owner)).serving
 
 

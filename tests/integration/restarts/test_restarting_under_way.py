@@ -59,7 +59,7 @@ async def test_a_pass_that_takes_too_long_is_lost_and_says_so(owner: Owner, ps: 
             *(kept.to_here, lambda: result, lambda: ps.call(torch.add, result, 1)),
         ]
         for again in works:
-            with pytest.raises(tc.ContextLostError, match="run forward again"):
+            with pytest.raises(tc.errors.ContextLostError, match="run forward again"):
                 await again()
     assert bits(await net.state_dict()) == before, "no step was applied"
     assert (await step(ps, opt, net, torch.ones(1, 4)))[1] == {"ps0": 1}
@@ -73,7 +73,7 @@ async def test_an_interrupted_request_says_that_its_outcome_is_unknown(owner: Ow
     waiting = gate.wait()
     await gate.wait_for(1)
     draining = asyncio.create_task(owner.server.drain(0.05))
-    with pytest.raises(tc.SessionLostError, match="'ps0' stopped while this request ran"):
+    with pytest.raises(tc.errors.SessionLostError, match="'ps0' stopped while this request ran"):
         await waiting
     hosted._open.set()
     await draining
@@ -136,7 +136,7 @@ async def test_after_a_crash_it_continues_from_its_last_checkpoint_and_old_sessi
     kept = bits(await net.state_dict())
     await step(ps, opt, net, torch.ones(1, 4))
     await owner.crash()
-    with pytest.raises(tc.SessionLostError, match="it has restarted"):
+    with pytest.raises(tc.errors.SessionLostError, match="it has restarted"):
         await ps.attach("net")
     again = await ps.module("torch.nn.Linear", 4, 2, name="net")
     assert bits(await again.state_dict()) == kept
@@ -149,11 +149,11 @@ async def test_a_step_of_a_pass_that_a_crash_took_away_is_not_taken_for_done(own
     async with ps.context() as ctx:
         await ctx.backward((await net(torch.ones(1, 4))).sum())
         await owner.crash()
-        with pytest.raises(tc.SessionLostError):
+        with pytest.raises(tc.errors.SessionLostError):
             await ps.attach("net")
-        with pytest.raises(tc.StaleHandleError, match="has lost its state since then"):
+        with pytest.raises(tc.errors.StaleHandleError, match="has lost its state since then"):
             await opt.step(ctx)
-        with pytest.raises(tc.ContextLostError, match="'ps0' has lost its part"):
+        with pytest.raises(tc.errors.ContextLostError, match="'ps0' has lost its part"):
             await ctx.backward(torch.ones(1, requires_grad=True).sum())
 
 
@@ -166,12 +166,14 @@ async def test_a_trainer_that_was_idle_during_a_crash_learns_of_it_too(owner: Ow
     session = ps.session("ps0")
     await owner.crash()
     while not session.restarts:
-        with suppress(tc.SessionLostError):
+        with suppress(tc.errors.SessionLostError):
             await ps.status()
     assert opt.remotes["ps0"].handle.ref.object_id in owner.server.engine.registry._objects, "it is there again"
     called = r"ps\.(module\('torch.*Linear', …, name='net'|optimizer\()"
     for use in (lambda: net(torch.ones(1, 4)), net.state_dict, opt.state_dict, lambda: opt.set_options(0, lr=1.0)):
-        with pytest.raises(tc.StaleHandleError, match=rf"'ps0' has restarted since .* at the beginning: {called}"):
+        with pytest.raises(
+            tc.errors.StaleHandleError, match=rf"'ps0' has restarted since .* at the beginning: {called}"
+        ):
             await use()
     net = await ps.module("torch.nn.Linear", 4, 2, name="net")
     opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)

@@ -62,7 +62,7 @@ class Local:
         optimizer: SGD without momentum, or RowWiseAdagrad.
     """
 
-    def __init__(self, first: dict[int, torch.Tensor], optimizer: tc.SGD | tc.RowWiseAdagrad) -> None:
+    def __init__(self, first: dict[int, torch.Tensor], optimizer: tc.tables.SGD | tc.tables.RowWiseAdagrad) -> None:
         self.rows = {id: row.clone() for id, row in first.items()}
         self._sums = dict.fromkeys(first, 0.0)
         self._optimizer = optimizer
@@ -90,7 +90,7 @@ class Local:
 
     def _update(self, id: int, gradient: torch.Tensor) -> None:
         rate: float = self._optimizer.lr
-        if isinstance(self._optimizer, tc.RowWiseAdagrad):
+        if isinstance(self._optimizer, tc.tables.RowWiseAdagrad):
             self._sums[id] += float(gradient.square().mean())
             rate /= self._sums[id] ** 0.5 + self._optimizer.eps
         self.rows[id] -= rate * gradient

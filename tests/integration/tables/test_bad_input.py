@@ -20,7 +20,7 @@ async def owned(start_owner: StartOwner) -> AsyncIterator[Owned]:
     """A client, a table that grows, and one of six rows, on two owners. Afterwards no row has changed."""
     addresses = [(await start_owner(name)).address for name in ("ps0", "ps1")]
     async with tc.connect(*addresses) as ps:
-        items, fixed = await ps.table("items", 2, init=tc.Normal(1.0)), await ps.table("fixed", 2, rows=6)
+        items, fixed = await ps.table("items", 2, init=tc.tables.Normal(1.0)), await ps.table("fixed", 2, rows=6)
         before = [await items(IDS), await fixed(IDS)]
         yield ps, items, fixed
         assert torch.equal(await items(IDS), before[0]) and torch.equal(await fixed(IDS), before[1])
@@ -63,9 +63,9 @@ def offsets(*numbers: int) -> torch.Tensor:
 async def test_bags_that_do_not_fit(owned: Owned, arguments: dict[str, Any]) -> None:
     ps, items, _ = owned
     async with ps.context():
-        with pytest.raises(tc.InvalidArgumentError):
+        with pytest.raises(tc.errors.InvalidArgumentError):
             await items.bag(**arguments)
-        with pytest.raises(tc.InvalidArgumentError):
+        with pytest.raises(tc.errors.InvalidArgumentError):
             await ps.look_up({items: arguments})
 
 
@@ -73,13 +73,13 @@ async def test_ids_that_do_not_fit(owned: Owned) -> None:
     ps, items, fixed = owned
     async with ps.context():
         for wrong in (IDS.float(), IDS.bool(), IDS.to(torch.int16), 3):
-            with pytest.raises(tc.InvalidArgumentError, match="int64 or int32"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="int64 or int32"):
                 await items(wrong)  # type: ignore[arg-type]
         for wrong in (IDS.to_sparse(), IDS.to("meta")):
-            with pytest.raises(tc.InvalidArgumentError, match="dense tensor with values"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="dense tensor with values"):
                 await items(wrong)
         for outside in (-1, 6):
-            with pytest.raises(tc.InvalidArgumentError, match=f"and {outside} is not one"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match=f"and {outside} is not one"):
                 await fixed(torch.tensor([2, outside]))
 
 
@@ -96,18 +96,18 @@ async def test_ids_that_do_not_fit(owned: Owned) -> None:
         {"max_rows": 0},
         {"seed": "0"},
         {"owners": ["ps0", "ps0"]},
-        {"groups": [tc.RowGroup(0, 9, lr=0.1), tc.RowGroup(5, 12)]},
-        {"groups": [tc.RowGroup(0, 9, lr=0.0)], "optimizer": tc.FTRL()},
-        {"groups": [tc.RowGroup(0, 9, weight_decay=0.1)], "optimizer": tc.FTRL()},
+        {"groups": [tc.tables.RowGroup(0, 9, lr=0.1), tc.tables.RowGroup(5, 12)]},
+        {"groups": [tc.tables.RowGroup(0, 9, lr=0.0)], "optimizer": tc.tables.FTRL()},
+        {"groups": [tc.tables.RowGroup(0, 9, weight_decay=0.1)], "optimizer": tc.tables.FTRL()},
     ],
     ids=str,
 )
 async def test_tables_that_cannot_be(owned: Owned, settings: dict[str, Any]) -> None:
     ps, _, _ = owned
-    with pytest.raises(tc.InvalidArgumentError):
+    with pytest.raises(tc.errors.InvalidArgumentError):
         await ps.table("other", **{"dim": 2} | settings)
     assert [each.name for each in (await ps.status("ps1")).tables] == ["items", "fixed"]
-    with pytest.raises(tc.UnknownNameError):
+    with pytest.raises(tc.errors.UnknownNameError):
         await ps.table("other", 2, owners=["ps0", "ps7"])
 
 
@@ -160,10 +160,10 @@ async def test_the_rows_of_a_table_are_no_tensor_to_fetch(owned: Owned) -> None:
 
 
 async def test_more_rows_than_an_owner_may_have(pair: tc.Client) -> None:
-    small = await pair.table("small", 2, max_rows=10, init=tc.Zeros())
+    small = await pair.table("small", 2, max_rows=10, init=tc.tables.Zeros())
     many = torch.arange(100)
     async with pair.context() as ctx:
-        with pytest.raises(tc.TooLargeError, match="at most 10 are"):
+        with pytest.raises(tc.errors.TooLargeError, match="at most 10 are"):
             await small(many)
         rows = await small(many[:8])
         await ctx.backward(rows.sum(), step=small.optimizer)

@@ -35,18 +35,18 @@ async def fill(ps: tc.Client, table: tc.Table, begin: int, end: int) -> None:
 
 async def test_rows_beyond_the_budget_are_refused_and_others_go_on() -> None:
     async with owner() as (server, ps):
-        one = await ps.table("one", dim=64, optimizer=tc.SGD(lr=0.1))
-        two = await ps.table("two", dim=64, optimizer=tc.SGD(lr=0.1))
+        one = await ps.table("one", dim=64, optimizer=tc.tables.SGD(lr=0.1))
+        two = await ps.table("two", dim=64, optimizer=tc.tables.SGD(lr=0.1))
         await fill(ps, one, 0, MOST // 2)
         # All or nothing.
         with pytest.raises(
-            tc.TooLargeError,
+            tc.errors.TooLargeError,
             match=r"owner 'ps0' has no room for more rows of table 'two': .* 1,048,576 bytes .*raise max_table_bytes",
         ):
             await fill(ps, two, 0, MOST)
         assert await two.size() == 0
         await fill(ps, two, 0, MOST // 3)
-        with pytest.raises(tc.TooLargeError):
+        with pytest.raises(tc.errors.TooLargeError):
             await fill(ps, one, 0, MOST)
         # Rows that are there are read and trained.
         async with ps.context() as ctx:
@@ -58,17 +58,17 @@ async def test_rows_beyond_the_budget_are_refused_and_others_go_on() -> None:
 
 async def test_removed_rows_and_tables_make_room() -> None:
     async with owner() as (server, ps):
-        one = await ps.table("one", dim=64, optimizer=tc.SGD(lr=0.1))
+        one = await ps.table("one", dim=64, optimizer=tc.tables.SGD(lr=0.1))
         await fill(ps, one, 0, MOST * 9 // 10)
         await one.remove(torch.arange(MOST // 2))
         await fill(ps, one, MOST, MOST + MOST // 2)
-        with pytest.raises(tc.TooLargeError):
+        with pytest.raises(tc.errors.TooLargeError):
             await fill(ps, one, 0, MOST // 2)
         await one.clear()
         await fill(ps, one, 0, MOST // 2)
         await ps.delete("one")
         del one
-        two = await ps.table("two", dim=64, optimizer=tc.SGD(lr=0.1))
+        two = await ps.table("two", dim=64, optimizer=tc.tables.SGD(lr=0.1))
         gc.collect()
         await fill(ps, two, 0, MOST * 9 // 10)
         assert server.engine.table_budget.nbytes <= LIMIT
@@ -79,8 +79,8 @@ async def test_tables_that_evict_at_capacity_do_so_within_the_budget() -> None:
         items = await ps.table(
             "items",
             dim=64,
-            optimizer=tc.SGD(lr=0.1),
-            evict=tc.Eviction(at_capacity="least_recent", spare=0.0),
+            optimizer=tc.tables.SGD(lr=0.1),
+            evict=tc.tables.Eviction(at_capacity="least_recent", spare=0.0),
             max_rows=10 * MOST,
         )
         for begin in range(0, 3 * MOST, MOST // 4):
@@ -91,6 +91,6 @@ async def test_tables_that_evict_at_capacity_do_so_within_the_budget() -> None:
 
 
 def test_a_shard_without_a_budget_has_none() -> None:
-    shard = TableShard(64, tc.SGD(lr=0.1))
+    shard = TableShard(64, tc.tables.SGD(lr=0.1))
     shard.look_up(torch.arange(2 * MOST))
     assert shard.memory > LIMIT

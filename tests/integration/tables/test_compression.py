@@ -32,7 +32,7 @@ async def ps(request: pytest.FixtureRequest, start_owner: StartOwner) -> AsyncIt
 
 async def zeros(ps: tc.Client, name: str = "items", **more: Any) -> tc.Table:
     """A table whose rows begin with 0, and whose step subtracts the gradient."""
-    return await ps.table(name, DIM, tc.SGD(lr=1.0), init=tc.Zeros(), **more)
+    return await ps.table(name, DIM, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), **more)
 
 
 def factors(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -64,7 +64,9 @@ def gradient(bags: bool = False) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("bags", [False, True], ids=["rows", "bags"])
-@pytest.mark.parametrize("codec", [tc.FP16(), tc.BF16(), tc.Int8(block=DIM), tc.Zstd(), None], ids=str)
+@pytest.mark.parametrize(
+    "codec", [tc.codecs.FP16(), tc.codecs.BF16(), tc.codecs.Int8(block=DIM), tc.codecs.Zstd(), None], ids=str
+)
 async def test_rows_get_what_the_codec_makes_of_their_gradient(ps: tc.Client, codec: Any, bags: bool) -> None:
     items = await zeros(ps, compress=None if codec is None else Choice(codec, min_numel=0))
     await train(ps, items, bags=bags)
@@ -78,7 +80,7 @@ async def test_rows_get_what_the_codec_makes_of_their_gradient(ps: tc.Client, co
     else:
         expected = gradient() if codec is None else decoded(codec, gradient())
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-    lossy = codec not in (None, tc.Zstd())
+    lossy = codec not in (None, tc.codecs.Zstd())
     assert torch.equal(found.round(decimals=4), gradient(bags).round(decimals=4)) != lossy
 
 
@@ -88,7 +90,7 @@ def decoded(codec: Any, value: torch.Tensor) -> torch.Tensor:
     return codec.decode(encoded, value)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(("codec", "most"), [(tc.BF16(), 0.55), (tc.Int8(block=DIM), 0.35)], ids=str)
+@pytest.mark.parametrize(("codec", "most"), [(tc.codecs.BF16(), 0.55), (tc.codecs.Int8(block=DIM), 0.35)], ids=str)
 async def test_fewer_bytes_are_sent(ps: tc.Client, codec: Any, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: dict[str, int] = {}
     now = ""
@@ -104,11 +106,11 @@ async def test_fewer_bytes_are_sent(ps: tc.Client, codec: Any, most: float, monk
     assert 0 < sizes["compressed"] < most * sizes["plain"]
 
 
-@pytest.mark.parametrize("codec", [tc.FP16(), tc.BF16(), tc.Int8()], ids=str)
+@pytest.mark.parametrize("codec", [tc.codecs.FP16(), tc.codecs.BF16(), tc.codecs.Int8()], ids=str)
 async def test_what_a_codec_cannot_express_arrives_as_it_is(ps: tc.Client, codec: Any) -> None:
     items = await zeros(ps, compress=Choice(codec, min_numel=0))
     for bad in (math.inf, math.nan):
-        with pytest.raises(tc.NonFiniteGradientError, match="its optimizer has applied nothing"):
+        with pytest.raises(tc.errors.NonFiniteGradientError, match="its optimizer has applied nothing"):
             await train(ps, items, scale=bad)
     assert not (await items(IDS)).any()
     applying = await zeros(ps, "applying", compress=Choice(codec, min_numel=0), non_finite="apply")
@@ -122,7 +124,7 @@ async def test_what_a_codec_cannot_express_arrives_as_it_is(ps: tc.Client, codec
 
 
 async def test_codecs_are_chosen_by_the_names_of_tables_and_small_gradients_are_sent_as_they_are(ps: tc.Client) -> None:
-    choice = {"coarse*": tc.Int8(), "default": None}
+    choice = {"coarse*": tc.codecs.Int8(), "default": None}
     coarse, exact = await zeros(ps, "coarse", compress=choice), await zeros(ps, "exact", compress=choice)
     await train(ps, coarse, exact)
     rows = torch.arange(-40, 40)
@@ -133,19 +135,21 @@ async def test_codecs_are_chosen_by_the_names_of_tables_and_small_gradients_are_
     else:
         assert not differs.any()  # either owner gets fewer than 1024 numbers
     # Another handle to the same table has its own choice.
-    other = await ps.table("coarse", compress=tc.Zstd())
-    assert other.compress is not None and other.compress.codecs == [tc.Zstd()]
+    other = await ps.table("coarse", compress=tc.codecs.Zstd())
+    assert other.compress is not None and other.compress.codecs == [tc.codecs.Zstd()]
     assert (await ps.table("coarse")).compress is None
 
 
-@pytest.mark.parametrize("codec", [tc.TopK(0.5), tc.RandomK(0.5), tc.Sign(), tc.PowerSGD()], ids=str)
+@pytest.mark.parametrize(
+    "codec", [tc.codecs.TopK(0.5), tc.codecs.RandomK(0.5), tc.codecs.Sign(), tc.codecs.PowerSGD()], ids=str
+)
 async def test_codecs_that_leave_the_rest_to_later_messages_are_refused(ps: tc.Client, codec: Any) -> None:
     for choice in (codec, {"items": codec}):
-        with pytest.raises(tc.InvalidArgumentError, match="a copy of the table"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="a copy of the table"):
             ps.table("items", DIM, compress=choice)
-        with pytest.raises(tc.InvalidArgumentError, match="a copy of the table"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="a copy of the table"):
             ps.table("items", compress=choice)
-    with pytest.raises(tc.UnknownNameError):
+    with pytest.raises(tc.errors.UnknownNameError):
         await ps.table("items")  # nothing was made
 
 
@@ -163,11 +167,11 @@ BROKEN = {
 async def test_lengths_are_checked_and_a_wrong_message_changes_nothing(
     ps: tc.Client, broken: Encoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    items = await zeros(ps, compress=tc.BF16())
+    items = await zeros(ps, compress=tc.codecs.BF16())
     with monkeypatch.context() as patch:
         patch.setattr(look_ups, "encode", lambda codec, value: broken)
-        items.compress = Choice(tc.BF16(), min_numel=0)
-        with pytest.raises(tc.InvalidArgumentError):
+        items.compress = Choice(tc.codecs.BF16(), min_numel=0)
+        with pytest.raises(tc.errors.InvalidArgumentError):
             await train(ps, items)
     assert not (await items(IDS)).any()
     await train(ps, items)

@@ -18,7 +18,7 @@ from tests.integration.tables.test_life_of_rows import Clock, shard_of, train
 from trainer_client.tables.files import LIST, PartsWriter
 
 IDS = torch.tensor([4, -7, 1 << 60, 11, 12, 13, 14])
-ADAM = tc.LazyAdam(lr=0.1)
+ADAM = tc.tables.LazyAdam(lr=0.1)
 
 
 async def contents(items: tc.Table) -> dict[int, dict[str, Any]]:
@@ -32,10 +32,10 @@ async def contents(items: tc.Table) -> dict[int, dict[str, Any]]:
 
 
 async def test_rows_that_are_put_with_their_state_go_on_as_where_they_came_from(pair: tc.Client) -> None:
-    items = await pair.table("items", 3, ADAM, init=tc.Normal(1.0))
+    items = await pair.table("items", 3, ADAM, init=tc.tables.Normal(1.0))
     for _ in range(3):
         await train(pair, items, IDS)
-    twin = await pair.table("twin", 3, ADAM, init=tc.Zeros(), owners=["ps1"])
+    twin = await pair.table("twin", 3, ADAM, init=tc.tables.Zeros(), owners=["ps1"])
     async for block in items.blocks():
         state = {name.removeprefix("state."): each for name, each in block.items() if name.startswith("state.")}
         assert set(state) == {"moment", "square", "steps"}
@@ -51,7 +51,7 @@ async def test_rows_that_are_put_with_their_state_go_on_as_where_they_came_from(
 
 
 async def test_rows_that_are_put_need_not_be_admitted(pair: tc.Client) -> None:
-    items = await pair.table("items", 1, admit=tc.AfterSightings(9), dtype=torch.bfloat16)
+    items = await pair.table("items", 1, admit=tc.tables.AfterSightings(9), dtype=torch.bfloat16)
     await items.upsert(IDS, torch.arange(7.0)[:, None])
     assert (await items(IDS))[:, 0].tolist() == list(range(7))
     assert await items.remove(torch.tensor([[4, 4], [11, 99]])) == 2
@@ -78,27 +78,31 @@ async def test_rows_that_are_put_need_not_be_admitted(pair: tc.Client) -> None:
     ids=lambda given: str([getattr(each, "shape", each) for each in given]),
 )
 async def test_rows_that_do_not_fit_are_put_nowhere(pair: tc.Client, arguments: Any) -> None:
-    items = await pair.table("items", 2, tc.RowWiseAdagrad(lr=0.1), init=tc.Normal(1.0))
+    items = await pair.table("items", 2, tc.tables.RowWiseAdagrad(lr=0.1), init=tc.tables.Normal(1.0))
     await train(pair, items, IDS[:3])
     before = await contents(items)
-    with pytest.raises((tc.InvalidArgumentError, tc.NonFiniteGradientError)):
+    with pytest.raises((tc.errors.InvalidArgumentError, tc.errors.NonFiniteGradientError)):
         await items.upsert(*arguments)
     assert await contents(items) == before
 
 
 async def test_a_quota_holds_for_rows_that_are_put(pair: tc.Client) -> None:
     items = await pair.table("items", 1, max_rows=10)
-    with pytest.raises(tc.TooLargeError, match=r"table 'items' has 0 rows on owner 'ps0', and these .*: at most 10"):
+    with pytest.raises(
+        tc.errors.TooLargeError, match=r"table 'items' has 0 rows on owner 'ps0', and these .*: at most 10"
+    ):
         await items.upsert(torch.arange(100), torch.ones(100, 1))
     assert await items.size() == 0
     await items.upsert(torch.arange(8), torch.ones(8, 1))
-    with pytest.raises(tc.TooLargeError, match=r"'items' has \d rows on owner 'ps.', .* with a larger max_rows,"):
+    with pytest.raises(
+        tc.errors.TooLargeError, match=r"'items' has \d rows on owner 'ps.', .* with a larger max_rows,"
+    ):
         async with pair.context():
             await items(torch.arange(100))
     fixed = await pair.table("fixed", 1, rows=5)
-    with pytest.raises(tc.InvalidArgumentError, match="5"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="5"):
         await fixed.upsert(torch.tensor([5]), torch.ones(1, 1))
-    with pytest.raises(tc.InvalidArgumentError):
+    with pytest.raises(tc.errors.InvalidArgumentError):
         await fixed.remove(torch.tensor([-1]))
     await fixed.upsert(torch.tensor([4]), torch.ones(1, 1))
     assert await contents(fixed) == {4: {"ids": 4, "values": [1.0]}}
@@ -122,7 +126,9 @@ def blocks() -> list[Any]:
 
 
 async def test_owners_check_what_other_clients_put(ps: tc.Client) -> None:
-    items = await ps.table("items", 2, tc.RowWiseAdagrad(lr=0.1), evict=tc.Eviction(at_capacity="least_recent"))
+    items = await ps.table(
+        "items", 2, tc.tables.RowWiseAdagrad(lr=0.1), evict=tc.tables.Eviction(at_capacity="least_recent")
+    )
     shard = items.shards["ps0"]
     for block in blocks():
         with pytest.raises(tc.PsError):
@@ -147,7 +153,7 @@ async def test_owners_check_what_other_clients_put(ps: tc.Client) -> None:
 async def test_expired_rows_are_named_before_they_go(start_owner: StartOwner) -> None:
     owners = [await start_owner(name) for name in ("ps0", "ps1")]
     async with tc.connect(*(each.address for each in owners)) as ps:
-        evict = tc.Eviction(ttl=100, at_capacity="least_recent", spare=0)
+        evict = tc.tables.Eviction(ttl=100, at_capacity="least_recent", spare=0)
         items, clock = await ps.table("items", 1, evict=evict), Clock()
         for each in owners:
             shard_of(each, "items", clock)
@@ -168,15 +174,15 @@ async def test_expired_rows_are_named_before_they_go(start_owner: StartOwner) ->
         assert (await items.evict()).rows == 0 and await items.size() == 600
         plain = await ps.table("plain", 1)
         for wanted in ({}, {"share": 0.5}, {"dry_run": True}):
-            with pytest.raises(tc.InvalidArgumentError, match="evict="):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="evict="):
                 await plain.evict(**wanted)
         for share in (0, -1, 1.5, float("nan"), True):
-            with pytest.raises(tc.InvalidArgumentError, match="share"):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="share"):
                 await items.evict(share)
 
 
 async def test_a_cleared_table_begins_anew(owner: Any, ps: tc.Client) -> None:
-    items = await ps.table("items", 64, init=tc.Normal(1.0), admit=tc.AfterSightings(2, counters=1 << 17))
+    items = await ps.table("items", 64, init=tc.tables.Normal(1.0), admit=tc.tables.AfterSightings(2, counters=1 << 17))
     ids = torch.arange(5000)
     for _ in range(2):
         async with ps.context():
@@ -191,7 +197,7 @@ async def test_a_cleared_table_begins_anew(owner: Any, ps: tc.Client) -> None:
 
 
 async def test_contents_are_read_and_changed_inside_a_context_without_being_part_of_it(pair: tc.Client) -> None:
-    items = await pair.table("items", 2, tc.SGD(lr=1.0), init=tc.Zeros())
+    items = await pair.table("items", 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros())
     async with pair.context() as ctx:
         rows = await items(IDS)
         async with aclosing(items.blocks()) as found:
@@ -212,14 +218,16 @@ async def test_an_export_is_restored_into_other_owners(
         pytest.importorskip("pyarrow")
     addresses = [(await start_owner(name)).address for name in ("a", "b", "c")]
     async with tc.connect(*addresses) as ps:
-        options = {"dim": 3, "optimizer": ADAM, "init": tc.Normal(1.0), "dtype": dtype}
-        items = await ps.table("items", **options, owners=["a", "b"], evict=tc.Eviction(at_capacity="least_frequent"))
+        options = {"dim": 3, "optimizer": ADAM, "init": tc.tables.Normal(1.0), "dtype": dtype}
+        items = await ps.table(
+            "items", **options, owners=["a", "b"], evict=tc.tables.Eviction(at_capacity="least_frequent")
+        )
         for count in (40, 30, 20):
             await train(ps, items, torch.arange(count) * 1_000_003)
         await items.remove(torch.tensor([0]))
         before = await contents(items)
         assert await items.export(tmp_path / "rows", format=format) == 39
-        other = await ps.table("other", **options, evict=tc.Eviction(at_capacity="least_frequent"))
+        other = await ps.table("other", **options, evict=tc.tables.Eviction(at_capacity="least_frequent"))
         await train(ps, other, torch.tensor([0, 1, 2]))
         new = tmp_path / "new"
         new.touch()
@@ -236,7 +244,7 @@ async def test_an_export_of_a_table_that_is_trained_has_each_lasting_row_once(
     pair: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosted_table, "PIECE_BYTES", 400)
-    items = await pair.table("items", 2, tc.SGD(lr=1.0), init=tc.Zeros())
+    items = await pair.table("items", 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros())
     ids = torch.arange(600)
     async with pair.context():
         await items(ids)
@@ -256,32 +264,32 @@ async def test_an_export_of_a_table_that_is_trained_has_each_lasting_row_once(
 
 
 async def test_what_is_no_whole_export_of_such_rows_changes_nothing(pair: tc.Client, tmp_path: Path) -> None:
-    items = await pair.table("items", 2, ADAM, init=tc.Normal(1.0))
+    items = await pair.table("items", 2, ADAM, init=tc.tables.Normal(1.0))
     await train(pair, items, IDS)
     before, folder = await contents(items), tmp_path / "rows"
-    with pytest.raises(tc.InvalidArgumentError, match=r"no table\.json"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"no table\.json"):
         await items.restore(folder)
     await items.export(folder)
-    with pytest.raises(tc.InvalidArgumentError, match="not empty"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="not empty"):
         await items.export(folder)
-    with pytest.raises(tc.InvalidArgumentError, match="format"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="format"):
         await items.export(tmp_path / "new", format="csv")  # type: ignore[arg-type]
-    wide, other = await pair.table("wide", 3, ADAM), await pair.table("other", 2, tc.SGD())
-    with pytest.raises(tc.InvalidArgumentError, match="2 numbers, and the table of 3"):
+    wide, other = await pair.table("wide", 3, ADAM), await pair.table("other", 2, tc.tables.SGD())
+    with pytest.raises(tc.errors.InvalidArgumentError, match="2 numbers, and the table of 3"):
         await wide.restore(folder)
-    with pytest.raises(tc.InvalidArgumentError, match="state=False"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="state=False"):
         await other.restore(folder)
     assert await other.restore(folder, state=False) == 7
     (part,) = folder.glob("rows-*")
     whole = part.read_bytes()
     for damaged in (whole[:-5], b"", b"not tensors at all"):
         part.write_bytes(damaged)
-        with pytest.raises(tc.InvalidArgumentError, match="rows-00001"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="rows-00001"):
             await items.restore(folder)
     part.write_bytes(whole)
     for listed in ("{}", "[]", "nothing", '{"version": 99}'):
         (folder / "table.json").write_text(listed)
-        with pytest.raises(tc.InvalidArgumentError):
+        with pytest.raises(tc.errors.InvalidArgumentError):
             await items.restore(folder)
     assert await contents(items) == before
 
@@ -289,7 +297,7 @@ async def test_what_is_no_whole_export_of_such_rows_changes_nothing(pair: tc.Cli
 async def test_an_export_with_changed_bytes_is_refused_before_a_row_has_changed(
     pair: tc.Client, tmp_path: Path
 ) -> None:
-    items = await pair.table("items", 2, ADAM, init=tc.Normal(1.0))
+    items = await pair.table("items", 2, ADAM, init=tc.tables.Normal(1.0))
     await train(pair, items, IDS)
     before, folder = await contents(items), tmp_path / "rows"
     await items.export(folder)
@@ -299,7 +307,7 @@ async def test_an_export_with_changed_bytes_is_refused_before_a_row_has_changed(
         damaged = whole.copy()
         damaged[place] ^= 0x40
         part.write_bytes(damaged)
-        with pytest.raises(tc.InvalidArgumentError, match="rows-00001"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="rows-00001"):
             await items.restore(folder)
         assert await contents(items) == before
 
@@ -307,10 +315,12 @@ async def test_an_export_with_changed_bytes_is_refused_before_a_row_has_changed(
 @pytest.mark.parametrize(
     ("values", "options", "error"),
     [
-        pytest.param([[1.0], [float("nan")]], {}, tc.NonFiniteGradientError, id="NaN"),
-        pytest.param([[1.0], [1e30]], {"dtype": torch.float16}, tc.NonFiniteGradientError, id="too large for float16"),
-        pytest.param([[1.0], [2.0]], {"rows": 5}, tc.InvalidArgumentError, id="no such row"),
-        pytest.param([[1.0], [2.0]], {"optimizer": ADAM}, tc.InvalidArgumentError, id="other state"),
+        pytest.param([[1.0], [float("nan")]], {}, tc.errors.NonFiniteGradientError, id="NaN"),
+        pytest.param(
+            [[1.0], [1e30]], {"dtype": torch.float16}, tc.errors.NonFiniteGradientError, id="too large for float16"
+        ),
+        pytest.param([[1.0], [2.0]], {"rows": 5}, tc.errors.InvalidArgumentError, id="no such row"),
+        pytest.param([[1.0], [2.0]], {"optimizer": ADAM}, tc.errors.InvalidArgumentError, id="other state"),
     ],
 )
 async def test_rows_of_an_export_that_do_not_fit_are_refused_before_a_row_has_changed(
@@ -336,7 +346,7 @@ async def test_rows_of_an_export_that_do_not_fit_are_refused_before_a_row_has_ch
 
 def test_the_blocking_client_has_the_same(owner_process_address: str, tmp_path: Path) -> None:
     with tc.connect(owner_process_address) as ps:
-        items = ps.table("items", 2, evict=tc.Eviction(ttl=1e6))
+        items = ps.table("items", 2, evict=tc.tables.Eviction(ttl=1e6))
         items.upsert(IDS, torch.ones(7, 2))
         assert sum(len(block["ids"]) for block in items.blocks()) == 7
         assert items.export(str(tmp_path / "rows")) == 7

@@ -39,7 +39,7 @@ async def test_an_export_that_is_cancelled_or_fails_leaves_nothing(
     exporting.cancel()
     go_on.set()
     await until(lambda: not os.listdir(tmp_path))
-    with pytest.raises(tc.CancelledCallError):
+    with pytest.raises(tc.errors.CancelledCallError):
         await exporting
     monkeypatch.setattr(PartsWriter, "add", _fails)
     with pytest.raises(OSError, match="the disk is full"):
@@ -83,7 +83,9 @@ async def test_of_two_restores_at_once_the_one_that_has_begun_last_ends(
         if start_again:
             await asyncio.gather(*(each.restart() for each in owners))
         go_on.set()
-        with pytest.raises(tc.InvalidArgumentError, match="another restore of table 'items' has begun meanwhile"):
+        with pytest.raises(
+            tc.errors.InvalidArgumentError, match="another restore of table 'items' has begun meanwhile"
+        ):
             await earlier
         assert {id: each["values"] for id, each in (await contents(items)).items()} == {
             id: [6.0, 6.0] for id in range(20, 60)

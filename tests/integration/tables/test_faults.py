@@ -23,8 +23,8 @@ IDS = torch.tensor([5, -9, 5, 7, 8])
 async def job(ps: tc.Client) -> list[Any]:
     """Everything that a program sees that makes a table and trains it."""
     seen: list[Any] = []
-    items = await ps.table("items", 3, tc.RowWiseAdagrad(lr=0.5), init=tc.Normal(1.0))
-    users = await ps.table("users", 2, tc.SGD(lr=0.5), init=tc.Normal(1.0))
+    items = await ps.table("items", 3, tc.tables.RowWiseAdagrad(lr=0.5), init=tc.tables.Normal(1.0))
+    users = await ps.table("users", 2, tc.tables.SGD(lr=0.5), init=tc.tables.Normal(1.0))
     opt = await ps.optimizer(None, [items, users])
     for step in range(3):
         async with ps.context() as ctx:
@@ -49,7 +49,7 @@ async def test_a_table_has_the_same_bits_wherever_a_stream_breaks(fault: Fault, 
 
 async def keep(ps: tc.Client) -> list[Any]:
     """Everything that a program sees that puts rows, removes them, and has them evicted."""
-    items = await ps.table("items", 3, tc.RowWiseAdagrad(lr=0.5), evict=tc.Eviction(ttl=1e9, spare=0.0))
+    items = await ps.table("items", 3, tc.tables.RowWiseAdagrad(lr=0.5), evict=tc.tables.Eviction(ttl=1e9, spare=0.0))
     await items.upsert(IDS.unique(), torch.ones(4, 3))
     seen: list[Any] = [await items.remove(IDS[:1]), await items.size(), await items(IDS)]
     await train(ps, items, 2)
@@ -65,7 +65,7 @@ async def test_rows_are_put_and_removed_once_wherever_a_stream_breaks(direction:
     await same_wherever_it_breaks(lambda plan: run(plan, keep), Fault.CUT, direction)
 
 
-ADAM = tc.LazyAdam(lr=0.1)
+ADAM = tc.tables.LazyAdam(lr=0.1)
 
 
 async def train(ps: tc.Client, items: tc.Table, steps: int) -> None:
@@ -79,8 +79,8 @@ async def test_a_checkpoint_has_the_rows_and_what_their_optimizer_keeps(tmp_path
         owners = [await stack.enter_async_context(Owner(tmp_path / name, name)) for name in ("ps0", "ps1")]
         addresses = [each.address for each in owners]
         ps = await stack.enter_async_context(tc.connect(*addresses))
-        items = await ps.table("items", 3, ADAM, init=tc.Normal(1.0))
-        twin = await ps.table("twin", 3, ADAM, init=tc.Normal(1.0))
+        items = await ps.table("items", 3, ADAM, init=tc.tables.Normal(1.0))
+        twin = await ps.table("twin", 3, ADAM, init=tc.tables.Normal(1.0))
         fixed = await ps.table("fixed", 2, rows=100, owners=["ps1"], dtype=torch.bfloat16)
         async with ps.context():
             await fixed(torch.arange(0, 100, 3))
@@ -92,7 +92,7 @@ async def test_a_checkpoint_has_the_rows_and_what_their_optimizer_keeps(tmp_path
         # The handles hold, and so do those of a client that comes now.
         assert torch.equal(await items(IDS), before) and torch.equal(await fixed(torch.arange(100)), kept)
         later = await stack.enter_async_context(tc.connect(*reversed(addresses)))
-        again = await later.table("items", 3, ADAM, init=tc.Normal(1.0))
+        again = await later.table("items", 3, ADAM, init=tc.tables.Normal(1.0))
         assert again.optimizer.remotes.keys() == {"ps0", "ps1"}
         sizes = {owner: [each.rows for each in (await ps.status(owner)).tables] for owner in ("ps0", "ps1")}
         assert sum(sum(each) for each in sizes.values()) == await items.size() + await twin.size() + 34
@@ -108,7 +108,7 @@ async def test_a_checkpoint_has_the_rows_and_what_their_optimizer_keeps(tmp_path
 
 async def test_blocks_of_a_large_table_and_of_one_with_removed_rows(tmp_path: Path) -> None:
     async with Owner(tmp_path) as owner, tc.connect(owner.address) as ps:
-        items = await ps.table("items", 2, init=tc.Normal(1.0))
+        items = await ps.table("items", 2, init=tc.tables.Normal(1.0))
         ids = torch.arange(100_000) * 7919 - 300_000_000
         async with ps.context():
             await items(ids)

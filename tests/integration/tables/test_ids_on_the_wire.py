@@ -29,7 +29,7 @@ async def test_ids_take_four_bytes_where_all_of_them_fit(
 ) -> None:
     ids = torch.tensor([3, 0, 2, 0]) + first
     async with owners("ps0") as (server,), tc.connect(server.address) as ps:
-        items = await ps.table("items", 3, tc.SGD(lr=0.5), init=tc.Normal(1.0))
+        items = await ps.table("items", 3, tc.tables.SGD(lr=0.5), init=tc.tables.Normal(1.0))
         (shard,) = items.shards.values()
         before, asked = shard.call_encoding, []
 

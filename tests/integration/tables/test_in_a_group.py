@@ -20,7 +20,7 @@ async def test_one_look_up_trains_all_of_its_tables(start_process: StartProcess,
     if owners == 2:
         addresses.append((await start_process("--name", "ps1", "--directory", first.address)).address)
     async with tc.connect(*addresses) as ps:
-        tables = [await ps.table(name, 2, tc.SGD(lr=1.0), init=tc.Zeros()) for name in NAMES]
+        tables = [await ps.table(name, 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros()) for name in NAMES]
         wanted = (IDS, torch.tensor([0, 1])) if pooled else IDS
         async with ps.context() as ctx:
             found = await ps.look_up(dict.fromkeys(reversed(tables), wanted))

@@ -28,10 +28,12 @@ class Job:
         self.servers = servers
         self.tables: list[tc.Table] = []
 
-    async def make(self, tables: int, optimizer: str = "torch.optim.SGD", **policies: tc.Policy) -> tc.Client:
+    async def make(self, tables: int, optimizer: str = "torch.optim.SGD", **policies: tc.policies.Policy) -> tc.Client:
         for number in range(tables):
             policy = policies.get(f"table{number}")
-            made = await self.ps.table(f"table{number}", 2, tc.SGD(lr=1.0), init=tc.Zeros(), policy=policy)
+            made = await self.ps.table(
+                f"table{number}", 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), policy=policy
+            )
             self.tables.append(made)
         self.net = await self.ps.module(nn.Linear, 2, 1, name="net", seed=0)
         self.weights = (await self.net.state_dict())["weight"]
@@ -114,14 +116,14 @@ async def test_a_gradient_that_is_refused_changes_nothing_anywhere(job: Job, beh
     await job.make(3)
     async with job.ps.context() as ctx:
         loss = await job.loss(last=math.nan)
-        with pytest.raises(tc.NonFiniteGradientError):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             if behind:
                 await ctx.backward(loss, step=job.opt)
             else:
                 await ctx.backward(loss)
                 await job.opt.step(ctx)
         assert await apart(job.steps()) == [0] * 4
-        with pytest.raises(tc.NonFiniteGradientError):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             await job.opt.step(ctx)
     assert await job.steps() == [0] * 4
     assert set((await job.add()).values()) == {1}
@@ -135,7 +137,7 @@ async def test_an_optimizer_that_raises_halfway_keeps_the_others_of_its_owner_fr
     async with job.ps.context() as ctx:
         # It raises at the bias, whose gradient is zero, when it has written the weights.
         loss = await job.loss() - (await job.net(torch.zeros(1, 2))).sum()
-        with pytest.raises(tc.RemoteError, match="zeros"):
+        with pytest.raises(tc.errors.RemoteError, match="zeros"):
             if behind:
                 await ctx.backward(loss, step=job.opt)
             else:
@@ -156,17 +158,17 @@ async def test_the_order_in_which_a_request_names_optimizers_does_not_matter(job
     raising, (part, other) = job.opt.parameters.remotes["ps0"], (each.optimizer.remotes["ps0"] for each in job.tables)
     async with job.ps.context() as ctx:
         await ctx.backward(await job.loss() - (await job.net(torch.zeros(1, 2))).sum())
-        with pytest.raises(tc.RemoteError, match="zeros"):
+        with pytest.raises(tc.errors.RemoteError, match="zeros"):
             await part.step(ctx, version, more=[raising, other])
     assert await job.steps() == [0] * 3
 
 
 async def test_tables_with_policies_step_by_themselves_once_all_gradients_are_accepted(job: Job) -> None:
-    ps = await job.make(3, table1=tc.Sync(1))
+    ps = await job.make(3, table1=tc.policies.Sync(1))
     for _ in range(2):
         await job.add()
     async with ps.context() as ctx:
-        with pytest.raises(tc.NonFiniteGradientError):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             await ctx.backward(await job.loss(last=math.inf), step=job.opt)
     assert await job.steps() == [2] * 4
     async with ps.context() as ctx:
@@ -179,12 +181,12 @@ async def test_a_policy_that_another_trainer_sets_meanwhile(job: Job) -> None:
     await job.add()
     async with tc.connect(*(each.address for each in job.servers)) as other:
         table = await other.table("table1")
-        await table.optimizer.set_policy(tc.Quorum(1, of=1))
+        await table.optimizer.set_policy(tc.policies.Quorum(1, of=1))
         assert set((await job.add()).values()) == {2}
         await job.add()
         assert await job.steps() == [3] * 4
         if len(job.servers) == 1:
-            await table.optimizer.set_policy(tc.Async())
+            await table.optimizer.set_policy(tc.policies.Async())
             await job.add()
             assert await job.steps() == [4] * 4
 
@@ -210,7 +212,7 @@ async def test_local_parameters_step_with_the_tables_or_not_at_all(job: Job) -> 
             loss = await job.loss() + weight.sum() * factor
             try:
                 await ctx.backward(loss, step=opt)
-            except tc.NonFiniteGradientError:
+            except tc.errors.NonFiniteGradientError:
                 assert expected == 0
         assert await job.steps() == [expected, expected, 0.0] and weight.item() == -expected
 
@@ -220,8 +222,8 @@ async def test_a_request_that_names_an_optimizer_twice_or_asks_for_more_is_refus
     part, other = (table.optimizer.remotes["ps0"] for table in job.tables)
     async with job.ps.context() as ctx:
         await ctx.backward(await job.loss())
-        with pytest.raises(tc.InvalidArgumentError, match="twice"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="twice"):
             await part.step(ctx, version, more=[other, part])
-        with pytest.raises(tc.InvalidArgumentError, match="one optimizer only"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="one optimizer only"):
             await part.step(ctx, version, finish=True, more=[other])
     assert await job.steps() == [0] * 3

@@ -41,7 +41,10 @@ def local_twin(bags: torch.Tensor, rows: torch.Tensor, mode: str) -> Model:
 @pytest.mark.parametrize("mode", ["mean", "sum", "max"])
 def test_the_same_forward_trains_as_locally(shared_process_address: str, mode: str) -> None:
     with tc.connect(shared_process_address) as ps:
-        tables = [ps.table(f"{name} {mode}", 3, tc.SGD(lr=0.1), rows=9, init=tc.Normal(1.0)) for name in ("a", "b")]
+        tables = [
+            ps.table(f"{name} {mode}", 3, tc.tables.SGD(lr=0.1), rows=9, init=tc.tables.Normal(1.0))
+            for name in ("a", "b")
+        ]
         model = Model(layers.EmbeddingBag(tables[0], mode, padding_idx=2), layers.Embedding(tables[1], padding_idx=0))
         everything = torch.arange(9)
         local = local_twin(tables[0](everything), tables[1](everything), mode)
@@ -68,8 +71,8 @@ def test_the_same_forward_trains_as_locally(shared_process_address: str, mode: s
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_compiled_model_trains_as_one_that_is_not(shared_process_address: str) -> None:
     with tc.connect(shared_process_address) as ps:
-        bags = ps.table("bags", 3, tc.SGD(lr=0.1), rows=9, init=tc.Normal(1.0))
-        rows = ps.table("rows", 3, tc.SGD(lr=0.1), rows=9, init=tc.Normal(1.0))
+        bags = ps.table("bags", 3, tc.tables.SGD(lr=0.1), rows=9, init=tc.tables.Normal(1.0))
+        rows = ps.table("rows", 3, tc.tables.SGD(lr=0.1), rows=9, init=tc.tables.Normal(1.0))
         model = Model(layers.EmbeddingBag(bags, "mean", padding_idx=2), layers.Embedding(rows, padding_idx=0))
         local = local_twin(bags(torch.arange(9)), rows(torch.arange(9)), "mean")
         compiled = torch.compile(model, backend="eager")
@@ -99,7 +102,7 @@ async def test_layers_run_in_threads_and_not_on_the_event_loop(ps: tc.Client) ->
 
 
 def test_what_is_no_table(ps: Any = None) -> None:
-    with pytest.raises(tc.InvalidArgumentError, match="needs a table"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="needs a table"):
         layers.Embedding(nn.Linear(2, 2))
 
 
@@ -108,5 +111,5 @@ async def test_last_offsets_and_modes(ps: tc.Client) -> None:
     whole = layers.EmbeddingBag(items, "sum", include_last_offset=True)
     found = await asyncio.to_thread(whole, IDS, torch.tensor([0, 2, 4]))
     assert torch.equal(found, await items.bag(IDS[:4], torch.tensor([0, 2])))
-    with pytest.raises(tc.InvalidArgumentError, match="sum, mean, max, not 'median'"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="sum, mean, max, not 'median'"):
         layers.EmbeddingBag(items, "median")

@@ -52,8 +52,8 @@ async def elsewhere(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def test_ids_that_are_not_admitted_read_a_row_that_nobody_trains(pair: tc.Client) -> None:
-    admit = tc.AfterSightings(3, default=2.0)
-    items = await pair.table("items", 2, tc.SGD(lr=1.0), init=tc.Zeros(), admit=admit)
+    admit = tc.tables.AfterSightings(3, default=2.0)
+    items = await pair.table("items", 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), admit=admit)
     ids = torch.arange(20)
     for _ in range(2):
         await train(pair, items, ids)
@@ -62,13 +62,13 @@ async def test_ids_that_are_not_admitted_read_a_row_that_nobody_trains(pair: tc.
     assert (await items(ids))[:, 0].tolist() == [-1.0] * 10 + [2.0] * 10
     bag = await items.bag(ids, torch.tensor([0, 10]))
     assert bag.tolist() == [[-10.0] * 2, [20.0] * 2]
-    assert (await pair.table("items", 2, tc.SGD(lr=1.0), init=tc.Zeros(), admit=admit)).name == "items"
-    with pytest.raises(tc.NameConflictError, match="admit="):
-        await pair.table("items", 2, tc.SGD(lr=1.0), init=tc.Zeros())
+    assert (await pair.table("items", 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), admit=admit)).name == "items"
+    with pytest.raises(tc.errors.NameConflictError, match="admit="):
+        await pair.table("items", 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros())
 
 
 async def test_gradients_that_will_be_dropped_are_neither_clipped_with_nor_checked(ps: tc.Client) -> None:
-    items = await ps.table("items", 1, tc.SGD(lr=1.0), init=tc.Zeros(), admit=tc.AfterSightings(2))
+    items = await ps.table("items", 1, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), admit=tc.tables.AfterSightings(2))
     await train(ps, items, ONE)
     await train(ps, items, ONE)
     async with ps.context() as ctx:
@@ -80,14 +80,14 @@ async def test_gradients_that_will_be_dropped_are_neither_clipped_with_nor_check
 
 
 async def test_rows_get_their_ids_with_a_probability(ps: tc.Client) -> None:
-    items = await ps.table("items", 1, admit=tc.WithProbability(0.5))
+    items = await ps.table("items", 1, admit=tc.tables.WithProbability(0.5))
     async with ps.context():
         await items(torch.arange(2000))
     assert await items.size() == pytest.approx(1000, rel=0.15)
 
 
 async def test_a_gradient_of_a_row_that_went_does_not_reach_its_successor(owner: Server, ps: tc.Client) -> None:
-    items = await ps.table("items", 2, tc.SGD(lr=1.0), init=tc.Zeros(), evict=tc.Eviction(ttl=100))
+    items = await ps.table("items", 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), evict=tc.tables.Eviction(ttl=100))
     clock = Clock()
     shard = shard_of(owner, "items", clock)
     async with tc.connect(owner.address) as other:
@@ -108,10 +108,12 @@ async def test_a_gradient_of_a_row_that_went_does_not_reach_its_successor(owner:
     assert shard.statistics.late == 1
 
 
-@pytest.mark.parametrize("policy", [tc.Sync(2), tc.Quorum(2)], ids=str)
-async def test_rounds_leave_out_rows_that_went_meanwhile(owner: Server, ps: tc.Client, policy: tc.Policy) -> None:
-    evict = tc.Eviction(ttl=100)
-    items = await ps.table("items", 1, tc.SGD(lr=1.0), init=tc.Zeros(), evict=evict, policy=policy)
+@pytest.mark.parametrize("policy", [tc.policies.Sync(2), tc.policies.Quorum(2)], ids=str)
+async def test_rounds_leave_out_rows_that_went_meanwhile(
+    owner: Server, ps: tc.Client, policy: tc.policies.Policy
+) -> None:
+    evict = tc.tables.Eviction(ttl=100)
+    items = await ps.table("items", 1, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), evict=evict, policy=policy)
     clock = Clock()
     shard = shard_of(owner, "items", clock)
     async with tc.connect(owner.address) as other:
@@ -138,8 +140,8 @@ async def test_rounds_leave_out_rows_that_went_meanwhile(owner: Server, ps: tc.C
 async def test_expired_rows_go_by_themselves(start_owner: StartOwner) -> None:
     owners = [await start_owner(name) for name in ("ps0", "ps1")]
     async with tc.connect(*(each.address for each in owners)) as ps:
-        items = await ps.table("items", 2, evict=tc.Eviction(ttl=0.05, spare=0.0))
-        lasting = await ps.table("lasting", 2, evict=tc.Eviction(ttl=1e6, spare=0.0))
+        items = await ps.table("items", 2, evict=tc.tables.Eviction(ttl=0.05, spare=0.0))
+        lasting = await ps.table("lasting", 2, evict=tc.tables.Eviction(ttl=1e6, spare=0.0))
         async with ps.context():
             await asyncio.gather(items(torch.arange(50)), lasting(torch.arange(50)))
         await until(lambda: not any(shard_of(each, "items").size for each in owners), 0.01)
@@ -148,8 +150,8 @@ async def test_expired_rows_go_by_themselves(start_owner: StartOwner) -> None:
 
 @pytest.mark.parametrize("by", ["least_recent", "least_frequent", "smallest_norm"])
 async def test_a_full_table_makes_room(owner: Server, ps: tc.Client, by: Any) -> None:
-    evict = tc.Eviction(at_capacity=by, share=0.0, spare=10)
-    items = await ps.table("items", 1, init=tc.Normal(1.0), max_rows=3, evict=evict, dtype=torch.float16)
+    evict = tc.tables.Eviction(at_capacity=by, share=0.0, spare=10)
+    items = await ps.table("items", 1, init=tc.tables.Normal(1.0), max_rows=3, evict=evict, dtype=torch.float16)
     clock = Clock()
     shard = shard_of(owner, "items", clock)
     for each in (1, 1, 2, 3, 3):
@@ -158,7 +160,7 @@ async def test_a_full_table_makes_room(owner: Server, ps: tc.Client, by: Any) ->
         clock.now += 1
     before = await items(torch.arange(5))
     async with ps.context():
-        with pytest.raises(tc.TooLargeError, match="at most 3 are"):
+        with pytest.raises(tc.errors.TooLargeError, match="at most 3 are"):
             await items(torch.tensor([4, 1]))
     assert torch.equal(await items(torch.arange(5)), before) and await items.size() == 3
     clock.now += 10
@@ -173,8 +175,8 @@ async def test_a_checkpoint_remembers_sightings_ages_and_frequencies(tmp_path: P
     async with AsyncExitStack() as stack:
         owner = await stack.enter_async_context(Owner(tmp_path, "ps0"))
         ps = await stack.enter_async_context(tc.connect(owner.address))
-        evict = tc.Eviction(ttl=1e6, at_capacity="least_frequent", spare=0)
-        items = await ps.table("items", 1, init=tc.Normal(1.0), admit=tc.AfterSightings(3), evict=evict)
+        evict = tc.tables.Eviction(ttl=1e6, at_capacity="least_frequent", spare=0)
+        items = await ps.table("items", 1, init=tc.tables.Normal(1.0), admit=tc.tables.AfterSightings(3), evict=evict)
         clock = Clock()
         shard = shard_of(owner.server, "items", clock)
         for ids, times in (([1, 2], 5), ([2], 3), ([9], 2)):
@@ -209,18 +211,18 @@ async def test_a_checkpoint_remembers_sightings_ages_and_frequencies(tmp_path: P
 @pytest.mark.parametrize(
     "settings",
     [
-        {"rows": 10, "admit": tc.AfterSightings(2)},
-        {"rows": 10, "evict": tc.Eviction(ttl=5)},
+        {"rows": 10, "admit": tc.tables.AfterSightings(2)},
+        {"rows": 10, "evict": tc.tables.Eviction(ttl=5)},
         {"admit": 3},
-        {"admit": tc.Eviction(ttl=5)},
+        {"admit": tc.tables.Eviction(ttl=5)},
         {"evict": 60.0},
         {"evict": "least_recent"},
-        {"evict": tc.AfterSightings(2)},
+        {"evict": tc.tables.AfterSightings(2)},
     ],
     ids=str,
 )
 async def test_a_life_that_cannot_be(pair: tc.Client, settings: dict[str, Any]) -> None:
-    with pytest.raises(tc.InvalidArgumentError):
+    with pytest.raises(tc.errors.InvalidArgumentError):
         await pair.table("other", **{"dim": 2} | settings)
     assert [list((await pair.status(owner)).tables) for owner in ("ps0", "ps1")] == [[], []]
 
@@ -242,14 +244,14 @@ async def test_a_life_that_cannot_be(pair: tc.Client, settings: dict[str, Any]) 
 async def test_owners_check_the_life_that_other_clients_ask_for(ps: tc.Client, changed: dict[str, Any]) -> None:
     wanted = {"name": "items", "dim": 2, "rows": None, "dtype": torch.float32, "init": {"kind": "zeros"}}
     wanted |= {"optimizer": {"kind": "sgd"}, "seed": 0, "max_rows": None, "groups": [], "owners": ["ps0"]}
-    with pytest.raises(tc.InvalidArgumentError):
+    with pytest.raises(tc.errors.InvalidArgumentError):
         await ps._tables._create(ps._tables._sessions.of(""), "items", wanted | changed, False)
     assert not (await ps.status()).tables
 
 
 async def test_status_says_what_became_of_ids_and_rows(ps: tc.Client) -> None:
-    evict = tc.Eviction(at_capacity="least_recent", spare=0.0)
-    items = await ps.table("items", 2, tc.SGD(lr=1.0), admit=tc.AfterSightings(2), evict=evict)
+    evict = tc.tables.Eviction(at_capacity="least_recent", spare=0.0)
+    items = await ps.table("items", 2, tc.tables.SGD(lr=1.0), admit=tc.tables.AfterSightings(2), evict=evict)
     ids = torch.arange(10)
     await train(ps, items, ids)  # all are refused
     await train(ps, items, ids[:6])  # six get their row

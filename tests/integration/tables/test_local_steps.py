@@ -37,7 +37,7 @@ class World(NamedTuple):
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     async with owners("ps0") as (server,), tc.connect(server.address) as ps:
-        items = await ps.table("items", DIM, tc.SGD(lr=0.1), rows=4, init=tc.Normal(1.0))
+        items = await ps.table("items", DIM, tc.tables.SGD(lr=0.1), rows=4, init=tc.tables.Normal(1.0))
         net = await ps.module("torch.nn.Linear", DIM, 2, name="net", seed=1)
         replica = await net.replica()
         local = await ps.local_steps(replica, optim.AdamW(replica.parameters(), lr=0.1), tc.LocalSGD(2))
@@ -73,19 +73,19 @@ async def test_a_step_beside_the_pass_that_has_the_gradients_is_refused(world: W
     async with world.ps.context() as ctx:
         loss = await world.loss()
         running = ctx.backward(loss)
-        with pytest.raises(tc.InvalidArgumentError, match="has not ended"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="has not ended"):
             world.local.step(context=ctx)
         await running
-        with pytest.raises(tc.InvalidArgumentError, match="context=ctx"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="context=ctx"):
             world.local.step()
-        with pytest.raises(tc.InvalidArgumentError, match="closure"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="closure"):
             world.local.step(lambda: loss, context=ctx)
         several = world.ps.replicas(nn.Sequential(await world.replica.source.replica()))
         more = several.local_steps(optim.SGD(several.parameters(), lr=0.1), world.local.optimizer, every=2)
         await ctx.backward(several(await world.items(IDS)).sum())
-        with pytest.raises(tc.InvalidArgumentError, match="context=ctx"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="context=ctx"):
             more.step()
-    with pytest.raises(tc.ContextEndedError):
+    with pytest.raises(tc.errors.ContextEndedError):
         world.local.step(context=ctx)
     assert world.local.steps == 0
     assert all(torch.equal(*pair) for pair in zip(world.replica.parameters(), before, strict=True))

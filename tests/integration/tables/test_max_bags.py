@@ -24,7 +24,7 @@ def whole(seed: int, *shape: int) -> torch.Tensor:
 
 async def filled(ps: tc.Client, name: str, values: torch.Tensor, **more: Any) -> tc.Table:
     """A table whose rows are these: one step from zero."""
-    items = await ps.table(name, DIM, tc.SGD(lr=1.0), rows=ROWS, init=tc.Zeros(), **more)
+    items = await ps.table(name, DIM, tc.tables.SGD(lr=1.0), rows=ROWS, init=tc.tables.Zeros(), **more)
     async with ps.context() as ctx:
         await ctx.backward((await items(torch.arange(ROWS)) * -values).sum(), step=items.optimizer)
     return items
@@ -72,7 +72,7 @@ def test_any_bags_outside_of_a_pass(shared: Any, bags: list[list[int]], last: bo
 def shared(owner_process_address: str) -> Any:
     with tc.connect(owner_process_address) as ps:
         values = whole(4, ROWS, DIM)
-        items = ps.table("of any bags", DIM, tc.SGD(lr=1.0), rows=ROWS, init=tc.Zeros())
+        items = ps.table("of any bags", DIM, tc.tables.SGD(lr=1.0), rows=ROWS, init=tc.tables.Zeros())
         with ps.context() as ctx:
             ctx.backward((items(torch.arange(ROWS)) * -values).sum(), step=items.optimizer)
         yield items, values
@@ -100,7 +100,7 @@ def test_weights_go_with_sums_only(owner_process_address: str) -> None:
     with tc.connect(owner_process_address) as ps:
         items = ps.table("no weights", DIM, rows=ROWS)
         layer = layers.EmbeddingBag(items, "max")
-        with pytest.raises(tc.InvalidArgumentError, match="mode='sum'"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="mode='sum'"):
             layer(torch.tensor([1]), torch.tensor([0]), torch.ones(1))
         assert torch.equal(layer(torch.tensor([[1, 1]])), items(torch.tensor([1])))
         items.delete()

@@ -19,31 +19,39 @@ async def test_a_gradient_that_is_refused_names_the_table(ps: tc.Client) -> None
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, non_finite="refuse")
     async with ps.context() as ctx:
         await ctx.backward((await net(await items(IDS))).sum() * math.nan)
-        with pytest.raises(tc.NonFiniteGradientError, match="the gradient of table 'items' on owner 'ps0' holds NaN"):
+        with pytest.raises(
+            tc.errors.NonFiniteGradientError, match="the gradient of table 'items' on owner 'ps0' holds NaN"
+        ):
             await items.step(ctx)
-        with pytest.raises(tc.NonFiniteGradientError, match="the gradient of 'weight' on owner 'ps0'"):
+        with pytest.raises(tc.errors.NonFiniteGradientError, match="the gradient of 'weight' on owner 'ps0'"):
             await opt.step(ctx)
 
 
 async def test_a_full_table_names_what_keeps_its_rows_from_making_room(ps: tc.Client) -> None:
     for name, evict, advice in (
-        ("plain", None, r"evict=tc\.Eviction\(at_capacity="),
-        ("ttl", tc.Eviction(ttl=100.0), r"evict=tc\.Eviction\(at_capacity="),
-        ("spared", tc.Eviction(at_capacity="least_recent", spare=30.0), "smaller spare= .* last 30 seconds make no"),
+        ("plain", None, r"evict=tc\.tables\.Eviction\(at_capacity="),
+        ("ttl", tc.tables.Eviction(ttl=100.0), r"evict=tc\.tables\.Eviction\(at_capacity="),
+        (
+            "spared",
+            tc.tables.Eviction(at_capacity="least_recent", spare=30.0),
+            "smaller spare= .* last 30 seconds make no",
+        ),
     ):
         items = await ps.table(name, 2, max_rows=2, evict=evict)
         async with ps.context():
-            with pytest.raises(tc.TooLargeError, match=advice):
+            with pytest.raises(tc.errors.TooLargeError, match=advice):
                 await items(IDS)
 
 
 async def test_what_cannot_expire_names_what_is_missing(ps: tc.Client) -> None:
     plain = await ps.table("plain", 2)
     for share in (None, 0.5):
-        with pytest.raises(tc.InvalidArgumentError, match=r"are evicted: make it with evict=tc\.Eviction"):
+        with pytest.raises(
+            tc.errors.InvalidArgumentError, match=r"are evicted: make it with evict=tc\.tables\.Eviction"
+        ):
             await plain.evict(share)
-    items = await ps.table("items", 2, evict=tc.Eviction(at_capacity="least_recent"))
-    with pytest.raises(tc.InvalidArgumentError, match=r"has no ttl=: .* evict\(0\.1\), or make it with .*ttl="):
+    items = await ps.table("items", 2, evict=tc.tables.Eviction(at_capacity="least_recent"))
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"has no ttl=: .* evict\(0\.1\), or make it with .*ttl="):
         await items.evict()
     assert (await items.evict(0.5)).rows == 0
 
@@ -59,9 +67,11 @@ async def test_a_backward_in_another_pass_than_that_of_a_prefetched_look_up(ps: 
 
 async def test_arguments_of_bags_that_there_are_not(ps: tc.Client) -> None:
     items = await ps.table("items", 2)
-    with pytest.raises(tc.InvalidArgumentError, match=r"bag\(\) of table 'items' has no argument 'offset'.*'offsets'"):
+    with pytest.raises(
+        tc.errors.InvalidArgumentError, match=r"bag\(\) of table 'items' has no argument 'offset'.*'offsets'"
+    ):
         await ps.look_up({items: {"ids": IDS, "offset": torch.tensor([0])}})
-    with pytest.raises(tc.InvalidArgumentError, match="has no argument 'table'"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="has no argument 'table'"):
         await ps.look_up({items: {"ids": IDS, "table": items}})
 
 
@@ -69,7 +79,7 @@ async def test_a_table_as_an_argument_says_how_to_look_up_for_hosted_code(ps: tc
     items, net = await ps.table("items", 2), await ps.module(nn.Linear, 2, 1, name="net")
     for given in (items, EmbeddingBag(items)):
         with pytest.raises(
-            tc.InvalidArgumentError, match=r"cannot be sent: .*await net\(await items\(ids\)\).*replica"
+            tc.errors.InvalidArgumentError, match=r"cannot be sent: .*await net\(await items\(ids\)\).*replica"
         ):
             await net(given)
 

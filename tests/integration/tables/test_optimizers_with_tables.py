@@ -20,9 +20,10 @@ class Job:
     def __init__(self, ps: tc.Client) -> None:
         self.ps = ps
 
-    async def make(self, place: str, tables: int = 1) -> tc.OptimizerWithTables:
+    async def make(self, place: str, tables: int = 1) -> tc.tables.OptimizerWithTables:
         self.tables = [
-            await self.ps.table(f"table{number}", 1, tc.SGD(lr=1.0), init=tc.Zeros()) for number in range(tables)
+            await self.ps.table(f"table{number}", 1, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros())
+            for number in range(tables)
         ]
         self.weight, self.net = torch.zeros(1, requires_grad=True), await self.ps.module(nn.Linear, 1, 1, name="net")
         self.bias = (await self.net.state_dict())["bias"].item()
@@ -72,14 +73,14 @@ async def test_a_schedule_holds_for_tables_and_parameters(job: Job, place: str) 
     await schedule.step()
     await schedule.load_state_dict(state)
     assert (await schedule.state_dict())["tables"]["table0"]["last_epoch"] == 1
-    with pytest.raises(tc.InvalidArgumentError, match="state of tables"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="state of tables"):
         await schedule.load_state_dict({**state, "tables": {}})
 
 
 async def test_a_scheduler_needs_an_optimizer(job: Job) -> None:
     await job.make("none")
     for wrong in (job.tables[0], torch.optim.SGD([job.weight], lr=0.1)):
-        with pytest.raises(tc.InvalidArgumentError, match=r"ps\.optimizer.*table\.optimizer"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"ps\.optimizer.*table\.optimizer"):
             await job.ps.scheduler(lr_scheduler.StepLR, wrong, step_size=1)
 
 
@@ -100,34 +101,34 @@ async def test_states_of_all_optimizers_are_kept_and_loaded(job: Job, place: str
         ({**state, "tables": {"other": {}}}, "state of tables"),
         ({**state, "parameters": None if place != "none" else {}}, "parameters"),
     ):
-        with pytest.raises(tc.InvalidArgumentError, match=named):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=named):
             await opt.load_state_dict(wrong)
     if place != "none":
         broken = {**await opt.state_dict(), "parameters": {"state": {}, "param_groups": []}}
         broken["tables"]["table0"]["param_groups"][0]["lr"] = 7.0
-        with pytest.raises(tc.InvalidArgumentError):
+        with pytest.raises(tc.errors.InvalidArgumentError):
             await opt.load_state_dict(broken)
         assert (await opt.state_dict())["tables"]["table0"]["param_groups"][0]["lr"] == 10.0
 
 
 async def test_a_policy_for_tables_and_parameters_and_leaving_its_rounds(job: Job) -> None:
     opt = await job.make("module")
-    await opt.set_policy(tc.Sync(1))
-    assert opt.parameters is not None and opt.parameters.policy == opt.tables["table0"].policy == tc.Sync(1)
+    await opt.set_policy(tc.policies.Sync(1))
+    assert opt.parameters is not None and opt.parameters.policy == opt.tables["table0"].policy == tc.policies.Sync(1)
     await job.step()
     assert await job.moved() == [1.0, 0.5]
     await opt.leave()
-    await opt.set_policy(tc.Async())
+    await opt.set_policy(tc.policies.Async())
     await job.step()
     assert await job.moved() == [2.0, 1.0]
-    with pytest.raises(tc.InvalidArgumentError):
+    with pytest.raises(tc.errors.InvalidArgumentError):
         await opt.set_policy("sync")  # type: ignore[arg-type]
 
 
 async def test_a_policy_is_refused_where_parameters_are_local(job: Job) -> None:
     opt = await job.make("local")
-    with pytest.raises(tc.InvalidArgumentError, match="without parameters of this process"):
-        await opt.set_policy(tc.Sync(1))
+    with pytest.raises(tc.errors.InvalidArgumentError, match="without parameters of this process"):
+        await opt.set_policy(tc.policies.Sync(1))
     assert opt.tables["table0"].policy is None
     await opt.leave()
 
@@ -139,7 +140,7 @@ async def test_values_are_those_of_the_parameters(job: Job) -> None:
         await opt.step(ctx, values={"loss": 3.0})
     assert (await opt.values())["loss"] == 3.0
     only = await job.ps.optimizer(None, job.tables)
-    with pytest.raises(tc.InvalidArgumentError, match="tables only"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="tables only"):
         only.values()
     with pytest.raises(AttributeError, match=r"no 'param_groups'; .*\.parameters and \.tables"):
         only.param_groups  # noqa: B018  # looking it up is what is tested
@@ -157,7 +158,7 @@ async def test_options_that_a_table_refuses_let_nothing_step(job: Job, how: str,
         await job.ps.scheduler(lr_scheduler.OneCycleLR, opt, max_lr=1.0, total_steps=9)
     async with job.ps.context() as ctx:
         loss = (await job.tables[0](IDS)).sum() + (await job.net(torch.zeros(1, 1))).sum()
-        with pytest.raises(tc.InvalidArgumentError, match=r"is at least 0|momentum can not be"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"is at least 0|momentum can not be"):
             if fused:
                 await ctx.backward(loss, step=opt)
             else:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import trainer_client as tc
+from trainer_client.errors import InvalidArgumentError, StaleHandleError
 
 COUNT = 7
 BATCHES = [torch.tensor([0, 10 * number + 1, 10 * number + 2]) for number in range(COUNT)]
@@ -52,7 +53,7 @@ def form(request: pytest.FixtureRequest) -> Callable[[tc.Table], Callable[[Any],
 
 async def counting(ps: tc.Client, **more: Any) -> tc.Table:
     """A table whose rows begin with 0 and gain 1 with each step."""
-    return await ps.table("items", 1, tc.SGD(lr=1.0), init=tc.Zeros(), **more)
+    return await ps.table("items", 1, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), **more)
 
 
 async def started(ps: tc.Client, rows: int) -> None:
@@ -66,7 +67,7 @@ async def started(ps: tc.Client, rows: int) -> None:
 async def test_what_is_looked_up_lacks_depth_steps_and_its_staleness_says_so(
     ps: tc.Client, source: Callable[[list[Any]], Any], form: Any, depth: int
 ) -> None:
-    items = await counting(ps, policy=tc.Async(tc.Reject(1000)))
+    items = await counting(ps, policy=tc.policies.Async(tc.policies.Reject(1000)))
     seen = []
     async for ids, looked_up in ps.prefetch(source(BATCHES), form(items), depth=depth):
         number = len(seen)
@@ -98,7 +99,7 @@ async def test_depth_0_has_the_bits_of_a_program_without_prefetching(ps: tc.Clie
         return loss.detach()
 
     losses: list[list[torch.Tensor]] = [[], []]
-    one, other = [await ps.table(name, 3, tc.LazyAdam(lr=0.1), init=tc.Normal(1.0)) for name in ("one", "other")]
+    one, other = [await ps.table(name, 3, tc.tables.LazyAdam(lr=0.1)) for name in ("one", "other")]
     for ids in batches:
         async with ps.context() as ctx:
             losses[0].append(await step(ctx, one, await one(ids)))
@@ -110,7 +111,7 @@ async def test_depth_0_has_the_bits_of_a_program_without_prefetching(ps: tc.Clie
 
 
 async def test_policies_count_the_steps_that_a_look_up_lacks(ps: tc.Client) -> None:
-    items = await counting(ps, policy=tc.Async(tc.Reject(1)))
+    items = await counting(ps, policy=tc.policies.Async(tc.policies.Reject(1)))
     found = []
     async for _, looked_up in ps.prefetch(BATCHES, items, depth=2):
         async with looked_up.context as ctx:
@@ -158,7 +159,7 @@ async def test_errors_are_raised_at_their_batch(ps: tc.Client, source: Any, form
         try:
             async with looked_up.context:
                 seen.append((await looked_up).shape)
-        except tc.InvalidArgumentError as error:
+        except InvalidArgumentError as error:
             seen.append("100" in str(error))
     assert seen == [(1, 1), True, False, (1, 1)]
 
@@ -170,7 +171,7 @@ async def test_a_look_up_that_is_lost_with_its_owner_fails_at_its_batch(ps: tc.C
         try:
             async with looked_up.context as ctx:
                 await ctx.backward((await looked_up).sum(), step=items.optimizer)
-        except tc.StaleHandleError:
+        except StaleHandleError:
             failed.append(ids)
         if ids is BATCHES[2]:
             await looked_up
@@ -211,7 +212,7 @@ class Left(Exception):
     """The body of a loop has left it."""
 
 
-async def left(passes: AsyncGenerator[tuple[Any, tc.LookedUp[Any]], None], items: tc.Table, end: str) -> None:
+async def left(passes: AsyncGenerator[tuple[Any, tc.tables.LookedUp[Any]], None], items: tc.Table, end: str) -> None:
     """Trains one batch, and leaves the loop in one of several ways."""
     async for _, looked_up in passes:
         async with looked_up.context as ctx:
@@ -290,7 +291,7 @@ async def test_passes_of_batches_that_are_skipped_end(ps: tc.Client, source: Any
 @pytest.mark.usefixtures("without_collector")
 def test_passes_of_batches_that_are_skipped_end_in_a_blocking_program(owner_process_address: str) -> None:
     with tc.connect(owner_process_address) as ps:
-        items = ps.table("skipped", 1, tc.SGD(lr=1.0), init=tc.Zeros())
+        items = ps.table("skipped", 1, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros())
         for _, looked_up in ps.prefetch(BATCHES, items, depth=2):
             looked_up.wait()
         del looked_up
@@ -356,19 +357,20 @@ async def test_batches_are_fetched_no_further_than_the_depth(ps: tc.Client, sour
 async def test_what_does_not_fit_is_refused(ps: tc.Client) -> None:
     items = await counting(ps)
     for depth in (-1, 1.5, True, None):
-        with pytest.raises(tc.InvalidArgumentError, match="depth"):
+        with pytest.raises(InvalidArgumentError, match="depth"):
             ps.prefetch(BATCHES, items, depth=depth)  # type: ignore[arg-type]
-    with pytest.raises(tc.InvalidArgumentError, match="a function of a batch"):
+    with pytest.raises(InvalidArgumentError, match="a function of a batch"):
         ps.prefetch(BATCHES, BATCHES)  # type: ignore[arg-type]
     async for _, looked_up in ps.prefetch([1, 2], lambda batch: batch):  # type: ignore[arg-type,return-value]
-        with pytest.raises(tc.InvalidArgumentError, match="awaited"):
+        with pytest.raises(InvalidArgumentError, match="awaited"):
             await looked_up
         assert looked_up.done() and "done" in repr(looked_up)
 
 
 def test_the_blocking_client_looks_up_in_threads(owner_process_address: str) -> None:
     with tc.connect(owner_process_address) as ps:
-        items = ps.table("items", 1, tc.SGD(lr=1.0), init=tc.Zeros(), policy=tc.Async(tc.Reject(1000)))
+        policy = tc.policies.Async(tc.policies.Reject(1000))
+        items = ps.table("items", 1, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), policy=policy)
         number = 0
         for ids, looked_up in ps.prefetch(BATCHES, items, depth=1):
             lacking = min(number, 1)
@@ -386,7 +388,7 @@ def test_the_blocking_client_looks_up_in_threads(owner_process_address: str) -> 
         for ids, looked_up in ps.prefetch([*BATCHES[:2], torch.tensor([1.0])], lambda ids: ps.look_up({items: ids})):
             with looked_up.context:
                 if ids.is_floating_point():
-                    with pytest.raises(tc.InvalidArgumentError):
+                    with pytest.raises(InvalidArgumentError):
                         looked_up.wait()
                 else:
                     assert looked_up.wait()[items].shape == (3, 1)

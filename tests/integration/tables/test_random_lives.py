@@ -24,7 +24,7 @@ from trainer_client.client.portal import Portal
 
 names = itertools.count()
 FIRST, DEFAULT, RATE, TTL, DIM = 0.25, -8.0, 0.5, 10, 2
-ADMISSIONS = [None, tc.AfterSightings(2, counters=1 << 14, default=DEFAULT)]
+ADMISSIONS = [None, tc.tables.AfterSightings(2, counters=1 << 14, default=DEFAULT)]
 
 IDS = st.lists(st.one_of(st.integers(0, 4), st.sampled_from([-1, 1 << 40])), min_size=1, max_size=5)
 OPERATIONS = st.lists(
@@ -118,8 +118,8 @@ class Pass:
 def run(servers: list[Server], clients: list[Any], operations: list[Any], admit: Any) -> tuple[Any, Any]:
     """Runs a program on a new table, and checks it step by step; returns the table and its model."""
     name, clock = f"table{next(names)}", Clock()
-    options = {"init": tc.Constant(FIRST), "admit": admit, "evict": tc.Eviction(ttl=TTL, spare=0.0)}
-    tables = [ps.table(name, DIM, tc.SGD(lr=RATE), **options) for ps in clients]
+    options = {"init": tc.tables.Constant(FIRST), "admit": admit, "evict": tc.tables.Eviction(ttl=TTL, spare=0.0)}
+    tables = [ps.table(name, DIM, tc.tables.SGD(lr=RATE), **options) for ps in clients]
     for server in servers:
         shard_of(server, name, clock)
     model, passes, items = Model(1 if admit is None else 2), [], tables[0]
@@ -182,7 +182,9 @@ def test_rows_live_as_in_a_dictionary(owned: Any, operations: list[Any], admit: 
             assert items.export(path) == len(model.rows)
             # Into a table with other owners.
             theirs, (other, _) = owned[(len(servers) + 1) % 3]
-            target = other.table(f"table{next(names)}", DIM, tc.SGD(lr=RATE), evict=tc.Eviction(ttl=TTL, spare=0.0))
+            target = other.table(
+                f"table{next(names)}", DIM, tc.tables.SGD(lr=RATE), evict=tc.tables.Eviction(ttl=TTL, spare=0.0)
+            )
             for server in theirs:
                 shard_of(server, target.name, Clock())  # rows that have expired stay until they are compared
             with other.context():

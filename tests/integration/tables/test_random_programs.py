@@ -47,7 +47,7 @@ async def _started(name: str) -> Server:
 
 def run(ps: Any, name: str, steps: list[list[Rows | Bag]], optimizer: Any, at_once: bool) -> tuple[list[Any], Any]:
     """Runs a program on a new table; returns the results of its look-ups, and the rows before and after."""
-    table = ps.table(name, DIM, optimizer, init=tc.Normal(1.0))
+    table = ps.table(name, DIM, optimizer, init=tc.tables.Normal(1.0))
     ids = torch.tensor(ids_of(steps), dtype=torch.int64)
     first, results = table(ids), []
     for number, step in enumerate(steps):
@@ -68,7 +68,7 @@ def run(ps: Any, name: str, steps: list[list[Rows | Bag]], optimizer: Any, at_on
 
 
 @settings(max_examples=12)
-@given(STEPS, st.sampled_from([tc.SGD(lr=0.5), tc.RowWiseAdagrad(lr=0.5)]), st.booleans())
+@given(STEPS, st.sampled_from([tc.tables.SGD(lr=0.5), tc.tables.RowWiseAdagrad(lr=0.5)]), st.booleans())
 def test_a_table_is_that_of_plain_torch_however_it_is_split(
     clients: list[Any], steps: list[list[Rows | Bag]], optimizer: Any, at_once: bool
 ) -> None:

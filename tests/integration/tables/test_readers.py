@@ -25,8 +25,8 @@ async def clients(request: pytest.FixtureRequest, start_owner: StartOwner) -> As
         yield one, two, three
 
 
-async def table(ps: tc.Client, policy: tc.Policy | None = None) -> tc.Table:
-    return await ps.table("items", 2, tc.SGD(lr=1.0), init=tc.Zeros(), policy=policy)
+async def table(ps: tc.Client, policy: tc.policies.Policy | None = None) -> tc.Table:
+    return await ps.table("items", 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), policy=policy)
 
 
 async def step(ps: tc.Client, items: tc.Table) -> Any:
@@ -52,9 +52,11 @@ async def until_members(ps: tc.Client, count: int) -> None:
             pass
 
 
-@pytest.mark.parametrize("policy", [tc.Sync(), tc.BoundedStaleness(0), tc.Quorum(1, of=1)], ids=str)
+@pytest.mark.parametrize(
+    "policy", [tc.policies.Sync(), tc.policies.BoundedStaleness(0), tc.policies.Quorum(1, of=1)], ids=str
+)
 async def test_no_round_waits_for_a_program_that_only_reads(
-    clients: tuple[tc.Client, ...], policy: tc.Policy, tmp_path: Path
+    clients: tuple[tc.Client, ...], policy: tc.policies.Policy, tmp_path: Path
 ) -> None:
     trainer, reader, by_name = clients
     items, read = await table(trainer, policy), await table(reader)
@@ -70,7 +72,7 @@ async def test_no_round_waits_for_a_program_that_only_reads(
 
 async def test_a_program_takes_part_with_its_first_step(clients: tuple[tc.Client, ...]) -> None:
     one, two, _ = clients
-    policy = tc.Sync()
+    policy = tc.policies.Sync()
     items, other = await table(one, policy), await table(two, policy)
     assert await members(one) == 0
     assert (await step(one, items)).counted == 1
@@ -86,7 +88,7 @@ async def test_whoever_sets_the_policy_of_a_table_takes_no_part_for_that(clients
     trainer, operator, _ = clients
     items, administered = await table(trainer), await table(operator)
     assert (await step(trainer, items)).counted == 1
-    await administered.optimizer.set_policy(tc.Sync())
+    await administered.optimizer.set_policy(tc.policies.Sync())
     for _ in range(2):
         assert (await step(trainer, items)).counted == 1
     assert await members(trainer) == 1
@@ -95,7 +97,7 @@ async def test_whoever_sets_the_policy_of_a_table_takes_no_part_for_that(clients
 async def test_whoever_asks_for_an_optimizer_of_a_module_takes_part(ps: tc.Client, ps2: tc.Client) -> None:
     for client in ps, ps2:
         net = await client.module("torch.nn.Linear", 2, 1, name="net")
-        opt = await client.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, policy=tc.Sync())
+        opt = await client.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, policy=tc.policies.Sync())
     assert await members(ps) == 2
     await opt.leave()
     assert await members(ps) == 1

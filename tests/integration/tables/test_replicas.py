@@ -75,7 +75,7 @@ async def test_one_step_of_tables_and_dense_parameters_is_that_of_local_torch(mo
 def train_as_locally(address: str, mode: str) -> None:
     """A program of the blocking client."""
     with tc.connect(address) as ps:
-        items = ps.table("items", DIM, tc.SGD(lr=0.5), rows=ROWS, init=tc.Normal(1.0))
+        items = ps.table("items", DIM, tc.tables.SGD(lr=0.5), rows=ROWS, init=tc.tables.Normal(1.0))
         net = ps.module(Scorer, seed=1, name="scorer")
         replica = net.replica(lambda: Scorer(layers.EmbeddingBag(items, mode)))
         names = [f"dense.{name}" for name in ("0.weight", "0.bias", "2.weight", "2.bias")]
@@ -131,8 +131,8 @@ class Two(nn.Module):
         return found
 
 
-async def trainer(ps: tc.Client, policy: tc.Policy | None = None, **more: Any) -> Trainer:
-    items = await ps.table("items", DIM, tc.SGD(lr=0.5), rows=ROWS, init=tc.Normal(1.0), policy=policy)
+async def trainer(ps: tc.Client, policy: tc.policies.Policy | None = None, **more: Any) -> Trainer:
+    items = await ps.table("items", DIM, tc.tables.SGD(lr=0.5), rows=ROWS, init=tc.tables.Normal(1.0), policy=policy)
     nets = [await ps.module("torch.nn.Linear", DIM, DIM, name=f"net-{n}", seed=n, owner=f"ps{n}") for n in range(2)]
     model = ps.replicas(Two(layers.EmbeddingBag(items), *[await each.replica(**more) for each in nets]))
     made = Trainer(ps, items, nets, model)
@@ -185,7 +185,7 @@ async def test_replicas_and_tables_on_two_owners_step_as_one(addresses: list[str
 
 async def test_trainers_of_a_round_take_the_mean_of_rows_and_of_dense_gradients(addresses: list[str]) -> None:
     async with tc.connect(*addresses) as ps, tc.connect(*addresses) as other:
-        group = [await trainer(ps, tc.Sync(2)), await trainer(other, tc.Sync(2))]
+        group = [await trainer(ps, tc.policies.Sync(2)), await trainer(other, tc.policies.Sync(2))]
         local, opts = local_twin(group[0], await group[0].items(torch.arange(ROWS)))
         for seed in range(2):
             given = list(batches(2, seed))
@@ -196,8 +196,8 @@ async def test_trainers_of_a_round_take_the_mean_of_rows_and_of_dense_gradients(
                 await same(each, local)
 
 
-@pytest.mark.parametrize("policy", [None, tc.Async(), tc.Sync(2)], ids=str)
-async def test_values_are_counted_with_steps_of_tables(addresses: list[str], policy: tc.Policy | None) -> None:
+@pytest.mark.parametrize("policy", [None, tc.policies.Async(), tc.policies.Sync(2)], ids=str)
+async def test_values_are_counted_with_steps_of_tables(addresses: list[str], policy: tc.policies.Policy | None) -> None:
     async with tc.connect(*addresses) as ps, tc.connect(*addresses) as other:
         group = [await trainer(ps, policy), await trainer(other, policy)]
         given: list[dict[str, Any]] = [{"values": {"loss": 1.0 + n, "samples": 4}} for n in range(2)]
@@ -211,14 +211,14 @@ async def test_values_are_counted_with_steps_of_tables(addresses: list[str], pol
         together = {"loss": 1.5, "samples": 8}
         assert (
             reported == [together] * 2
-            if isinstance(policy, tc.Sync)
+            if isinstance(policy, tc.policies.Sync)
             else reported == [each["values"] for each in given]
         )
         so_far = await group[0].opt.parameters.values(reset=False)
         assert dict(so_far) == together and so_far.counts == {"loss": 2, "samples": 2}
         # The first owner refuses what does not fit, before any other has stepped.
         before = await group[0].items(torch.arange(ROWS)), [await each.state_dict() for each in group[0].nets]
-        with pytest.raises(tc.InvalidArgumentError, match="'loss' is a number"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="'loss' is a number"):
             await group[0].step(next(batches(1)), values={"loss": torch.ones(2)})
         after = await group[0].items(torch.arange(ROWS)), [await each.state_dict() for each in group[0].nets]
         assert bits(before) == bits(after)
@@ -232,7 +232,7 @@ async def test_values_of_a_pass_that_is_run_again_count_once(addresses: list[str
             await ctx.backward((await asyncio.to_thread(one.model, *next(batches(1)))).square().mean())
             found.append(await one.model.push(one.opt, context=ctx, values={"loss": 1.0}))
             if len(found) == 1:
-                raise tc.ContextLostError("as if an owner had lost it after the step")
+                raise tc.errors.ContextLostError("as if an owner had lost it after the step")
 
         await ps.run(step)
         assert found[0] == found[1] == dict.fromkeys(("ps0", "ps1", "ps0/items", "ps1/items"), 1)
@@ -245,7 +245,7 @@ async def test_a_gradient_that_is_refused_somewhere_steps_nothing(addresses: lis
         before = await one.items(torch.arange(ROWS)), [each.clone() for each in one.model.parameters()]
         with torch.no_grad():
             list(one.model.parameters())[2][0, 0] = float("nan")
-        with pytest.raises(tc.NonFiniteGradientError):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             await one.step(next(batches(1)))
         await one.model.pull()
         assert torch.equal(await one.items(torch.arange(ROWS)), before[0])
@@ -254,7 +254,7 @@ async def test_a_gradient_that_is_refused_somewhere_steps_nothing(addresses: lis
 
 async def test_codecs_and_a_push_without_a_pull(addresses: list[str]) -> None:
     async with tc.connect(*addresses) as ps:
-        one = await trainer(ps, compress=Choice(tc.TopK(0.5), min_numel=0))
+        one = await trainer(ps, compress=Choice(tc.codecs.TopK(0.5), min_numel=0))
         before = [each.clone() for each in one.model.parameters()]
         for batch in batches(2):
             await one.step(batch, pull=False)
@@ -294,24 +294,24 @@ async def prepared(addresses: list[str]) -> AsyncIterator[Trainer]:
 
 async def test_what_makes_no_sense_is_refused(prepared: Trainer, addresses: list[str]) -> None:
     one, batch = prepared, next(batches(1))
-    with pytest.raises(tc.InvalidArgumentError, match="context=ctx"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="context=ctx"):
         one.model.push(one.opt)
     replica = await one.nets[0].replica()
-    with pytest.raises(tc.InvalidArgumentError, match="context=ctx"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="context=ctx"):
         replica.push(one.opt)
     only = await one.ps.optimizer(None, [one.items])
     async with one.ps.context() as ctx:
         loss = (await asyncio.to_thread(one.model, *batch)).sum()
         running = ctx.backward(loss)
-        with pytest.raises(tc.InvalidArgumentError, match="has not ended"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="has not ended"):
             one.model.push(one.opt, context=ctx)
         await running
-        with pytest.raises(tc.InvalidArgumentError, match="does not step all replicas"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="does not step all replicas"):
             one.model.push(only, context=ctx)
-        with pytest.raises(tc.InvalidArgumentError, match="has tables only"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="has tables only"):
             only.step(ctx, values={"loss": 1.0})
     async with tc.connect(*addresses) as other, other.context() as ctx:
-        with pytest.raises(tc.InvalidArgumentError, match="different clients"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="different clients"):
             one.model.push(one.opt, context=ctx)
-    with pytest.raises(tc.ContextEndedError):
+    with pytest.raises(tc.errors.ContextEndedError):
         one.model.push(one.opt, context=ctx)

@@ -30,7 +30,7 @@ class Trainer(NamedTuple):
     items: tc.Table
     net: tc.RemoteModule
     model: Any
-    opt: tc.OptimizerWithTables
+    opt: tc.tables.OptimizerWithTables
 
     async def step(self, number: int, x: torch.Tensor, **more: Any) -> tc.Stepped | None:
         factor = more.pop("factor", 1.0)
@@ -45,8 +45,10 @@ class Trainer(NamedTuple):
         return found
 
 
-async def begun(ps: tc.Client, overlap: int, several: bool, policy: tc.Policy | None = None, **more: Any) -> Trainer:
-    items = await ps.table("items", DIM, tc.SGD(lr=0.5), rows=ROWS, init=tc.Normal(1.0), policy=policy)
+async def begun(
+    ps: tc.Client, overlap: int, several: bool, policy: tc.policies.Policy | None = None, **more: Any
+) -> Trainer:
+    items = await ps.table("items", DIM, tc.tables.SGD(lr=0.5), rows=ROWS, init=tc.tables.Normal(1.0), policy=policy)
     net = await ps.module("torch.nn.Linear", DIM, DIM, name="net", seed=1, owner="ps0")
     options = {"lr": 0.1, "momentum": 0.9, **{key: more.pop(key) for key in ("non_finite",) if key in more}}
     opt = await ps.optimizer(optim.SGD, [items, *net.parameters()], policy=policy, **options)
@@ -112,7 +114,7 @@ async def test_the_pass_is_over_for_the_program_once_it_was_pushed() -> None:
             assert await one.model.push(one.opt, context=ctx) is None
             assert ctx.ended
             assert not (await one.items(THIRDS[0])).requires_grad  # a call after the pass is not recorded
-            with pytest.raises(tc.ContextEndedError, match="with a push that has an overlap"):
+            with pytest.raises(tc.errors.ContextEndedError, match="with a push that has an overlap"):
                 await one.model.push(one.opt, context=ctx)
         (stepped,) = await one.model.finish()
         assert stepped is not None and stepped["ps0/items"] == 1
@@ -123,7 +125,7 @@ async def test_an_error_comes_with_the_next_push_and_leaves_no_pass_open() -> No
     async with trainer(1, non_finite="refuse") as (servers, one):
         before = await one.net.state_dict()
         assert await one.step(0, torch.full((4, DIM), float("nan"))) is None
-        with pytest.raises(tc.NonFiniteGradientError):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             await one.step(1, torch.ones(4, DIM))
         (stepped,) = await one.model.finish()
         assert stepped is not None and stepped["ps0"] == 1
@@ -132,8 +134,8 @@ async def test_an_error_comes_with_the_next_push_and_leaves_no_pass_open() -> No
 
 
 async def test_gradients_that_cannot_be_written_end_the_pass() -> None:
-    async with trainer(1, compress=Choice(tc.Int8(), min_numel=0)) as (servers, one):
-        with pytest.raises(tc.NonFiniteGradientError):
+    async with trainer(1, compress=Choice(tc.codecs.Int8(), min_numel=0)) as (servers, one):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             await one.step(0, torch.full((4, DIM), float("inf")))
         await open_passes(servers)
         assert await one.step(0, torch.ones(4, DIM)) is None
@@ -143,7 +145,7 @@ async def test_gradients_that_cannot_be_written_end_the_pass() -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 async def test_a_push_that_is_cancelled_before_its_turn_ends_its_pass(several: bool) -> None:
-    policy = tc.Sync(2)
+    policy = tc.policies.Sync(2)
     async with trainer(1, several, policy=policy) as (servers, one):
         assert await one.step(0, torch.ones(4, DIM)) is None  # waits for another trainer
         turn = one.model._overlap._turn
@@ -162,7 +164,7 @@ async def test_a_push_that_is_cancelled_before_its_turn_ends_its_pass(several: b
 
 
 async def test_a_client_that_closes_leaves_no_pass_open() -> None:
-    async with trainer(2, policy=tc.Sync(2)) as (servers, one):
+    async with trainer(2, policy=tc.policies.Sync(2)) as (servers, one):
         for number in range(2):
             assert await one.step(number, torch.ones(4, DIM)) is None
         await one.ps.close()
@@ -208,7 +210,7 @@ async def test_a_pass_that_is_run_again_counts_once() -> None:
             await ctx.backward(one.loss(one.model, await one.items(THIRDS[0]), torch.ones(4, DIM)))
             tries.append(await one.model.push(one.opt, context=ctx))
             if len(tries) == 1:
-                raise tc.ContextLostError("as if a push before had lost its pass")
+                raise tc.errors.ContextLostError("as if a push before had lost its pass")
 
         await one.ps.run(step)
         (last,) = await one.model.finish()

@@ -160,7 +160,7 @@ async def test_a_scaler_that_is_switched_off_changes_nothing(one: Trainer) -> No
 
 async def test_a_policy_waits_for_the_next_push_of_a_trainer_that_skips(addresses: list[str]) -> None:
     async with tc.connect(*addresses) as ps, tc.connect(*addresses) as other:
-        group = [await trainer(ps, tc.Sync(2)), await trainer(other, tc.Sync(2))]
+        group = [await trainer(ps, tc.policies.Sync(2)), await trainer(other, tc.policies.Sync(2))]
         own = [scaler(), scaler()]
         batch = next(batches(1))
         skipped = await apart(scaled_pass(group[0], batch, own[0], float("inf"), clips=False))
@@ -176,10 +176,10 @@ async def test_what_makes_no_sense_is_refused(one: Trainer) -> None:
     whole, own = await Whole.begun(one), scaler()
     async with one.ps.context() as ctx:
         await ctx.backward(own.scale(await whole.loss({})))
-        with pytest.raises(tc.InvalidArgumentError, match="takes the optimizer, too"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="takes the optimizer, too"):
             one.model.unscale_(own, context=ctx)
         await whole.opt.unscale(ctx, own)
-        with pytest.raises(tc.InvalidArgumentError, match=r"unscale_\(scaler, context=ctx, opt=opt\)"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"unscale_\(scaler, context=ctx, opt=opt\)"):
             await one.model.push(whole.opt, context=ctx, scaler=own)
     async with one.ps.context() as ctx:
         own = scaler()
@@ -192,7 +192,7 @@ async def test_what_makes_no_sense_is_refused(one: Trainer) -> None:
 
 def test_a_plain_program_scales(owner_process_address: str) -> None:
     with tc.connect(owner_process_address) as ps:
-        items = ps.table("items", DIM, tc.SGD(lr=0.5), rows=ROWS)
+        items = ps.table("items", DIM, tc.tables.SGD(lr=0.5), rows=ROWS)
         net = ps.module("torch.nn.Linear", DIM, 1, name="net")
         replica = net.replica()
         opt = ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.1)

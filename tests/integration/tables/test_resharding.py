@@ -44,8 +44,8 @@ async def restored(given: Path, to: Path, owners: Sequence[str] | int, **more: A
 
 async def tables(ps: tc.Client, **more: Any) -> tuple[tc.Table, tc.Table, Any]:
     """A table that grows, a table of fixed size in 16 bits, and a schedule of the first."""
-    items = await ps.table("items", 3, tc.LazyAdam(lr=0.1), init=tc.Normal(1.0), **more)
-    fixed = await ps.table("fixed", 2, tc.RowWiseAdagrad(lr=0.5), rows=40, dtype=torch.bfloat16, **more)
+    items = await ps.table("items", 3, tc.tables.LazyAdam(lr=0.1), init=tc.tables.Normal(1.0), **more)
+    fixed = await ps.table("fixed", 2, tc.tables.RowWiseAdagrad(lr=0.5), rows=40, dtype=torch.bfloat16, **more)
     schedule = await ps.scheduler(lr_scheduler.StepLR, items.optimizer, step_size=2, gamma=0.5)
     return items, fixed, schedule
 
@@ -118,8 +118,8 @@ def rows_of(owners: Sequence[Owner]) -> dict[str, dict[str, int]]:
 
 async def test_what_admission_and_eviction_keep_goes_with_the_rows(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
-    eviction = tc.Eviction(at_capacity="least_frequent")
-    more = {"admit": tc.AfterSightings(2, counters=1 << 16), "evict": eviction}
+    eviction = tc.tables.Eviction(at_capacity="least_frequent")
+    more = {"admit": tc.tables.AfterSightings(2, counters=1 << 16), "evict": eviction}
     ids = torch.arange(200)
     async with running(old, NAMES[:2]) as (ps, owners):
         items = await ps.table("items", 2, **more)  # type: ignore[arg-type]
@@ -143,17 +143,19 @@ async def test_what_admission_and_eviction_keep_goes_with_the_rows(tmp_path: Pat
         assert await items.size() >= 190
 
 
-@pytest.mark.parametrize("policy", [tc.Sync(1), tc.Async(tc.Scale())], ids=str)
+@pytest.mark.parametrize("policy", [tc.policies.Sync(1), tc.policies.Async(tc.policies.Scale())], ids=str)
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
-async def test_policies_begin_their_rounds_anew(tmp_path: Path, policy: tc.Policy, before: int, after: int) -> None:
+async def test_policies_begin_their_rounds_anew(
+    tmp_path: Path, policy: tc.policies.Policy, before: int, after: int
+) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     async with running(old, NAMES[:before]) as (ps, _):
-        items = await ps.table("items", 1, tc.SGD(lr=1.0), init=tc.Zeros())
+        items = await ps.table("items", 1, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros())
         await items.optimizer.set_policy(policy)
         await add(ps, items)
     await restored(old, new, after)
     async with running(new, NAMES[:after]) as (ps, _):
-        items = await ps.table("items", 1, tc.SGD(lr=1.0), init=tc.Zeros(), policy=policy)
+        items = await ps.table("items", 1, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), policy=policy)
         for number in (2, 3):
             assert (await add(ps, items)).counted == 1
             assert (await items(IDS)).flatten().tolist() == [-2.0 * number, -number] * 1 + [-2.0 * number] + [
@@ -226,9 +228,9 @@ async def test_a_trainer_of_before_is_told_that_its_session_is_lost(tmp_path: Pa
         await restored(old, new, 2)
         owner.folder = new / "ps0"
         await owner.start()
-        with pytest.raises((tc.SessionLostError, tc.StaleHandleError)):
+        with pytest.raises((tc.errors.SessionLostError, tc.errors.StaleHandleError)):
             await items(IDS)
-        with pytest.raises(tc.StaleHandleError):
+        with pytest.raises(tc.errors.StaleHandleError):
             await items(IDS)
 
 

@@ -22,7 +22,7 @@ IDS = torch.tensor([5, -9, 5, 7])
 
 async def zeros(ps: tc.Client, name: str = "items", **more: object) -> tc.Table:
     """A table whose rows begin with 0, and whose step subtracts the gradient."""
-    return await ps.table(name, 2, tc.SGD(lr=1.0), init=tc.Zeros(), **more)  # type: ignore[arg-type]
+    return await ps.table(name, 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), **more)  # type: ignore[arg-type]
 
 
 async def add(ps: tc.Client, items: tc.Table, factor: float = 1.0) -> tc.Stepped:
@@ -75,7 +75,7 @@ async def test_two_trainers_share_the_table_and_its_optimizer(both: Both) -> Non
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 async def test_sync_sums_the_gradients_of_trainers_by_id(both: Both, reduce: str) -> None:
     ps, other = both
-    policy = tc.Sync(2, reduce)  # type: ignore[arg-type]
+    policy = tc.policies.Sync(2, reduce)  # type: ignore[arg-type]
     here, there = await zeros(ps, policy=policy), await zeros(other, policy=policy)
     found = await asyncio.gather(apart(add(ps, here, 1.0)), apart(add(other, there, 3.0)))
     assert [(each.counted, set(each.values())) for each in found] == [(2, {1})] * 2
@@ -83,8 +83,12 @@ async def test_sync_sums_the_gradients_of_trainers_by_id(both: Both, reduce: str
     assert await values(here) == [-2 * total, -total, -2 * total, -total]
 
 
-@pytest.mark.parametrize("policy", [tc.Quorum(1, of=1), tc.BoundedStaleness(4), tc.Async(tc.Scale())], ids=str)
-async def test_other_policies_hold_for_tables(both: Both, policy: tc.Policy) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [tc.policies.Quorum(1, of=1), tc.policies.BoundedStaleness(4), tc.policies.Async(tc.policies.Scale())],
+    ids=str,
+)
+async def test_other_policies_hold_for_tables(both: Both, policy: tc.policies.Policy) -> None:
     ps, _ = both
     items = await zeros(ps, policy=policy)
     for _ in range(3):
@@ -93,7 +97,7 @@ async def test_other_policies_hold_for_tables(both: Both, policy: tc.Policy) -> 
 
 
 async def test_stale_gradients_of_a_table_can_be_rejected(ps: tc.Client, ps2: tc.Client) -> None:
-    items, other = await zeros(ps, policy=tc.Async(tc.Reject(0))), await zeros(ps2)
+    items, other = await zeros(ps, policy=tc.policies.Async(tc.policies.Reject(0))), await zeros(ps2)
     async with ps.context() as ctx:
         rows = await items(IDS)
         await apart(add(ps2, other))
@@ -104,9 +108,13 @@ async def test_stale_gradients_of_a_table_can_be_rejected(ps: tc.Client, ps2: tc
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("policy", [tc.Async(tc.Compensate(0.5)), tc.Quorum(1, stale=tc.Compensate(0.5))], ids=str)
+@pytest.mark.parametrize(
+    "policy",
+    [tc.policies.Async(tc.policies.Compensate(0.5)), tc.policies.Quorum(1, stale=tc.policies.Compensate(0.5))],
+    ids=str,
+)
 async def test_stale_gradients_of_a_table_are_compensated_row_by_row(
-    both: Both, policy: tc.Policy, dtype: torch.dtype
+    both: Both, policy: tc.policies.Policy, dtype: torch.dtype
 ) -> None:
     ps, other = both
     items, there = await zeros(ps, policy=policy, dtype=dtype), await zeros(other, policy=None, dtype=dtype)
@@ -150,10 +158,10 @@ async def test_a_gradient_that_is_not_finite_changes_no_row_on_any_owner(both: B
             factors = torch.ones(4, 1)
             factors[3] = bad
             await ctx.backward((rows * factors).sum())
-            with pytest.raises(tc.NonFiniteGradientError):
+            with pytest.raises(tc.errors.NonFiniteGradientError):
                 await items.step(ctx)
         async with ps.context() as ctx:
-            with pytest.raises(tc.NonFiniteGradientError):
+            with pytest.raises(tc.errors.NonFiniteGradientError):
                 await ctx.backward((await items(IDS) * factors).sum(), step=items.optimizer)
     assert await values(items) == [0] * 4
     assert (await add(ps, items)) == dict.fromkeys(items.owners, 1)
@@ -180,8 +188,8 @@ async def test_clipping_by_the_norm_of_all_gradients(both: Both) -> None:
 
 async def test_a_schedule_scales_the_learning_rates_of_groups_of_rows_as_torch_does(both: Both) -> None:
     ps, _ = both
-    groups = [tc.RowGroup(10, 20, lr=0.5), tc.RowGroup(30, 40, weight_decay=0.0)]
-    items = await ps.table("items", 1, tc.SGD(lr=0.1), init=tc.Zeros(), groups=groups)
+    groups = [tc.tables.RowGroup(10, 20, lr=0.5), tc.tables.RowGroup(30, 40, weight_decay=0.0)]
+    items = await ps.table("items", 1, tc.tables.SGD(lr=0.1), init=tc.tables.Zeros(), groups=groups)
     schedule = await ps.scheduler(lr_scheduler.StepLR, items.optimizer, step_size=1, gamma=0.1)
     ids = torch.tensor([1, 15, 35])
     local = [torch.zeros(1, requires_grad=True) for _ in range(3)]
@@ -211,12 +219,12 @@ async def test_learning_rates_and_schedules(both: Both) -> None:
     await add(ps, items)
     assert await values(items) == [-23, -11.5, -23, -11.5]
     for wrong in ({"lr": -1.0}, {"momentum": 0.5}, {"kind": "ftrl"}, {"eps": 1.0}):
-        with pytest.raises(tc.InvalidArgumentError):
+        with pytest.raises(tc.errors.InvalidArgumentError):
             await items.optimizer.set_options(**wrong)
     state = await items.optimizer.state_dict()
     assert state["param_groups"][0]["lr"] == 10.0
     state["param_groups"][0]["lr"] = -1.0
-    with pytest.raises(tc.InvalidArgumentError):
+    with pytest.raises(tc.errors.InvalidArgumentError):
         await items.optimizer.load_state_dict(state)
     state["param_groups"][0]["lr"] = 1.0
     await items.optimizer.load_state_dict(state)
@@ -243,7 +251,7 @@ async def test_one_step_for_tables_modules_and_local_parameters(both: Both) -> N
     assert torch.equal((await net.state_dict())["bias"], bias - 0.5) and weight.item() == -0.5
     async with ps.context() as ctx:
         await ctx.backward(await loss() + (await items(IDS)).sum() * math.inf)
-        with pytest.raises(tc.NonFiniteGradientError):
+        with pytest.raises(tc.errors.NonFiniteGradientError):
             await opt.step(ctx)
     # Nothing has stepped.
     assert await values(users) == [-2, -1, -2, -1] and weight.item() == -0.5
@@ -252,7 +260,7 @@ async def test_one_step_for_tables_modules_and_local_parameters(both: Both) -> N
     async with ps.context() as ctx:
         await ctx.backward(await loss())
         assert await only.step(ctx) == {f"{owner}/items": 2 for owner in items.owners}
-    with pytest.raises(tc.InvalidArgumentError, match="beside groups"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="beside groups"):
         await ps.optimizer(torch.optim.SGD, [{"params": [items]}], lr=0.5)
 
 
@@ -262,32 +270,34 @@ async def test_arguments_that_would_hold_for_no_table_are_refused(ps: tc.Client)
         (torch.optim.Adam, {}),
         (None, {"lr": 123.0}),
         (None, {"nonsense": 5}),
-        (None, {"policy": tc.Sync(5)}),
+        (None, {"policy": tc.policies.Sync(5)}),
         (None, {"non_finite": "refuse"}),
         (None, {"reads": "inconsistent"}),
         (None, {"name": "mine"}),
         (None, {"replace": True}),
     ):
         named = "Adam" if cls else f"{next(iter(given))}="
-        with pytest.raises(tc.InvalidArgumentError, match=rf"have .*{named}.*ps.table\('items'.*\(None, \[items"):
+        with pytest.raises(
+            tc.errors.InvalidArgumentError, match=rf"have .*{named}.*ps.table\('items'.*\(None, \[items"
+        ):
             await ps.optimizer(cls, [items], **given)
-    with pytest.raises(tc.InvalidArgumentError, match="the class of an optimizer"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="the class of an optimizer"):
         await ps.optimizer(None, [items, *net.parameters()])
-    with pytest.raises(tc.InvalidArgumentError, match=r"alone: table 'items' .*none that this.*set_policy"):
-        await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.1, policy=tc.Sync(1))
-    await items.optimizer.set_policy(tc.Sync(1))
-    with pytest.raises(tc.InvalidArgumentError, match=r"alone: table 'items' .*Sync\(trainers=1"):
-        await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.1, policy=tc.Async())
-    await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.1, policy=tc.Sync(1))
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"alone: table 'items' .*none that this.*set_policy"):
+        await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.1, policy=tc.policies.Sync(1))
+    await items.optimizer.set_policy(tc.policies.Sync(1))
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"alone: table 'items' .*Sync\(trainers=1"):
+        await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.1, policy=tc.policies.Async())
+    await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.1, policy=tc.policies.Sync(1))
 
 
 async def test_no_other_optimizer_steps_a_table(ps: tc.Client) -> None:
     items, net = await zeros(ps), await ps.module(torch.nn.Linear, 2, 1, name="net")
-    with pytest.raises(tc.InvalidArgumentError, match="optimizer of its own"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="optimizer of its own"):
         await ps.optimizer(torch.optim.SGD, items.parameters(), lr=0.5)
-    with pytest.raises(tc.InvalidArgumentError, match="for tables only"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="for tables only"):
         await ps.optimizer("tables.RowOptimizer", net.parameters(), kind="sgd")
-    with pytest.raises(tc.InvalidArgumentError, match="another optimizer"):
+    with pytest.raises(tc.errors.InvalidArgumentError, match="another optimizer"):
         await ps.optimizer("tables.RowOptimizer", items.parameters(), name="other", kind="ftrl")
 
 
@@ -304,7 +314,7 @@ async def test_a_frozen_table_gets_no_gradient(both: Both) -> None:
 
 async def test_weights_of_bags_get_gradients(both: Both) -> None:
     ps, _ = both
-    items = await ps.table("items", 3, tc.SGD(lr=1.0), init=tc.Normal(1.0))
+    items = await ps.table("items", 3, tc.tables.SGD(lr=1.0), init=tc.tables.Normal(1.0))
     table = (await items(IDS)).clone().requires_grad_()
     weights = torch.tensor([0.5, -1.0, 2.0, 3.0], requires_grad=True)
     own, coefficients = weights.detach().clone().requires_grad_(), torch.randn(2, 3)
@@ -375,7 +385,7 @@ async def test_what_a_pass_keeps_of_look_ups_is_bounded(start_owner: StartOwner)
     async with tc.connect(owner.address) as ps:
         items = await zeros(ps)
         async with ps.context():
-            with pytest.raises(tc.OverloadedError, match="max_context_bytes"):
+            with pytest.raises(tc.errors.OverloadedError, match="max_context_bytes"):
                 for _ in range(40):
                     # What the answers hold is small: the keys of the rows are kept for the backward.
                     await items.bag(ids, offsets)

@@ -91,7 +91,7 @@ async def several_steps(model: Model) -> None:
 async def rounds(model: Model) -> None:
     opt = await model.ps.optimizer(optim.SGD, model.net.parameters(), lr=0.1)
     for each in (model.users, model.items):
-        await each.optimizer.set_policy(tc.Sync(trainers=1))
+        await each.optimizer.set_policy(tc.policies.Sync(trainers=1))
     async with model.ps.context() as ctx:
         await ctx.backward(await model.loss())
         for one in (opt, model.users.optimizer, model.items.optimizer):

@@ -302,7 +302,7 @@ async def test_sessions_and_contexts_are_listed_and_ended(start: StartOwner, for
                 f"context {ctx.id} was ended\n",
                 "",
             )
-            with pytest.raises(tc.ContextLostError, match="its operator ended it"):
+            with pytest.raises(tc.errors.ContextLostError, match="its operator ended it"):
                 await ctx.backward(loss)
         gate = await ps.create("tests.hosted_models.Gate", name="gate")
         waiting = gate.wait()
@@ -311,7 +311,7 @@ async def test_sessions_and_contexts_are_listed_and_ended(start: StartOwner, for
             run(forking, "evict", owner.address, "--older-than", "1000"),
         )
         ended = await run(forking, "evict", owner.address, "--session", id)
-        with pytest.raises(tc.SessionLostError, match="its operator ended it"):
+        with pytest.raises(tc.errors.SessionLostError, match="its operator ended it"):
             await waiting
         assert ended == (0, f"session {id} was ended\n", "")
         assert (unknown[0], unknown[1]) == (1, "")

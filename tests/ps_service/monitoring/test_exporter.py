@@ -106,10 +106,10 @@ async def test_requests_are_told_by_operation(owner: Server, ps: tc.Client) -> N
     net = await ps.module(f"{MODELS}.Affine", 3, 2, name="net")
     for _ in range(3):
         await net(torch.ones(1, 3))
-    with pytest.raises(tc.UnknownNameError):
+    with pytest.raises(tc.errors.UnknownNameError):
         await ps.attach("nothing")
     counter = await ps.create(f"{MODELS}.Counter")
-    with pytest.raises(tc.RemoteError):
+    with pytest.raises(tc.errors.RemoteError):
         await counter.fail("on purpose")
     told = Told(owner.engine)
     counts = told.all("ps_request_duration_seconds_count", "operation")

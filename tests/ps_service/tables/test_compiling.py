@@ -168,5 +168,5 @@ async def test_an_owner_that_is_stopped_while_it_makes_its_first_table_ends_in_o
 
 
 async def _made(ps: tc.Client) -> None:
-    with suppress(tc.UnavailableError):  # the owner is stopped meanwhile
+    with suppress(tc.errors.UnavailableError):  # the owner is stopped meanwhile
         await ps.table("items", 8)

@@ -308,7 +308,7 @@ async def test_a_narrow_screen_does_not_scroll_sideways(browser: Browser, server
 async def test_all_columns_of_optimizers_fit_on_a_laptop(browser: Browser, server: Server) -> None:
     async with tc.connect(server.address) as ps:
         net = await ps.module("torch.nn.Linear", 2, 1, name="net")
-        policy = tc.BoundedStaleness(bound=16)
+        policy = tc.policies.BoundedStaleness(bound=16)
         await ps.optimizer(
             "torch.optim.Adam", net.parameters(), lr=0.0001234, name="optimizer-of-the-net", policy=policy
         )
