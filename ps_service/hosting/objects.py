@@ -17,6 +17,7 @@ from torch import nn
 from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.bound_copy_pool import BoundCopies
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
+from ps_service.hosting.views import Views
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.close_names import hint
 from ps_wire.codec.names import full_name
@@ -84,6 +85,7 @@ class HostedObject:
         parameter_refs: The handles of its parameters, in the same order.
         parameter_states: The states of its parameters, in the same order.
         bound_copies: The pool of its bound copies, if it is a module.
+        views: Its views, if it is a module.
         readers: Names of the methods and functions that have run on it without writing to its parameters.
         writers: Names of those that write to its parameters.
         uses_others: Whether a call of the module has computed with leaves that are not its parameters.
@@ -157,9 +159,12 @@ class HostedObject:
         self.parameter_states: list[ParameterState] = [
             parameter_locks.state(parameter) for parameter in self.parameters.values()
         ]
+        self.views: Views | None = None
         if self.bound_copies is not None:
             for state in self.parameter_states:
                 state.of_module = True
+            internals = self.bound_copies.internals
+            self.views = Views(value, self.parameter_refs, self.parameter_states, internals)
 
     @functools.cached_property
     def size(self) -> tuple[int, int]:

@@ -23,13 +23,19 @@ class StandIn(Parameter):
     """A leaf on a parameter's storage that detects writes to it.
 
     Torch's version counter misses writes through `.data`, which has a counter of its own. So that tensor is kept.
+
+    Attributes:
+        data_was_read: Whether code has asked for the `.data` of any leaf of this process.
     """
+
+    data_was_read = False
 
     @property
     def data(self) -> torch.Tensor:
         """The data without autograd; the same tensor every time."""
         found: torch.Tensor | None = self.__dict__.get("_data")
         if found is None:
+            StandIn.data_was_read = True
             found = self.__dict__["_data"] = _data.__get__(self)
         return found
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ps_service.parameters.alone import Alone, WouldBlock
 from ps_service.parameters.reading import Reading
-from ps_service.parameters.state import ParameterState, Pin
+from ps_service.parameters.state import ParameterState, Pin, Readers, readers_of
 from ps_wire.errors import DeadlineExceededError
 from ps_wire.limits import MIB
 from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT, current_scope, waiting
@@ -110,7 +110,12 @@ class ParameterLocks:
         """Whether this thread must not block."""
         return getattr(self._here, "nonblocking", False)
 
-    def _wait(self, seconds: float | None = None) -> None:
+    def wait(self, seconds: float | None = None) -> None:
+        """Waits until a reader or a step has ended. `lock` must be held.
+
+        Raises:
+            WouldBlock: This thread must not wait.
+        """
         if self.is_nonblocking:
             raise WouldBlock
         self._waiting += 1
@@ -134,19 +139,19 @@ class ParameterLocks:
     def await_step(self, states: Sequence[ParameterState], nested: bool) -> None:
         """Waits for a consistent step in progress. `lock` must be held."""
         while any(state.writing or (state.claimed and not nested) for state in states):
-            self._wait()
+            self.wait()
 
     def save(self, pin: Pin) -> None:
         """Notes that an open context needs this storage for its backward."""
         with self.lock:
-            pin._saves.append(None)
+            pin.saves.append(None)
 
     def free(self, pin: Pin) -> None:
         """Undoes `save`. May be called by the garbage collector, at any moment and in any thread.
 
         It takes no lock. The collecting thread may hold another lock that the holder of this one waits for.
         """
-        pin._saves.pop()
+        pin.saves.pop()
 
     def note_written(self, pin: Pin) -> None:
         """Notes an in-place write to a storage: backwards that have saved it must not use it."""
@@ -158,6 +163,8 @@ class ParameterLocks:
         with self.lock:
             for parameter in parameters:
                 parameter.requires_grad_(requires_grad)
+            for readers in readers_of(self.known(parameters)):
+                readers.note_moved()
 
     @contextmanager
     def stepping(self, states: Sequence[ParameterState]) -> Iterator[None]:
@@ -172,7 +179,7 @@ class ParameterLocks:
                 left = None if scope is None else scope.within(None)
                 if left is not None and left <= LEAST_SECONDS_LEFT:
                     raise DeadlineExceededError("others were changing the same parameters until the deadline")
-                self._wait(left)
+                self.wait(left)
             for state in states:
                 state.stepped = True
         try:
@@ -201,16 +208,22 @@ class ParameterLocks:
             return
         with self.lock:
             while any(state.claimed for state in states):
-                self._wait()
+                self.wait()
             for state in states:
                 state.claimed = True
+            all_readers, begun = readers_of(states), 0
+            for readers in all_readers:
+                readers.claimed += 1
         try:
             with self.lock:
                 self._await_readers(parameters, states)
+                begun = 1
+                for readers in all_readers:
+                    readers.writing += 1
                 for state in states:
                     state.writing = True
                     state.changes += 1
-                pinned = [i for i, state in enumerate(states) if state.pin.reading or state.pin.saved]
+                pinned = _in_use(states, all_readers)
             for i in pinned:
                 # New storage in the same Parameter object: optimizers identify parameters by object.
                 parameters[i].data = parameters[i].data.clone()
@@ -218,6 +231,10 @@ class ParameterLocks:
             yield
         finally:
             with self.lock:
+                for readers in all_readers:
+                    readers.claimed -= 1
+                    readers.writing -= begun
+                    readers.note_moved()
                 for state in states:
                     state.claimed = state.writing = False
                 self.notify()
@@ -225,14 +242,38 @@ class ParameterLocks:
     def _await_readers(self, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState]) -> None:
         """Waits for forwards that only read parameters that are costly to copy, for at most the time of the copy."""
         began = time.monotonic()
-        while waited_for := [each for each in map(_copied_bytes, parameters, states) if each]:
-            left = began + min(sum(waited_for) * COPY_SECONDS_PER_BYTE, LONGEST_WAIT_SECONDS) - time.monotonic()
+        while waited_for := _copied_bytes(parameters, states):
+            left = began + min(waited_for * COPY_SECONDS_PER_BYTE, LONGEST_WAIT_SECONDS) - time.monotonic()
             if left <= 0:
                 return
-            self._wait(left)
+            self.wait(left)
 
 
-def _copied_bytes(parameter: torch.Tensor, state: ParameterState) -> int:
-    """Bytes of a large parameter that would be copied only because forwards are reading it."""
-    nbytes = parameter.numel() * parameter.element_size()
-    return nbytes if state.pin.reading and not state.pin.saved and nbytes > COPY_AT_MOST else 0
+def _copied_bytes(parameters: Sequence[torch.Tensor], states: Sequence[ParameterState]) -> int:
+    """Bytes of large parameters that would be copied only because forwards are reading them."""
+    large = [
+        (state, nbytes)
+        for parameter, state in zip(parameters, states, strict=True)
+        if (nbytes := parameter.numel() * parameter.element_size()) > COPY_AT_MOST
+    ]
+    if not large:
+        return 0
+    running = [readers for readers in readers_of(state for state, _ in large) if readers.running]
+    read = {id(state) for state, _ in large if any(each() in running for each in state.views)} if running else set()
+    saved = set().union(*(readers.saved() for readers in running))
+    return sum(
+        nbytes
+        for state, nbytes in large
+        if (state.pin.reading or id(state) in read) and not state.pin.saved and id(state) not in saved
+    )
+
+
+def _in_use(states: Sequence[ParameterState], all_readers: Iterable[Readers]) -> list[int]:
+    """The positions of parameters that a call, an open graph or other code needs as they are."""
+    running = {readers for readers in all_readers if readers.running}
+    saved = set().union(*(readers.saved() for readers in all_readers))
+    return [
+        i
+        for i, state in enumerate(states)
+        if state.pin.reading or state.pin.saved or id(state) in saved or any(each() in running for each in state.views)
+    ]

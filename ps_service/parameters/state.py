@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from weakref import ref
+
+
+class Readers(Protocol):
+    """The views of a module: calls that run on them read its parameters without pins."""
+
+    claimed: int
+    writing: int
+
+    @property
+    def running(self) -> int:
+        """Number of calls that run."""
+
+    @property
+    def has_leaves(self) -> bool:
+        """Whether it has leaves on the memory of its parameters."""
+
+    def expect_leaves(self) -> None:
+        """Notes that other views have made leaves on the memory of its parameters."""
+
+    def is_used(self) -> bool:
+        """Whether a parameter may be needed by a call that runs, by an open graph or by other code."""
+
+    def saved(self) -> set[int]:
+        """`id()` of the states of parameters that are needed besides by calls that run."""
+
+    def note_moved(self) -> None:
+        """Notes that parameters may have moved, or were frozen."""
+
 
 class Pin:
     """Counts the users of one storage of a parameter.
 
     Attributes:
         reading: Number of running forwards that read it.
+        saves: Has an entry for each open graph that has saved it.
         written: Number of in-place writes by hosted code outside of steps.
     """
 
-    __slots__ = ("_saves", "reading", "written")
+    __slots__ = ("reading", "saves", "written")
 
     def __init__(self) -> None:
         self.reading = 0
         self.written = 0
         # A list, because its `append` and `pop` are atomic: see `ParameterLocks.free`.
-        self._saves: list[None] = []
+        self.saves: list[None] = []
 
     @property
     def saved(self) -> int:
         """Number of open graphs that have saved it."""
-        return len(self._saves)
+        return len(self.saves)
 
 
 class ParameterState:
@@ -37,9 +71,10 @@ class ParameterState:
         changes: Number of writes to it, by steps and by anything else, except those that `writes` counts.
         writes: Number of calls that have written to it where it is, as their own code did.
         of_module: Whether it is a parameter of a hosted module, which calls read through leaves.
+        views: The views of the modules that have it.
     """
 
-    __slots__ = ("changes", "claimed", "of_module", "pin", "stepped", "steps", "writes", "writing")
+    __slots__ = ("changes", "claimed", "of_module", "pin", "stepped", "steps", "views", "writes", "writing")
 
     def __init__(self) -> None:
         self.pin = Pin()
@@ -50,3 +85,15 @@ class ParameterState:
         self.changes = 0
         self.writes = 0
         self.of_module = False
+        self.views: list[ref[Readers]] = []
+
+
+def readers_of(states: Iterable[ParameterState]) -> set[Readers]:
+    """The views of the modules that have some parameters."""
+    all_found = set()
+    for state in states:
+        for each in state.views:
+            found = each()
+            if found is not None:
+                all_found.add(found)
+    return all_found

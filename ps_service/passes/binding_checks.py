@@ -8,6 +8,7 @@ from ps_service.hosting.aliases import WHY
 from ps_service.hosting.histories import REFUSAL, reaches_ended
 from ps_service.hosting.hooks import hooked_nodes
 from ps_service.parameters.leaves import StandIn
+from ps_service.passes import refusals
 from ps_service.passes.lineage import has_own_functions, runs_own_function
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, leaves_of
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from ps_service.passes.bindings import Binding
+    from ps_service.passes.refusals import Bound
 
 FIRST_EXAMINED: Final = 8
 """Number of first recorded calls of each method in which parameters of other hosted modules are looked for."""
@@ -26,7 +28,7 @@ EXAMINED_EVERY: Final = 64
 """Of the later recorded calls, every one of this number is examined again."""
 
 
-def inspect(binding: Binding, roots: Sequence[torch.Tensor], known: Container[int]) -> None:
+def inspect(binding: Bound, roots: Sequence[torch.Tensor], known: Container[int]) -> None:
     """Checks that the backward of a call needs only tensors that its record keeps.
 
     Args:
@@ -65,7 +67,7 @@ def _some_leaves(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return []
 
 
-def _is_examined(binding: Binding) -> bool:
+def _is_examined(binding: Bound) -> bool:
     """Whether the whole graph is examined, which costs more than a small call.
 
     It is in the first calls, then now and then, and always once unknown code has kept using a bound copy.
@@ -74,7 +76,7 @@ def _is_examined(binding: Binding) -> bool:
     return binding.internals.is_remembered or count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0
 
 
-def _examine(binding: Binding, leaves: Sequence[torch.Tensor], known: Container[int]) -> None:
+def _examine(binding: Bound, leaves: Sequence[torch.Tensor], known: Container[int]) -> None:
     if any(map(binding.parameter_locks.lends, leaves)):
         raise InvalidArgumentError(
             f"{binding.code} of {binding.hosted} has computed with a parameter of another hosted module in a way that "
@@ -101,10 +103,7 @@ def check(binding: Binding) -> None:
             parameters.
     """
     if not binding.returned.whole:
-        raise InvalidArgumentError(
-            f"{binding.code} has added, replaced or deleted a parameter or submodule of {binding.hosted}; the "
-            "structure of a hosted module is fixed once it is made. Write to parameters with copy_() or .data instead"
-        )
+        raise refusals.restructured(binding)
     if binding.returned.failed is not None:
         raise InvalidArgumentError(
             f"{binding.code} has changed attributes or containers that refer to parameters or submodules of "
@@ -114,12 +113,7 @@ def check(binding: Binding) -> None:
     if binding.returned.remembered:
         raise InvalidArgumentError(f"{binding.code} of {binding.hosted} {binding.returned.remembered}")
     for name in binding.aliases:
-        where = f"set attribute {name!r} of" if name else "put into a container beside a parameter or layer of"
-        to = "to " if name else ""
-        raise InvalidArgumentError(
-            f"{binding.code} has {where} {binding.hosted} {to}a tensor in the memory of a parameter, but {WHY}. Keep a "
-            "copy of it, with clone()"
-        )
+        raise refusals.aliased(binding, name)
     for i, name in binding.leaf_watch.refused:
         raise InvalidArgumentError(
             f"{binding.code} has set attribute {name!r} of parameter {binding.name(i)!r} of {binding.hosted} to "
@@ -127,15 +121,7 @@ def check(binding: Binding) -> None:
             f"{WHY}. Set it in the constructor, or keep a copy"
         )
     for i in binding.leaf_watch.hooked:
-        raise InvalidArgumentError(
-            f"{binding.code} has registered a hook at parameter {binding.name(i)!r} of {binding.hosted}, and has not "
-            "removed it. Locally such hooks stay, one for each call; here each call computes with other tensors "
-            "instead of the parameters. Register it in the constructor, or on a tensor that the call computes"
-        )
+        raise refusals.hooked(binding, i)
     for i in binding.leaf_watch.touched:
         if binding.tensors[i].grad is not None:
-            raise InvalidArgumentError(
-                f"{binding.code} has called backward() on what it computed from parameter {binding.name(i)!r} of "
-                f"{binding.hosted}. Gradients of hosted parameters belong to the pass of a trainer; inside hosted "
-                "code use torch.autograd.grad"
-            )
+            raise refusals.accumulated(binding, i)

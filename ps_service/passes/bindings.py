@@ -9,15 +9,14 @@ import torch
 
 from ps_service.hosting.aliases import is_within
 from ps_service.hosting.internals import MOST, Found
+from ps_service.hosting.leaf import Leaf
 from ps_service.hosting.structure import tensors_below
 from ps_service.parameters.leaves import is_written, let_go, stand_in
 from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
-from ps_service.passes import writes
+from ps_service.passes import refusals, writes
 from ps_service.passes.late_runs import LateRun
-from ps_service.passes.leaf import Leaf
 from ps_service.passes.leaf_watch import LeafWatch
 from ps_service.passes.saved_tensors import Hold, Watch
-from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,6 +56,7 @@ class Binding:
         tensors: For each parameter, the tensor that replaces it in the call.
         originals: By index of the parameter, the tensors that the call got copies of.
         leaves: For each parameter, what a record keeps of it.
+        steps: For each parameter, the number of its steps when the call began.
         watches: For each leaf, the watch of its storage; None if the storage belongs to the call.
         leaf_watch: Collects what the call does to the leaves.
         aliases: Names of attributes that the call has set to memory of a parameter.
@@ -129,8 +129,9 @@ class Binding:
         self._holds: list[Hold | LateRun] = []
         self.leaves = [
             Leaf(*each, self._holds)
-            for each in zip(hosted.parameter_refs, self.parameters, reading.leaves, reading.steps, strict=True)
+            for each in zip(hosted.parameter_refs, self.parameters, reading.leaves, strict=True)
         ]
+        self.steps = reading.steps
         self.leaf_watch = LeafWatch(reading.leaves)
         self.aliases: list[str] = []
         self._bound_copy = hosted.bound_copies.lend(self._training, self.parameters, reading.leaves)
@@ -155,6 +156,15 @@ class Binding:
     def module(self) -> nn.Module:
         """The bound copy's module."""
         return self._bound_copy.module
+
+    @property
+    def storages(self) -> set[int]:
+        """Addresses of the memory of the leaves."""
+        return {tensor.untyped_storage().data_ptr() for tensor in self.tensors}
+
+    def parameter_behind(self, leaf: torch.Tensor) -> str | None:
+        """The dotted name of the parameter that a leaf of this call replaces."""
+        return next((ref.parameter for ref, _, tensor, *_ in self.leaves if tensor is leaf and ref is not None), None)
 
     def private_ids(self) -> set[int]:
         """`id()` of the objects that belong to this call: the leaves, and the parts of the bound copy."""
@@ -188,6 +198,7 @@ class Binding:
         assert self.hosted.bound_copies is not None
         try:
             changes = self._bound_copy.changes()
+            self._has_set = bool(changes)
             self.aliases = [each.name for each in changes if self._lies_within(each.value)]
             self.leaf_watch.note(self.module, self._lies_within)
             if self.originals:
@@ -234,6 +245,17 @@ class Binding:
             self._leave()
             for i in watch.touched:
                 let_go(self.tensors[i])
+        self._note_whether_clean(raised)
+
+    def _note_whether_clean(self, raised: bool) -> None:
+        """Has later calls of this kind run on a view, if this one has changed nothing."""
+        views, returned = self.hosted.views, self.returned
+        if views is None:
+            return
+        is_free = self.internals.is_free(self._run) and not self.internals.ends_histories
+        changed = returned.changed or returned.failed or returned.remembered or not returned.whole
+        is_same = not (changed or returned.held or returned.late or self._has_set or self.leaf_watch.touched)
+        views.note((self.code, self._training, self._recorded), is_free and is_same and not raised)
 
     def _take_over(self, raised: bool) -> None:
         if self._written:
@@ -287,10 +309,7 @@ class Binding:
         for i in places:
             tensor, parameter = self.tensors[i], self.parameters[i]
             if tensor.shape != parameter.shape or tensor.dtype != parameter.dtype:
-                raise InvalidArgumentError(
-                    f"{self.code} has given parameter {self.name(i)!r} of {self.hosted} another shape or dtype; "
-                    "those of a hosted module are fixed, and nothing was changed"
-                )
+                raise refusals.misshapen(self, i)
             if self.leaf_watch.is_moved(i):
                 self._check_memory(i)
 
@@ -298,10 +317,7 @@ class Binding:
         others = [tensor for tensor in self.tensors if tensor is not self.tensors[i]]
         owner = writes.taken_memory(self.tensors[i], others, self._kept_tensors())
         if owner:
-            raise InvalidArgumentError(
-                f"{self.code} has given parameter {self.name(i)!r} of {self.hosted} the memory of {owner}. Hosted "
-                "parameters have memory of their own, and nothing was changed. Give it a copy, with clone()"
-            )
+            raise refusals.shared(self, i, owner)
 
     def _kept_tensors(self) -> list[torch.Tensor]:
         """All tensors that the module keeps now besides its parameters."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from functools import partial
 from operator import methodcaller
@@ -12,25 +13,26 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from ps_service.hosting.references import binder
-from ps_service.memory.held import storages
+from ps_service.memory.held import Share, storages
 from ps_service.passes import binding_checks, transforms
 from ps_service.passes.bindings import Binding
 from ps_service.passes.lineage import results_in
 from ps_service.passes.saved_tensors import Kept, Pinned, Watch
+from ps_service.passes.view_binding import ViewBinding
 from ps_wire.codec.trees import mapped, parts_of
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from torch import nn
 
+    from ps_service.hosting.leaf import Leaf
     from ps_service.hosting.objects import HostedObject
     from ps_service.memory.held import Held
     from ps_service.parameters.locks import ParameterLocks
-    from ps_service.passes.leaf import Leaf
 
 
 class CallFrame:
@@ -46,18 +48,23 @@ class CallFrame:
         grad: Whether torch builds a graph; it has to if `recorded`.
         code: The function, or the name of the method, that runs; empty for code that never writes to parameters.
         held: Counts the bytes that torch saves for the backward; None to count nothing.
+        nbytes: Length of the message with the arguments.
 
     Attributes:
         leaves: The leaves of the parameters of these modules.
+        steps: For each leaf, the number of steps of its parameter when the call first used the module.
         uses_others: Whether the graph of the call may reach other leaves.
     """
 
     # Calls of plain objects do not need these; a call that binds a module sets them.
     _hooks: saved_tensors_hooks | None = None
     _lifted = False
+    _expected = 0
+    _measured: ViewBinding | None = None
     uses_others = False
     # By storage; several parameters may be views of one storage.
     _watches: dict[int, list[Watch]]
+    _storages: set[int]
     _buffers: set[int]
     _others: AbstractContextManager[None] | None = None
 
@@ -69,16 +76,19 @@ class CallFrame:
         grad: bool = True,
         code: str | Callable[..., Any] = "",
         held: Held | None = None,
+        nbytes: int = 0,
     ) -> None:
-        self.leaves: list[Leaf] = []
+        self.leaves: Sequence[Leaf] = ()
+        self.steps: Sequence[int] = ()
         self._parameter_locks = parameter_locks
         self._training = training
         self._recorded = recorded
         self._grad = grad
         self._code = code
         self._held = held
-        self._bindings: dict[str, Binding] = {}
-        self._parameters: dict[int, tuple[HostedObject, str]] = {}
+        self._nbytes = nbytes
+        self._saved: dict[int, int] = {}
+        self._bindings: dict[str, Binding | ViewBinding] = {}
 
     def calling(self, nested_pass: AbstractContextManager[None]) -> None:
         """Enters a context manager that records the calls of hosted code to other owners, until the call has ended."""
@@ -103,6 +113,7 @@ class CallFrame:
         finally:
             if self._hooks is not None:
                 self._hooks.__exit__(kind, error, trace)
+                self._hooks = None  # they refer to this frame, and its leaves would be freed late
             if torch.is_grad_enabled() is not self._grad_before:
                 torch._C._set_grad_enabled(self._grad_before)
             binder.reset(self._token)
@@ -126,25 +137,26 @@ class CallFrame:
         if known is not None:
             return known.module
         if not self._bindings:
-            self._watches, self._buffers = {}, set()
-        if self._grad and self._hooks is None:
-            # Not before: code without hosted modules may use all of torch, such as transforms that refuse hooks.
-            self._hooks = saved_tensors_hooks(self._pack, _unpack)
-            self._hooks.__enter__()
+            self._watches, self._storages, self._buffers = {}, set(), set()
         if not isinstance(self._code, str):
             self._code = _name(self._code)
         scope = current_scope.get()
         nested = bool(self._bindings) or (scope is not None and scope.depth > 0)
         training = self._training if is_target or self._training is False else None
-        binding = Binding(self._parameter_locks, hosted, training, self._code, nested, self._recorded)
+        binding = self._bound(hosted, training, self._code, nested)
+        if self._grad and self._hooks is None and self._needs_hooks(binding):
+            # Not before: code without hosted modules may use all of torch, such as transforms that refuse hooks.
+            self._hooks = saved_tensors_hooks(self._pack, _unpack)
+            self._hooks.__enter__()
         self._bindings[hosted.ref.object_id] = binding
         if self._lifted:
             binding.hold()
         if binding.uses_others:
             self.uses_others = True
-        for leaf, watch in zip(binding.leaves, binding.watches, strict=True):
-            self.leaves.append(leaf)
-            self._parameters[id(leaf.tensor)] = (hosted, leaf.ref.parameter if leaf.ref is not None else "")
+        self.leaves = [*self.leaves, *binding.leaves] if self.leaves else binding.leaves
+        self.steps = [*self.steps, *binding.steps] if self.steps else binding.steps
+        self._storages = self._storages | binding.storages if self._storages else binding.storages
+        for leaf, watch in zip(binding.leaves, binding.watches, strict=False):
             watches = self._watches.setdefault(_storage(leaf.tensor), [])
             if watch is not None:
                 watches.append(watch)
@@ -153,9 +165,39 @@ class CallFrame:
                 self._buffers.add(_storage(tensor))
         return binding.module
 
+    def _bound(self, hosted: HostedObject, training: bool | None, code: str, nested: bool) -> Binding | ViewBinding:
+        views = hosted.views
+        if (
+            views is None
+            or training is None
+            or code in hosted.writers
+            or not views.admits((code, training, self._recorded))
+        ):
+            return Binding(self._parameter_locks, hosted, training, code, nested, self._recorded)
+        return ViewBinding(self._parameter_locks, hosted, views, training, code, nested, self._recorded)
+
+    def _needs_hooks(self, binding: Binding | ViewBinding) -> bool:
+        """Whether what torch saves has to be looked at: for bound copies, and to count its bytes now and then."""
+        if isinstance(binding, Binding):
+            return True
+        if self._held is None:
+            return False
+        views = binding.hosted.views
+        assert views is not None
+        expected = views.expected_bytes(self._kind(binding), self._nbytes)
+        if expected is None:
+            self._measured = binding
+            return True
+        self._expected += expected
+        return False
+
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
         """The module and dotted name of the parameter that a leaf of this call replaces."""
-        return self._parameters.get(id(leaf))
+        for binding in self._bindings.values():
+            name = binding.parameter_behind(leaf)
+            if name is not None:
+                return binding.hosted, name
+        return None
 
     def leaves_of_parameters(self) -> dict[int, torch.Tensor]:
         """The leaves of this call, by `id()` of the parameter that they replace."""
@@ -181,7 +223,7 @@ class CallFrame:
         if not self._bindings:
             return False
         buffers = [each for binding in self._bindings.values() for each in binding.internals.buffers()]
-        return self._holds(value, _sharing(self._watches, buffers))
+        return self._holds(value, _sharing(self._storages, buffers))
 
     def _holds(self, value: Any, is_shared: Callable[[torch.Tensor], bool]) -> bool:
         lent = {each for binding in self._bindings.values() for each in binding.private_ids()}
@@ -196,13 +238,13 @@ class CallFrame:
         """Whether a tensor is a leaf of torch's graph, and shares no memory with parameters."""
         if not tensor.requires_grad or tensor.grad_fn is not None:
             return False
-        return all(storage.data_ptr() not in self._watches for storage in storages(tensor))
+        return all(storage.data_ptr() not in self._storages for storage in storages(tensor))
 
     def _kept_after(self) -> Callable[[torch.Tensor], bool]:
         """Tells whether a tensor shares memory with one that the modules keep after the call."""
         kept = [binding.kept() for binding in self._bindings.values()]
         tensors = [tensor for found in kept for tensor in found.tensors]
-        return _sharing(self._watches, tensors) if all(found.is_all for found in kept) else _always
+        return _sharing(self._storages, tensors) if all(found.is_all for found in kept) else _always
 
     def lift(self, pack: Any) -> bool:
         """Removes the hooks of saved tensors for the rest of the call, and pins every parameter instead.
@@ -227,7 +269,7 @@ class CallFrame:
         if self._recorded:
             roots = results_in(result)
             for binding in self._bindings.values():
-                binding_checks.inspect(binding, roots, self._parameters)
+                binding_checks.inspect(binding, roots, self._ids)
         return mapped(result, lambda tensor: tensor.clone() if is_shared(tensor) else tensor)
 
     def _settle(self, raised: bool) -> None:
@@ -240,7 +282,7 @@ class CallFrame:
         for binding in bindings:
             try:
                 binding.settle(raised)
-                if not raised:
+                if not raised and isinstance(binding, Binding):
                     binding_checks.check(binding)
             except RuntimeError as error:
                 failed = failed or error
@@ -258,6 +300,8 @@ class CallFrame:
             self.lift(self._pack)
             return Kept(tensor)
         watches = self._watches.get(storage)
+        if watches is None and storage in self._storages:
+            return Kept(tensor)  # steps see that its memory is used
         if watches is not None:
             return Pinned(tensor, self._parameter_locks, watches)
         if tensor.requires_grad and tensor.grad_fn is None:
@@ -266,7 +310,27 @@ class CallFrame:
         return self._kept(kept, kept)
 
     def _kept(self, stored: torch.Tensor, tensor: torch.Tensor) -> Kept:
-        return Kept(tensor, None if self._held is None else self._held.share(stored.untyped_storage()))
+        if self._held is None:
+            return Kept(tensor)
+        share = self._held.share(stored.untyped_storage())
+        self._saved[share.key] = share.nbytes
+        return Kept(tensor, share)
+
+    def _kind(self, binding: ViewBinding) -> tuple[str, bool | None, bool]:
+        return binding.code, self._training, self._recorded
+
+    def expected_share(self) -> list[Share]:
+        """Counts what torch has saved, as far as that was not counted while the call ran. Called at its end."""
+        if self._measured is not None and len(self._bindings) == 1:
+            views = self._measured.hosted.views
+            assert views is not None
+            views.note_saved(self._kind(self._measured), self._nbytes, sum(self._saved.values()))
+        return [Share(self._held, self._expected)] if self._held is not None and self._expected else []
+
+    @functools.cached_property
+    def _ids(self) -> set[int]:
+        """`id()` of the leaves."""
+        return {id(leaf.tensor) for leaf in self.leaves}
 
 
 transforms.install()

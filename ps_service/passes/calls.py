@@ -175,7 +175,7 @@ def call_function(
         def finish(result: Any) -> Any:
             computed = result if keep is NO and own is _private else None
             result = _kept(keep, call_frame, own, result)
-            return results.record(entry, call_frame.leaves, None, False, result, computed=computed)
+            return results.record(entry, call_frame.leaves, call_frame.steps, None, False, result, computed=computed)
 
         if deferred:
             return Deferred(function(*args, **kwargs), finish)
@@ -205,7 +205,7 @@ def _call_module(
     recorded = recording is not None
     results = Results(engine, recording.context, recording.call, arguments) if recording is not None else None
     held = results.held if results is not None else None
-    with CallFrame(engine.parameter_locks, training, recorded, recorded, code, held) as call_frame:
+    with CallFrame(engine.parameter_locks, training, recorded, recorded, code, held, arguments.nbytes) as call_frame:
         if recording is not None and results is not None and results.nested_pass is not None:
             call_frame.calling(results.nested_pass.calling(recording.place))
         run = partial(run, call_frame.bind(target, is_target=True))
@@ -229,7 +229,8 @@ def _call_module(
             return result
         latency = target.backward_latency if may_be_inline else None
         others = call_frame.uses_others or target.uses_others
-        return results.record(entry, call_frame.leaves, latency, True, result, others)
+        leaves, steps, shares = call_frame.leaves, call_frame.steps, call_frame.expected_share()
+        return results.record(entry, leaves, steps, latency, True, result, others, shares=shares)
 
 
 def fetch(engine: PassHost, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:

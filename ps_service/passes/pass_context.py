@@ -95,7 +95,7 @@ class PassContext:
             if self._ended:
                 raise self._over()
             self._records[call] = record
-            self._readings.note(record.leaves)
+            self._readings.note(record.leaves, record.steps)
 
     def record(self, call: CallKey) -> Record:
         """A recorded call.

@@ -12,11 +12,11 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ps_service.hosting.histories import REFUSAL
+from ps_service.hosting.leaf import Leaf
 from ps_service.parameters.leaves import StandIn
 from ps_service.passes.entry import ENTERING
 from ps_service.passes.gradients import Gradient, added
 from ps_service.passes.late_runs import LateRun
-from ps_service.passes.leaf import Leaf
 from ps_service.passes.propagated import Gathered, KeptInput, Propagated
 from ps_service.passes.torch_backward import gradients_of
 from ps_wire.compression.registry import decode
@@ -65,6 +65,7 @@ class Record:
         entry: The entry node of its inputs; None if none of them needs a gradient.
         wanted: Number of the caller's inputs that need a gradient.
         leaves: The leaves of the parameters that it may have used.
+        steps: For each leaf, the number of steps of its parameter when the call began.
         latency: Measures the backward of such calls; None if it must not run on the event loop.
         nbytes: Length of the message with the arguments of the call.
         kept_inputs: The inputs that are results of earlier calls; they entered after those of the caller.
@@ -73,6 +74,7 @@ class Record:
         others: Whether its graph may reach leaves besides these.
 
     Attributes:
+        steps: For each leaf of a parameter that is trained, the number of its steps when the call began.
         shares: Count the tensors that are held until its last backward has run.
     """
 
@@ -82,6 +84,7 @@ class Record:
         entry: GraphEntry | None,
         wanted: int,
         leaves: Sequence[Leaf],
+        steps: Sequence[int],
         latency: Latency | None = None,
         nbytes: int = 0,
         kept_inputs: Sequence[KeptInput] = (),
@@ -92,6 +95,7 @@ class Record:
         self._latency = latency
         self._nbytes = nbytes
         self._lock = ReportingLock()
+        self._is_spent = False
         self._outputs: list[Output | None] = []
         # Number of outputs that require grad.
         self._output_count = 0
@@ -108,11 +112,13 @@ class Record:
         self._entry = entry
         self._wanted = wanted
         self._leaves: list[Leaf] = []
+        self.steps: list[int] = []
         # One list for each module, by `id()`, whether or not its parameters are trained.
         self._holds: dict[int, list[Any]] = {}
-        for leaf in leaves:
+        for leaf, count in zip(leaves, steps, strict=True):
             if leaf.tensor.requires_grad:
                 self._leaves.append(leaf)
+                self.steps.append(count)
             self._holds[id(leaf.holds)] = leaf.holds
         self._kept_inputs = kept_inputs
         self._tokens = tokens
@@ -161,6 +167,11 @@ class Record:
             seeds += self._token_seeds
             if not places:
                 return Propagated([None] * self._wanted, [], [])
+            if self._is_spent:
+                raise RuntimeError(
+                    "Trying to backward through the graph a second time: an earlier backward of the call has freed "
+                    "what it had saved. Specify retain_graph=True for that one"
+                )
             leaves, found = self._propagate(places, seeds, retain_graph, backward)
             if not retain_graph:
                 self._free(places)
@@ -281,9 +292,14 @@ class Record:
         for holds in self._holds.values():
             holds.clear()
         for leaf in self._leaves:
-            # A step has moved the parameter meanwhile, and only this leaf still refers to the former storage.
-            if leaf.tensor.data_ptr() != leaf.parameter.data_ptr():
-                leaf.tensor.data = leaf.tensor.detach().new_empty(0)
+            # A step has moved the parameter meanwhile, and this leaf still refers to the former storage.
+            if leaf.tensor.data_ptr() == leaf.parameter.data_ptr():
+                continue
+            if leaf.is_shared:
+                # Other calls may use it. Without a reference from here, the last of them frees the memory.
+                self._leaves, self._is_spent = [], True
+                return
+            leaf.tensor.data = leaf.tensor.detach().new_empty(0)
 
 
 def _misfit(position: int, output: Output | None, gradient: torch.Tensor) -> InvalidArgumentError:

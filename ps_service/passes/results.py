@@ -14,10 +14,11 @@ from ps_wire.codec.trees import leaves_in, parts_of, tensors_in
 
 if TYPE_CHECKING:
     from ps_service.group.nested_pass import NestedPass
+    from ps_service.hosting.leaf import Leaf
     from ps_service.hosting.references import RRef
+    from ps_service.memory.held import Share
     from ps_service.passes.arguments import Arguments
     from ps_service.passes.entry import GraphEntry
-    from ps_service.passes.leaf import Leaf
     from ps_service.passes.pass_host import PassHost
     from ps_wire.refs import CallKey, ContextId
     from ps_wire.runtime.latency import Latency
@@ -52,22 +53,26 @@ class Results:
         self,
         entry: GraphEntry | None,
         leaves: Sequence[Leaf],
+        steps: Sequence[int],
         latency: Latency | None,
         is_module: bool,
         result: Any,
         others: bool = True,
         computed: Any = None,
+        shares: Sequence[Share] = (),
     ) -> Any:
         """Keeps the state that the call's backward needs, and returns the result.
 
         Args:
             entry: The entry node of the inputs; None if none of them needs a gradient.
             leaves: The leaves of the parameters of the modules that it has used.
+            steps: For each leaf, the number of steps of its parameter when the call began.
             latency: Measures the backward of such calls; None if it must not run on the event loop.
             is_module: Whether it was a call of a module, whose saved tensors are counted.
             result: Its result.
             others: Whether its graph may reach other leaves.
             computed: What was computed, if the result is a copy of it that is sent and freed; None if it is not.
+            shares: Count what torch has saved in a call of a module, as far as it was not counted meanwhile.
 
         Raises:
             ContextEndedError: The context ended while the call ran.
@@ -92,7 +97,6 @@ class Results:
         called = self.nested_pass if self.nested_pass is not None and self.nested_pass.others() else None
         if called is not None:
             latency = None  # its backward may wait for other owners
-        shares = []
         if not is_module:
             # For code without hosted modules it is not known which tensors torch saves: mostly inputs and results.
             # Storages count by address, so one that is freed at once must not: another would get its address uncounted.
@@ -103,6 +107,7 @@ class Results:
             entry,
             len(self._arguments.wanting),
             leaves,
+            steps,
             latency,
             self._arguments.nbytes,
             self._arguments.kept,

@@ -16,8 +16,8 @@ from ps_service.measures.histogram import Distribution, Histogram
 if TYPE_CHECKING:
     import torch
 
+    from ps_service.hosting.leaf import Leaf
     from ps_service.parameters.state import ParameterState
-    from ps_service.passes.leaf import Leaf
 
 STALENESS_BOUNDS: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Buckets of staleness, in steps."""
@@ -40,14 +40,19 @@ class FirstReadings:
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
 
-    def note(self, leaves: Iterable[Leaf]) -> None:
-        """Notes the parameters that a recorded call has read. Calls may be noted in another order than they read."""
-        steps = self._steps
-        for leaf in leaves:
+    def note(self, leaves: Iterable[Leaf], steps: Iterable[int]) -> None:
+        """Notes the parameters that a recorded call has read. Calls may be noted in another order than they read.
+
+        Args:
+            leaves: Their leaves.
+            steps: For each, the number of steps that had been applied when the call began.
+        """
+        known = self._steps
+        for leaf, count in zip(leaves, steps, strict=True):
             key = id(leaf.parameter)
-            known = steps.get(key)
-            if known is None or leaf.steps < known:
-                steps[key] = leaf.steps
+            first = known.get(key)
+            if first is None or count < first:
+                known[key] = count
 
     def note_steps(self, parameter: torch.Tensor, steps: int) -> None:
         """Notes how many steps had been applied to a parameter when a replica read it."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from ps_service.hosting.leaf import Leaf
 from ps_service.hosting.references import RRef
 from ps_service.passes import kept_values
-from ps_service.passes.leaf import Leaf
 from ps_service.passes.results import Results
 from ps_service.passes.saved_tensors import Kept
 from ps_service.tables.stand_in import RowsOfTable
@@ -51,10 +51,11 @@ def call(
             return _kept(function(target.value, *args, **kwargs), stays)
     results = Results(engine, recording.context, recording.call, arguments)
     entry, (args, kwargs) = arguments.enter((args, kwargs))
-    leaves = [_leaf(each) for each in _tables(engine, target, args)]
+    tables = _tables(engine, target, args)
+    leaves, steps = [_leaf(each) for each in tables], [each.parameter_states[0].steps for each in tables]
     with torch.enable_grad(), _counted(results.held):
         found = function(target.value, *args, **(kwargs | {"recorded": True}))
-    return results.record(entry, leaves, target.backward_latency, False, _kept(found, stays), others=False)
+    return results.record(entry, leaves, steps, target.backward_latency, False, _kept(found, stays), others=False)
 
 
 def _counted(held: Held) -> saved_tensors_hooks:
@@ -90,8 +91,8 @@ def _tables(engine: PassHost, target: HostedObject, args: tuple[Any, ...]) -> li
 
 def _leaf(table: HostedObject) -> Leaf:
     # Without a handle: what a trainer would get as the gradient of a table are numbers of rows, which it does not know.
-    (parameter,), (state,) = table.parameters.values(), table.parameter_states
-    return Leaf(None, parameter, parameter, state.steps)
+    (parameter,) = table.parameters.values()
+    return Leaf(None, parameter, parameter)
 
 
 def _kept(result: Any, stays: bool) -> Any:

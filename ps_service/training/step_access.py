@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from operator import methodcaller
+from typing import TYPE_CHECKING, Final
+
+from ps_service.parameters.state import readers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from types import TracebackType
 
     import torch
 
     from ps_service.parameters.locks import ParameterLocks
-    from ps_service.parameters.state import ParameterState
+    from ps_service.parameters.state import ParameterState, Readers
 
 
 class StepAccess:
@@ -30,7 +33,7 @@ class StepAccess:
         consistent: Whether open passes and running forwards must not see the step.
     """
 
-    __slots__ = ("_consistent", "_locks", "_parameters", "_states", "_waiting")
+    __slots__ = ("_consistent", "_locks", "_parameters", "_readers", "_states", "_waiting")
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class StepAccess:
         self._parameters = parameters
         self._states = states
         self._consistent = consistent
+        self._readers: Collection[Readers] = ()
         self._waiting: ExitStack | None = None
 
     def __enter__(self) -> None:
@@ -56,15 +60,20 @@ class StepAccess:
         with self._locks.lock:
             for state in self._states:
                 pin = state.pin
-                if state.stepped or (consistent and (state.claimed or pin.reading or pin.saved)):
+                if state.stepped or (consistent and (state.claimed or pin.reading or pin.saves)):
                     break
             else:
-                for state in self._states:
-                    state.stepped = True
-                    state.changes += 1
-                    if consistent:
-                        state.claimed = state.writing = True
-                return
+                all_readers = readers_of(self._states) if consistent else ()
+                if not any(map(_is_used, all_readers)):
+                    self._readers = all_readers
+                    for readers in all_readers:
+                        readers.writing += 1
+                    for state in self._states:
+                        state.stepped = True
+                        state.changes += 1
+                        if consistent:
+                            state.claimed = state.writing = True
+                    return
         with ExitStack() as stack:
             stack.enter_context(self._locks.stepping(self._states))
             stack.enter_context(self._locks.writing(self._parameters, self._states, self._consistent))
@@ -77,8 +86,13 @@ class StepAccess:
             self._waiting.__exit__(kind, error, trace)
             return
         with self._locks.lock:
+            for readers in self._readers:
+                readers.writing -= 1
             for state in self._states:
                 state.stepped = False
                 if self._consistent:
                     state.claimed = state.writing = False
             self._locks.notify()
+
+
+_is_used: Final = methodcaller("is_used")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-MOST_FUNCTIONS = 168
+MOST_FUNCTIONS = 169
 
 
 @pytest.mark.usefixtures("forked_programs")

@@ -251,6 +251,8 @@ async def test_requests_that_make_no_sense_are_typed_errors() -> None:
     async with serving() as owner, tc.connect(owner.address) as ps:
         net = await ps.module("torch.nn.Linear", 2, 2, name="net")
         target = net.ref.to_message()
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+        stepped = opt.remotes["ps0"].handle.ref.to_message()
         rows: list[tuple[Request, str]] = [
             (Request(), "a request without an operation"),
             (Request(call=pb.CallRequest(target=target, context=pb.ContextId(trainer=b"x", number=1))), "16 bytes"),
@@ -264,7 +266,8 @@ async def test_requests_that_make_no_sense_are_typed_errors() -> None:
             (Request(optimizer=optimizer(weight := target_of(target, "weight"), options=Value(integer=3))), "a dict"),
             (Request(optimizer=optimizer(weight, reads=7)), "not one that this owner knows"),
             (Request(optimizer=optimizer(weight, non_finite=7)), "not one that this owner knows"),
-            (Request(step=pb.StepRequest(optimizer=target)), "16 bytes"),
+            (Request(step=pb.StepRequest(optimizer=target)), "is not an optimizer"),
+            (Request(step=pb.StepRequest(optimizer=stepped)), "16 bytes"),
         ]
         before = fingerprint(owner.engine)
         stream = await HandMade.greeted(GrpcConnector(owner.address))

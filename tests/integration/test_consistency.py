@@ -11,6 +11,7 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
+from ps_service.hosting.views import CLEAN_CALLS
 from ps_service.parameters.locks import COPY_AT_MOST
 from ps_service.server import Server
 from tests import autograd_models
@@ -148,7 +149,9 @@ async def test_only_parameters_saved_by_another_pass_are_copied(trainers: Traine
         assert not any(torch.equal(parameter, values[name]) for name, parameter in parameters.items())
         return {name for name, parameter in parameters.items() if parameter.data_ptr() != places[name]}
 
-    assert await moved() == set()
+    # After the first calls, which run on bound copies.
+    for _ in range(CLEAN_CALLS + 1):
+        assert await moved() == set()
     async with one.context() as ctx:
         loss = (await nets[1](await nets[0](torch.tensor([1, 2])))).sum()
         # The look-up saved the ids alone, and the layer its weight.
@@ -166,7 +169,9 @@ async def test_only_parameters_saved_by_another_pass_are_copied(trainers: Traine
         await nets[1](torch.ones(1, 4, requires_grad=True))
         assert await moved() == {"weight"}
     await one.status()
-    assert await moved() == set()
+    # After the first calls, which run on bound copies.
+    for _ in range(CLEAN_CALLS + 1):
+        assert await moved() == set()
     assert pins(server) == 0
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.nn import Parameter
 
+from ps_service.hosting.leaf import Leaf
 from ps_service.memory.held import Held
 from ps_service.passes.contexts import Contexts
 from ps_service.passes.gradients import Gradient
-from ps_service.passes.leaf import Leaf
 from ps_service.passes.pass_context import PassContext
 from ps_service.passes.records import Record
 from ps_wire.errors import ContextEndedError, ContextLostError
@@ -183,7 +183,7 @@ def test_an_end_frees_the_state_of_the_pass(weight: Parameter) -> None:
     contexts = Contexts()
     context = contexts.open(FIRST)
     leaf = leaf_of(weight)
-    context.add(CALL, Record([(leaf.tensor**2).sum()], None, 0, [leaf]))
+    context.add(CALL, Record([(leaf.tensor**2).sum()], None, 0, [leaf], [0]))
     context.accumulate([gradient_of(weight, dense(1, 1))])
     gone = weakref.ref(leaf.tensor)
     contexts.end(FIRST)
@@ -195,7 +195,7 @@ def test_an_end_frees_the_state_of_the_pass(weight: Parameter) -> None:
 def test_a_call_that_ends_after_its_context_is_not_kept(context: PassContext, weight: Parameter) -> None:
     context.end()
     with pytest.raises(ContextEndedError):
-        context.add(CALL, Record([weight.data], None, 0, []))
+        context.add(CALL, Record([weight.data], None, 0, [], []))
     with pytest.raises(ContextEndedError):
         context.gradients_of([weight])
 
@@ -208,7 +208,7 @@ def test_a_trainer_that_is_gone_leaves_nothing_behind() -> None:
     assert len(contexts) == 1
     assert contexts.find(ContextId(OTHER, 1)) is mine
     with pytest.raises(ContextEndedError):
-        gone.add(CALL, Record([], None, 0, []))
+        gone.add(CALL, Record([], None, 0, [], []))
     assert contexts.open(FIRST) is not gone
     assert contexts.get(ContextId(TRAINER, 2)) is None
 

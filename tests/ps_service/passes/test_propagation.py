@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from ps_service.engine import Engine
+from ps_service.hosting.leaf import Leaf
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes import propagation
 from ps_service.passes.entry import GraphEntry
-from ps_service.passes.leaf import Leaf
 from ps_service.passes.propagated import KeptInput
 from ps_service.passes.records import Record
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError, StaleHandleError, UnknownNameError
@@ -53,7 +53,7 @@ def recorded(engine: Engine, layer: HostedObject, call: CallKey = FIRST) -> None
     entry = GraphEntry()
     (x,) = entry.enter([torch.tensor([[5.0, 7.0]])])
     weight, bias = (leaf.tensor for leaf in leaves)
-    engine.contexts.open(PASS, TRAINER).add(call, Record([x * weight + bias], entry, 1, leaves))
+    engine.contexts.open(PASS, TRAINER).add(call, Record([x * weight + bias], entry, 1, leaves, [0] * len(leaves)))
 
 
 def backward(engine: Engine, call: CallKey = FIRST, factor: float = 1.0) -> list[torch.Tensor | None]:
@@ -82,7 +82,7 @@ def test_gradients_of_results_that_stayed_wait_for_their_calls_backward(engine: 
     recorded(engine, layer)
     entry = GraphEntry()
     (kept,) = entry.enter([torch.zeros(1, 2)])
-    later = Record([kept * 2], entry, 0, [], kept_inputs=[KeptInput(FIRST, 0)])
+    later = Record([kept * 2], entry, 0, [], [], kept_inputs=[KeptInput(FIRST, 0)])
     engine.contexts.find(PASS).add(SECOND, later)
     assert backward(engine, SECOND) == []
     assert gradients(engine) == {}
@@ -169,7 +169,7 @@ def test_entries_with_the_same_index_count_as_one(engine: Engine) -> None:
     (ref,), weight = hosted.parameter_refs, table.weight
     leaf = Leaf(ref, weight, weight.data.clone().requires_grad_())
     rows = nn.functional.embedding(torch.tensor([1, 1]), leaf.tensor, sparse=True)
-    engine.contexts.open(PASS, TRAINER).add(FIRST, Record([rows], None, 0, [leaf]))
+    engine.contexts.open(PASS, TRAINER).add(FIRST, Record([rows], None, 0, [leaf], [0]))
     propagation.backward(engine, PASS, FIRST, [0], [torch.full((2, 1), 3.0)], retain_graph=False)
     assert propagation.power_sum(engine, PASS, [ref], 2.0) == pytest.approx(36.0)
 

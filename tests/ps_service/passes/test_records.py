@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import Parameter
 
+from ps_service.hosting.leaf import Leaf
 from ps_service.passes.entry import GraphEntry
-from ps_service.passes.leaf import Leaf
 from ps_service.passes.propagated import Gathered, KeptInput
 from ps_service.passes.records import Record
 from ps_wire.errors import InvalidArgumentError
@@ -33,7 +33,7 @@ def weight() -> Parameter:
 def test_a_backward_gives_the_gradients_of_inputs_and_parameters(weight: Parameter) -> None:
     leaf, entry = leaf_of(weight), GraphEntry()
     (x,) = entry.enter([torch.tensor([5.0, 7.0])])
-    record = Record([x * leaf.tensor], entry, 1, [leaf])
+    record = Record([x * leaf.tensor], entry, 1, [leaf], [0])
     of_inputs, of_parameters, _ = record.backward([0], [torch.tensor([1.0, 10.0])], retain_graph=False)
     assert [each.tolist() for each in of_inputs] == [[2.0, 30.0]]
     ((ref, parameter, tensor),) = of_parameters
@@ -44,7 +44,7 @@ def test_a_backward_gives_the_gradients_of_inputs_and_parameters(weight: Paramet
 
 def test_several_outputs_are_propagated_together(weight: Parameter) -> None:
     leaf = leaf_of(weight)
-    record = Record([leaf.tensor * 2, torch.zeros(3), leaf.tensor.sum()], None, 0, [leaf])
+    record = Record([leaf.tensor * 2, torch.zeros(3), leaf.tensor.sum()], None, 0, [leaf], [0])
     _, (gradient,), _ = record.backward([0, 2], [torch.ones(2), torch.tensor(5.0)], retain_graph=False)
     assert gradient.tensor.tolist() == [7.0, 7.0]
 
@@ -52,14 +52,14 @@ def test_several_outputs_are_propagated_together(weight: Parameter) -> None:
 def test_inputs_that_the_outputs_do_not_depend_on_have_no_gradient(weight: Parameter) -> None:
     leaf, entry = leaf_of(weight), GraphEntry()
     entry.enter([torch.ones(2), torch.ones(2)])
-    record = Record([leaf.tensor.sum()], entry, 2, [leaf])
+    record = Record([leaf.tensor.sum()], entry, 2, [leaf], [0])
     of_inputs, _, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
     assert of_inputs == [None, None]
 
 
 def test_parameters_that_were_not_used_have_no_gradient(weight: Parameter) -> None:
     used, unused = leaf_of(weight), leaf_of(Parameter(torch.ones(2)), "unused")
-    record = Record([used.tensor.sum()], None, 0, [used, unused])
+    record = Record([used.tensor.sum()], None, 0, [used, unused], [0, 0])
     _, of_parameters, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
     assert [each.ref.parameter for each in of_parameters] == ["weight"]
 
@@ -67,14 +67,14 @@ def test_parameters_that_were_not_used_have_no_gradient(weight: Parameter) -> No
 def test_parameters_that_are_not_trained_are_passed_over(weight: Parameter) -> None:
     frozen = leaf_of(Parameter(torch.ones(2), requires_grad=False), "frozen")
     leaf = leaf_of(weight)
-    record = Record([(leaf.tensor * frozen.tensor).sum()], None, 0, [frozen, leaf])
+    record = Record([(leaf.tensor * frozen.tensor).sum()], None, 0, [frozen, leaf], [0, 0])
     _, of_parameters, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
     assert [each.ref.parameter for each in of_parameters] == ["weight"]
 
 
 def test_a_graph_that_was_retained_is_propagated_again(weight: Parameter) -> None:
     leaf = leaf_of(weight)
-    record = Record([(leaf.tensor**2).sum()], None, 0, [leaf])
+    record = Record([(leaf.tensor**2).sum()], None, 0, [leaf], [0])
     for _ in range(2):
         record.backward([0], [torch.tensor(1.0)], retain_graph=True)
     record.backward([0], [torch.tensor(1.0)], retain_graph=False)
@@ -95,7 +95,7 @@ def test_a_graph_that_was_retained_is_propagated_again(weight: Parameter) -> Non
 )
 def test_gradients_that_do_not_fit_are_refused(weight: Parameter, position: int, gradient: torch.Tensor) -> None:
     leaf = leaf_of(weight)
-    record = Record([leaf.tensor * 2, torch.ones(())], None, 0, [leaf])
+    record = Record([leaf.tensor * 2, torch.ones(())], None, 0, [leaf], [0])
     with pytest.raises(InvalidArgumentError, match=f"output {position}"):
         record.backward([position], [gradient], retain_graph=False)
     _, (fitting,), _ = record.backward([0], [torch.ones(2)], retain_graph=False)
@@ -113,7 +113,7 @@ def test_a_record_holds_no_numbers_of_its_outputs(weight: Parameter) -> None:
     leaf = leaf_of(weight)
     outputs = [leaf.tensor * 2, Doubled.apply(leaf.tensor), leaf.tensor.to_sparse(), torch.zeros(2)]
     gone = [weakref.ref(output) for output in outputs]
-    record = Record(outputs, None, 0, [leaf])
+    record = Record(outputs, None, 0, [leaf], [0])
     outputs.clear()
     assert [each() for each in gone] == [None] * 4
     gradients = [torch.tensor([1.0, 10.0]), torch.tensor([100.0, 1000.0]), torch.tensor([3.0, 4.0]).to_sparse()]
@@ -132,7 +132,7 @@ def test_saved_tensors_are_freed_after_the_last_backward(weight: Parameter) -> N
     leaf, entry = leaf_of(weight), GraphEntry()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
         (x,) = entry.enter([torch.tensor([5.0, 7.0])])
-        record = Record([(x * leaf.tensor).sum(), (x**2).exp()], entry, 1, [leaf])
+        record = Record([(x * leaf.tensor).sum(), (x**2).exp()], entry, 1, [leaf], [0])
     del x
     record.backward([0], [torch.tensor(1.0)], retain_graph=True)
     assert None not in [each() for each in saved]
@@ -147,7 +147,7 @@ def test_saved_tensors_are_freed_after_the_last_backward(weight: Parameter) -> N
 
 def test_a_parameter_that_moved_is_not_held_in_its_former_place_after_the_last_backward(weight: Parameter) -> None:
     leaf = leaf_of(weight)
-    record = Record([leaf.tensor * 2, leaf.tensor + 1], None, 0, [leaf])
+    record = Record([leaf.tensor * 2, leaf.tensor + 1], None, 0, [leaf], [0])
     weight.data = weight.data.clone()
     record.backward([0], [torch.ones(2)], retain_graph=False)
     assert leaf.tensor.numel() == 2
@@ -163,7 +163,7 @@ def test_a_parameter_that_moved_is_not_held_in_its_former_place_after_the_last_b
 
 def test_gradients_of_a_result_that_stayed_are_propagated_with_the_next_backward(weight: Parameter) -> None:
     leaf = leaf_of(weight)
-    record = Record([leaf.tensor * 2, leaf.tensor * 3], None, 0, [leaf])
+    record = Record([leaf.tensor * 2, leaf.tensor * 3], None, 0, [leaf], [0])
     for call in (2, 3):
         record.gather(1, Gathered((call,), torch.ones(2)))
     _, (gradient,), _ = record.backward([0], [torch.ones(2)], retain_graph=True)
@@ -173,7 +173,7 @@ def test_gradients_of_a_result_that_stayed_are_propagated_with_the_next_backward
 
 
 def test_without_any_gradient_nothing_is_propagated(weight: Parameter) -> None:
-    record = Record([leaf_of(weight).tensor * 2], GraphEntry(), 2, [leaf_of(weight)])
+    record = Record([leaf_of(weight).tensor * 2], GraphEntry(), 2, [leaf_of(weight)], [0])
     assert record.backward([], [], retain_graph=False) == ([None, None], [], [])
 
 
@@ -181,7 +181,7 @@ def test_gradients_of_inputs_that_stayed_come_after_those_of_the_caller() -> Non
     entry = GraphEntry()
     received, kept = entry.enter([torch.ones(1), torch.ones(1)])
     earlier = KeptInput(CallKey(TRAINER, 1), 4)
-    record = Record([received * 2 + kept * 3], entry, 1, [], kept_inputs=[earlier])
+    record = Record([received * 2 + kept * 3], entry, 1, [], [], kept_inputs=[earlier])
     (of_received,), _, ((of, of_kept),) = record.backward([0], [torch.ones(1)], retain_graph=False)
     assert of_received is not None and of_received.tolist() == [2.0]
     assert (of, of_kept.tolist()) == (earlier, [3.0])
@@ -189,8 +189,8 @@ def test_gradients_of_inputs_that_stayed_come_after_those_of_the_caller() -> Non
 
 def test_a_backward_is_expected_to_take_as_long_as_those_of_calls_with_as_large_arguments(weight: Parameter) -> None:
     latency, leaf = Latency(), leaf_of(weight)
-    assert Record([leaf.tensor.sum()], None, 0, [leaf]).expected_seconds == math.inf, "it must not run on the loop"
-    record = Record([leaf.tensor.sum()], None, 0, [leaf], latency, nbytes=100)
+    assert Record([leaf.tensor.sum()], None, 0, [leaf], [0]).expected_seconds == math.inf, "it must not run on the loop"
+    record = Record([leaf.tensor.sum()], None, 0, [leaf], [0], latency, nbytes=100)
     latency.note(1e-6, 1000)
     assert record.expected_seconds == math.inf, "it was never measured"
     latency.note(1e-6, 100)

@@ -32,7 +32,7 @@ def recorded(engine: Engine, result: object, *inputs: torch.Tensor, is_module: b
     for each in inputs:
         arguments.tensor(each, True)
     results = Results(engine, PASS, CALL, arguments)
-    assert results.record(None, (), None, is_module, result) is result
+    assert results.record(None, (), (), None, is_module, result) is result
     return arguments
 
 
@@ -46,7 +46,7 @@ def test_a_recorded_call_can_be_propagated(engine: Engine) -> None:
     arguments.tensor(x, True)
     entry, (inside,) = arguments.enter((x,))
     results = Results(engine, PASS, CALL, arguments)
-    results.record(entry, (), None, True, {"n": torch.zeros(1), "y": inside * 3})
+    results.record(entry, (), (), None, True, {"n": torch.zeros(1), "y": inside * 3})
     record = engine.contexts.find(PASS).record(CALL)
     (of_input,), of_parameters, of_kept = record.backward([1], [torch.ones(2)], retain_graph=False)
     assert of_input is not None and of_input.tolist() == [3.0, 3.0]
@@ -68,7 +68,7 @@ def test_a_result_that_stays_knows_where_it_came_from(engine: Engine) -> None:
     arguments.tensor(x := torch.ones(2), True)
     entry, (inside,) = arguments.enter((x,))
     kept = RRef({"a": torch.ones(1), "b": inside * 3})
-    Results(engine, PASS, CALL, arguments).record(entry, (), None, True, [inside * 2, kept])
+    Results(engine, PASS, CALL, arguments).record(entry, (), (), None, True, [inside * 2, kept])
     assert kept.history == History(PASS, CALL, (None, 1)), "the tensors of the result itself come first"
     record = engine.contexts.find(PASS).record(CALL)
     (of_input,), _, _ = record.backward([1], [torch.ones(2)], retain_graph=False)
@@ -96,7 +96,7 @@ def test_results_of_code_without_modules_count_for_its_trainer(engine: Engine) -
     arguments = Arguments(engine, PASS)
     arguments.tensor(x, True)
     results = Results(engine, PASS, CALL._replace(number=2), arguments)
-    results.record(None, (), None, False, result)
+    results.record(None, (), (), None, False, result)
     assert results.held.nbytes == 4 * (1000 + 500)
     engine.contexts.end(PASS)
     assert results.held.nbytes == 0
@@ -106,7 +106,7 @@ def test_nothing_is_recorded_in_a_pass_that_has_ended(engine: Engine) -> None:
     results = Results(engine, PASS, CALL, Arguments(engine, PASS))
     engine.contexts.end(PASS)
     with pytest.raises(ContextEndedError):
-        results.record(None, (), None, True, leaf() * 2)
+        results.record(None, (), (), None, True, leaf() * 2)
     with pytest.raises(ContextEndedError):
         Results(engine, PASS, CALL, Arguments(engine, PASS))
 
@@ -115,4 +115,4 @@ def test_nothing_is_recorded_in_a_pass_that_the_owner_ended(engine: Engine) -> N
     results = Results(engine, PASS, CALL, Arguments(engine, PASS))
     engine.contexts.lose(PASS, "it was unused")
     with pytest.raises(ContextLostError, match="it was unused"):
-        results.record(None, (), None, True, leaf() * 2)
+        results.record(None, (), (), None, True, leaf() * 2)

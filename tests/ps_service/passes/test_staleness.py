@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import optim
 from torch.nn import Parameter
 
+from ps_service.hosting.leaf import Leaf
 from ps_service.parameters.state import ParameterState
-from ps_service.passes.leaf import Leaf
 from ps_service.passes.staleness import LONGEST_NAME, MOST_NAMES, OTHERS, FirstReadings, StepCounters
 from ps_service.training.optimizers import NonFinite
 from ps_wire.errors import NonFiniteGradientError
@@ -24,27 +26,28 @@ def parameters(*steps: int) -> tuple[list[Parameter], list[ParameterState]]:
     return [Parameter(torch.zeros(1)) for _ in steps], parameter_states
 
 
-def reading(parameter: Parameter, steps: int) -> Leaf:
-    return Leaf(None, parameter, parameter, steps)
+def note(readings: FirstReadings, parameters: Sequence[Parameter], steps: int) -> None:
+    """Notes that parameters had had so many steps when they were read."""
+    readings.note([Leaf(None, each, each) for each in parameters], [steps] * len(parameters))
 
 
 def test_staleness_counts_steps_of_others_since_the_first_read() -> None:
     readings, ([weight], [parameter_state]) = FirstReadings(), parameters(7)
-    readings.note([reading(weight, 3)])
-    readings.note([reading(weight, 6)])
+    note(readings, [weight], 3)
+    note(readings, [weight], 6)
     assert readings.stepped([weight], [parameter_state]) == 4
 
 
 def test_calls_may_be_noted_in_another_order_than_they_read() -> None:
     readings, ([weight], [parameter_state]) = FirstReadings(), parameters(7)
-    readings.note([reading(weight, 6)])
-    readings.note([reading(weight, 3)])
+    note(readings, [weight], 6)
+    note(readings, [weight], 3)
     assert readings.stepped([weight], [parameter_state]) == 4
 
 
 def test_the_most_stale_parameter_counts() -> None:
     readings, (weights, parameter_states) = FirstReadings(), parameters(2, 9, 5)
-    readings.note([reading(weight, 2) for weight in weights])
+    note(readings, weights, 2)
     assert readings.stepped(weights, parameter_states) == 7
     assert readings.stepped([], []) is None
 
@@ -52,13 +55,13 @@ def test_the_most_stale_parameter_counts() -> None:
 def test_a_step_without_reads_has_no_staleness() -> None:
     readings, (weights, parameter_states) = FirstReadings(), parameters(2, 9)
     assert readings.stepped(weights, parameter_states) is None
-    readings.note([reading(weights[0], 2)])
+    note(readings, weights[:1], 2)
     assert readings.stepped(weights, parameter_states) == 0
 
 
 def test_its_own_steps_do_not_make_a_pass_stale() -> None:
     readings, ([weight], [parameter_state]) = FirstReadings(), parameters(5)
-    readings.note([reading(weight, 5)])
+    note(readings, [weight], 5)
     for _ in range(3):
         assert readings.stepped([weight], [parameter_state]) == 0
         parameter_state.steps += 1

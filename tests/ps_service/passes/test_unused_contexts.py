@@ -51,7 +51,7 @@ def test_one_that_the_owner_ended_is_lost_until_its_trainer_ends_it(contexts: Co
         with pytest.raises(ContextLostError, match=rf"{FIRST} \({WHY}\): run forward again"):
             use(FIRST)
     for running in (
-        lambda: context.add(CALL, Record([], None, 0, [])),
+        lambda: context.add(CALL, Record([], None, 0, [], [])),
         lambda: context.record(CALL),
         lambda: context.gradients_of([]),
         lambda: context.nested_pass(lambda id: None),

@@ -1,4 +1,4 @@
-"""The leaf that replaces one parameter in one recorded call."""
+"""The leaf that replaces one parameter in a recorded call."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 class Leaf(NamedTuple):
-    """The leaf of a parameter in one recorded call.
+    """The leaf of a parameter in a recorded call.
 
     Attributes:
         ref: The parameter's handle; None if it does not belong to a hosted module.
         parameter: The parameter.
         tensor: The leaf.
-        steps: Number of steps of the parameter when the call read it.
         holds: Objects that must live as long as the call's graph is used.
+        is_shared: Whether other calls have the same leaf.
     """
 
     ref: Ref | None
     parameter: torch.Tensor
     tensor: torch.Tensor
-    steps: int = 0
     holds: list[Any] = []  # noqa: RUF012
+    is_shared: bool = False

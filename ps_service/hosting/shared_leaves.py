@@ -1,0 +1,111 @@
+"""The leaves on the memory of a module's parameters that all of its views share."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from operator import attrgetter, is_not, methodcaller
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.hosting.leaf import Leaf
+from ps_service.parameters.leaves import StandIn, is_written, stand_in
+from ps_service.parameters.uses import LeafUses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+    from torch import nn
+
+    from ps_wire.refs import Ref
+
+
+class SharedLeaves:
+    """One leaf for each parameter. A step writes to the memory in place if nothing needs the leaf as it is.
+
+    Args:
+        parameters: The parameters.
+        refs: Their handles.
+
+    Attributes:
+        all: What a record keeps of each leaf. The list is replaced when leaves are, so that records keep theirs.
+        version: Number of times that leaves were replaced.
+        uses: Counts the references to the leaves.
+        storages: Addresses of the memory of the leaves.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], refs: Sequence[Ref]) -> None:
+        self._parameters = parameters
+        self._refs = refs
+        self.version = 0
+        self.all: list[Leaf] = [self._leaf(i) for i in range(len(parameters))]
+        self.uses = LeafUses([leaf.tensor for leaf in self.all])
+        self._settle()
+
+    def _leaf(self, i: int) -> Leaf:
+        parameter = self._parameters[i]
+        return Leaf(self._refs[i], parameter, stand_in(parameter), is_shared=True)
+
+    def _settle(self) -> None:
+        """Notes the state in which calls leave the leaves."""
+        leaves = self.uses.leaves
+        self.storages = {tensor.untyped_storage().data_ptr() for tensor in leaves}
+        self._pointers = list(map(_pointer, leaves))
+        self._are_trained = list(map(_is_trained, leaves))
+        self._dropped: set[int] = set()
+
+    def renew(self) -> None:
+        """Replaces the leaves of parameters that have moved, were frozen or were written to by hosted code."""
+        old = [i for i, leaf in enumerate(self.all) if i in self._dropped or not _is_current(leaf)]
+        if not old:
+            return
+        self.all = self.all.copy()
+        for i in old:
+            self.all[i] = self._leaf(i)
+            self.uses.leaves[i] = self.all[i].tensor
+            self.uses.replaced(i)
+        self.version += 1
+        self._settle()
+
+    def touched(self) -> list[int]:
+        """The positions of leaves that calls have written to, moved, frozen, hooked, or accumulated gradients at."""
+        leaves = self.uses.leaves
+        if not (
+            any(map(_version, leaves))
+            or any(map(_hooks, leaves))
+            or any(map(_late_hooks, leaves))
+            or any(map(is_not, map(_grad, leaves), repeat(None)))
+            or list(map(_pointer, leaves)) != self._pointers
+            or list(map(_is_trained, leaves)) != self._are_trained
+            or StandIn.data_was_read
+        ):
+            return []
+        return [i for i, leaf in enumerate(leaves) if self._is_touched(i, leaf)]
+
+    def _is_touched(self, i: int, leaf: torch.Tensor) -> bool:
+        marked = is_written(leaf) or leaf._backward_hooks or leaf._post_accumulate_grad_hooks or leaf.grad is not None
+        return bool(marked) or self.is_moved(i) or self.has_set_requires_grad(i)
+
+    def has_set_requires_grad(self, i: int) -> bool:
+        """Whether a call has frozen or unfrozen a leaf."""
+        return bool(self.uses.leaves[i].requires_grad) is not self._are_trained[i]
+
+    def is_moved(self, i: int) -> bool:
+        """Whether a call has given a leaf other memory."""
+        return bool(self.uses.leaves[i].data_ptr() != self._pointers[i])
+
+    def drop(self, positions: Iterable[int]) -> None:
+        """Has some leaves replaced when leaves are renewed, whether or not their parameters have moved."""
+        self._dropped.update(positions)
+
+
+_version: Final = attrgetter("_version")
+_hooks: Final = attrgetter("_backward_hooks")
+_late_hooks: Final = attrgetter("_post_accumulate_grad_hooks")
+_grad: Final = attrgetter("grad")
+_is_trained: Final = attrgetter("requires_grad")
+_pointer: Any = methodcaller("data_ptr")
+
+
+def _is_current(leaf: Leaf) -> bool:
+    tensor, parameter = leaf.tensor, leaf.parameter
+    return tensor.data_ptr() == parameter.data_ptr() and tensor.requires_grad is parameter.requires_grad

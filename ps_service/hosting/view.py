@@ -1,0 +1,176 @@
+"""A second, shallow structure of an ordinary module, in which leaves stand in the place of the parameters."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from operator import gt, is_, methodcaller
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import nn
+
+from ps_service.hosting.running_statistics import Updating, with_statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ps_service.hosting.internals import Internals
+    from ps_service.hosting.leaf import Leaf
+    from ps_service.parameters.uses import LeafUses
+
+RECURRENT: Final = ("_flat_weights", "_flat_weight_refs")
+"""Attributes in which recurrent layers of torch keep lists of their parameters."""
+
+_values: Final = methodcaller("values")
+
+
+class View:
+    """A shallow structure that the calls of one mode share.
+
+    Its modules are of the same classes as the originals, with the same attributes. Tied parameters stay tied, and
+    shared layers shared.
+
+    Args:
+        module: The module.
+        training: Whether its calls run in training mode.
+        internals: Has the locks of running statistics.
+
+    Attributes:
+        module: The structure.
+        modules: The modules of the structure, each with the one that it was made from.
+        running: Number of calls that run on it.
+        version: The version of the leaves in it.
+    """
+
+    def __init__(self, module: nn.Module, training: bool, internals: Internals) -> None:
+        self.running = 0
+        self.version = -1
+        # For each parameter, the dicts of modules in which it stands.
+        self._places: list[list[tuple[dict[str, Any], str]]] = [[] for _ in module.parameters()]
+        originals = list(module.modules())
+        self._own: list[nn.Module] = []
+        self.module = _shallow(module, {id(each): i for i, each in enumerate(module.parameters())}, self._places, {})
+        self._own.extend(self.module.modules())
+        self.modules = list(zip(self._own, originals, strict=True))
+        self.module.train(training)
+        if training:
+            layers = set(map(id, with_statistics(module)))
+            for i, original in enumerate(originals):
+                if id(original) in layers:
+                    made = self._own[i]
+                    made.__dict__["forward"] = Updating(made, internals.norm_lock(original))
+        self._recurrent = [i for i, each in enumerate(self._own) if isinstance(each, nn.RNNBase)]
+        lists = [id(self._own[i]._parameters) for i in self._recurrent]
+        # A leaf is in the dict of a module, in what is known of that dict, and in the list of a recurrent layer.
+        self._references_to = [sum(3 if id(place) in lists else 2 for place, _ in each) for each in self._places]
+        self._present: list[Leaf | None] = [None] * len(self._places)
+        self._given = _Dicts([each.__dict__ for each in originals])
+
+    def begin(self) -> None:
+        """Counts the references to its modules. No call runs on it yet."""
+        self._references = list(map(sys.getrefcount, self._own))
+
+    def put(self, leaves: Sequence[Leaf], version: int, uses: LeafUses) -> None:
+        """Sets the leaves that have been replaced since it had some. No call runs on it."""
+        for i, leaf in enumerate(leaves):
+            if self._present[i] is leaf:
+                continue
+            self._present[i] = leaf
+            for place, name in self._places[i]:
+                place[name] = leaf.tensor
+            uses.expect(i, self._references_to[i])
+        for layer in map(self._own.__getitem__, self._recurrent):
+            names: Any = layer._flat_weights_names
+            weights = [getattr(layer, name, None) for name in names]
+            layer.__dict__["_flat_weights"] = weights
+            layer.__dict__["_flat_weight_refs"] = [None if each is None else weakref.ref(each) for each in weights]
+        self.version = version
+        self._begun = _Dicts([each for made in self._own for each in (made.__dict__, made._parameters, made._modules)])
+
+    def follows(self) -> bool:
+        """Whether the attributes of the original are those that it was made with."""
+        return self._given.are_same()
+
+    def is_referred(self) -> bool:
+        """Whether other objects refer to its modules, such as the closure of a hook in an open graph."""
+        return any(map(gt, map(sys.getrefcount, self._own), self._references))
+
+    def changes(self) -> list[tuple[nn.Module, str, Any]]:
+        """What calls have set or deleted: a module, the name of the attribute, and the value or `ABSENT`.
+
+        The modules are the originals. The name is empty for a parameter or submodule.
+        """
+        if self._begun.are_same():
+            return []
+        return [(self.modules[i // 3][1], name if i % 3 == 0 else "", new) for i, name, new in self._begun.changes()]
+
+    def private_ids(self) -> set[int]:
+        """`id()` of its modules and leaves."""
+        leaves = (id(leaf.tensor) for leaf in self._present if leaf is not None)
+        return {*map(id, self._own), *leaves}
+
+
+def _shallow(
+    module: nn.Module, index: dict[int, int], places: list[list[tuple[dict[str, Any], str]]], made: dict[int, nn.Module]
+) -> nn.Module:
+    """A copy of the dicts of a module and its submodules.
+
+    Args:
+        module: The module.
+        index: The positions of the parameters, by `id()`.
+        places: Where each parameter stands in the copy is added here.
+        made: The copies so far, by `id()` of the module.
+    """
+    if id(module) in made:
+        return made[id(module)]
+    found: nn.Module = object.__new__(type(module))
+    made[id(module)] = found
+    found.__dict__.update(module.__dict__)
+    parameters = found.__dict__["_parameters"] = dict.fromkeys(module._parameters)
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            places[index[id(parameter)]].append((parameters, name))
+    submodules = found.__dict__["_modules"] = {}
+    for name, each in module._modules.items():
+        submodules[name] = None if each is None else _shallow(each, index, places, made)
+    return found
+
+
+class _Dicts:
+    """The entries of some dicts at one moment, to be compared by identity with those of later."""
+
+    __slots__ = ("_dicts", "_lengths", "_names", "_values")
+
+    def __init__(self, dicts: Sequence[dict[str, Any]]) -> None:
+        self._dicts = dicts
+        self._lengths = list(map(len, dicts))
+        self._names = [list(each) for each in dicts]
+        self._values = list(itertools.chain.from_iterable(map(_values, dicts)))
+
+    def are_same(self) -> bool:
+        """Whether no value has been set or deleted."""
+        try:
+            now = itertools.chain.from_iterable(map(_values, self._dicts))
+            return self._lengths == list(map(len, self._dicts)) and all(map(is_, now, self._values))
+        except RuntimeError:
+            return False  # another thread changes one
+
+    def changes(self) -> list[tuple[int, str, Any]]:
+        """The position of a dict, a name, and the value that is there now or `ABSENT`, for each change."""
+        found = []
+        values = iter(self._values)
+        for i, (each, names) in enumerate(zip(self._dicts, self._names, strict=True)):
+            now, before = each.copy(), {name: next(values) for name in names}
+            for name in now.keys() | before.keys():
+                value = now.get(name, ABSENT)
+                if value is not before.get(name, ABSENT):
+                    found.append((i, name, value))
+        return found
+
+
+class _Absent:
+    """The value of an attribute that is not there."""
+
+
+ABSENT: Final = _Absent()

@@ -1,0 +1,204 @@
+"""One ordinary module while one call runs on a view of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.autograd.graph import increment_version
+
+from ps_service.hosting.aliases import is_within
+from ps_service.hosting.histories import Ending, has_open_history
+from ps_service.hosting.internals import MOST, Found
+from ps_service.hosting.replacing import Counterpart
+from ps_service.hosting.structure import tensors_below
+from ps_service.hosting.view import ABSENT
+from ps_service.parameters.leaves import is_written
+from ps_service.passes import refusals, writes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from torch import nn
+
+    from ps_service.hosting.leaf import Leaf
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.hosting.views import Views
+    from ps_service.parameters.locks import ParameterLocks
+    from ps_service.passes.saved_tensors import Watch
+    from ps_wire.errors import InvalidArgumentError
+
+
+class ViewBinding:
+    """A view of a module, which other calls use at the same time. It has the interface of a `Binding`.
+
+    Entering waits for a consistent step that writes. Nothing is done for each parameter but to note its steps.
+
+    Args:
+        parameter_locks: Guards the parameters.
+        hosted: The module.
+        views: Its views.
+        training: Whether the call runs in training mode.
+        code: Name of the method or function that runs.
+        nested: Whether the call has bound a module before, or is nested in another request.
+        recorded: Whether the call is recorded for backward.
+
+    Attributes:
+        hosted: The module.
+        code: Name of the method or function that runs.
+        parameter_locks: Guards the parameters.
+        internals: The tensors of the module besides its parameters.
+        leaves: For each parameter, what a record keeps of it.
+        steps: For each parameter, the number of its steps when the call began.
+        storages: Addresses of the memory of the leaves.
+        watches: Nothing: steps look for the users of leaves themselves.
+    """
+
+    watches: Sequence[Watch | None] = ()
+
+    def __init__(
+        self,
+        parameter_locks: ParameterLocks,
+        hosted: HostedObject,
+        views: Views,
+        training: bool,
+        code: str,
+        nested: bool,
+        recorded: bool,
+    ) -> None:
+        assert hosted.bound_copies is not None
+        self.hosted = hosted
+        self.internals = hosted.bound_copies.internals
+        self.parameter_locks = parameter_locks
+        self._views = views
+        self.code = code
+        self._training = training
+        self._recorded = recorded
+        self._leaves_histories = False
+        with parameter_locks.lock:
+            while views.writing or (views.claimed and not nested):
+                parameter_locks.wait()
+            self._view, self._shared = views.begin(training)
+            self.leaves: Sequence[Leaf] = self._shared.all
+            self.storages = self._shared.storages
+            self.steps = [state.steps for state in hosted.parameter_states]
+
+    @property
+    def module(self) -> nn.Module:
+        """The module of the view."""
+        return self._view.module
+
+    @property
+    def uses_others(self) -> bool:
+        """Whether the graph of the call may reach leaves that are not parameters of the module, as far as is known."""
+        return self.hosted.uses_others
+
+    @property
+    def saved(self) -> Sequence[torch.Tensor]:
+        """No tensor is copied for a backward: calls on views change none, and torch notices if others do."""
+        return ()
+
+    def private_ids(self) -> set[int]:
+        """`id()` of the modules and leaves of the view."""
+        return self._view.private_ids()
+
+    def parameter_behind(self, leaf: torch.Tensor) -> str | None:
+        """The dotted name of the parameter that a leaf of the view replaces."""
+        return next((each.ref.parameter for each in self.leaves if each.tensor is leaf and each.ref is not None), None)
+
+    def kept(self) -> Found:
+        """The tensors besides the parameters that outlive the call."""
+        tensors, is_all = self.internals.found()
+        self._leaves_histories = any(map(has_open_history, tensors))
+        for _, _, value in self._view.changes():
+            is_all &= tensors_below(value, tensors, MOST)
+        return Found([*tensors, *self.internals.buffers()], is_all)
+
+    @property
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """The parameters of the module."""
+        return self._views.parameters
+
+    def name(self, i: int) -> str:
+        """The dotted name of a parameter."""
+        return list(self.hosted.parameters)[i]
+
+    def hold(self) -> None:
+        """Nothing: steps see what refers to leaves."""
+
+    def give_back(self) -> None:
+        """Ends the read of the parameters, because the code has ended."""
+        with self.parameter_locks.lock:
+            self._views.end(self._view)
+            self.parameter_locks.notify()
+
+    def settle(self, raised: bool) -> None:
+        """Applies what calls on the view have changed, after `give_back`. Later calls of the kind run on bound copies.
+
+        Raises:
+            InvalidArgumentError: It is a change that is refused.
+        """
+        touched, changes = self._shared.touched(), self._view.changes()
+        if not touched and not changes and not self._leaves_histories:
+            return
+        self._views.refuse(self._view, (self.code, self._training, self._recorded))
+        if self._leaves_histories:
+            self.internals.end_histories(())
+        failed: InvalidArgumentError | None = None
+        if touched:
+            self._shared.drop(touched)
+            failed = self._take_over_leaves(touched)
+        if changes:
+            failed = self._take_over(changes) or failed
+        if failed is not None and not raised:
+            raise failed
+
+    def _take_over_leaves(self, touched: Sequence[int]) -> InvalidArgumentError | None:
+        """Applies what calls have done to leaves; returns the error for what is refused."""
+        failed = None
+        for i in touched:
+            leaf, parameter = self._shared.uses.leaves[i], self._views.parameters[i]
+            state = self.hosted.parameter_states[i]
+            if leaf._backward_hooks or leaf._post_accumulate_grad_hooks:
+                failed = refusals.hooked(self, i)
+            if leaf.grad is not None:
+                leaf.grad = None
+                failed = refusals.accumulated(self, i)
+            if self._shared.is_moved(i):
+                if leaf.shape != parameter.shape or leaf.dtype != parameter.dtype:
+                    failed = refusals.misshapen(self, i)
+                    continue
+                others = [each for each in self._shared.uses.leaves if each is not leaf]
+                owner = writes.taken_memory(leaf, others, self.internals.found().tensors)
+                if owner:
+                    failed = refusals.shared(self, i, owner)
+                    continue
+                self.hosted.writers.add(self.code)
+                with self.parameter_locks.writing([parameter], [state], consistent=True):
+                    parameter.data.copy_(leaf.detach())
+            elif is_written(leaf):
+                self.hosted.writers.add(self.code)
+                # Open passes that have saved the leaf need the values from before.
+                increment_version(leaf)
+                self.parameter_locks.note_written(state.pin)
+                state.writes += 1
+            if leaf.requires_grad is not parameter.requires_grad:
+                self.parameter_locks.set_requires_grad([parameter], leaf.requires_grad)
+        return failed
+
+    def _take_over(self, changes: Sequence[tuple[nn.Module, str, Any]]) -> InvalidArgumentError | None:
+        """Gives the module the attributes that calls have set; returns the error for what is refused."""
+        if any(not name for _, name, _ in changes):
+            return refusals.restructured(self)
+        leaves = {id(leaf.tensor): leaf.parameter for leaf in self.leaves}
+        parts = Counterpart({**leaves, **{id(made): original for made, original in self._view.modules}})
+        for original, name, value in changes:
+            tensors: list[torch.Tensor] = []
+            tensors_below(value, tensors, MOST)
+            if any(is_within(each, self.parameters) for each in tensors if id(each) not in leaves):
+                return refusals.aliased(self, name)
+            if value is ABSENT:
+                original.__dict__.pop(name, None)
+            else:
+                original.__dict__[name] = parts.of(self.internals.without_history(value, Ending()))
+        return None

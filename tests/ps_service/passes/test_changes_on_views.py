@@ -1,0 +1,138 @@
+"""What calls change on a view is the module's, or is refused; modules that are not ordinary have no view."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from ps_service.hosting.views import CLEAN_CALLS, is_ordinary
+from ps_wire.errors import InvalidArgumentError
+from tests.ps_service.passes.viewed import Viewed, expected
+from tests.ps_service.passes.viewed_models import Normed, Switching
+
+X = torch.arange(6.0).reshape(2, 3) / 6
+IDS = torch.tensor([1, 3, 1])
+
+
+def switched(what: str) -> tuple[Viewed, Switching]:
+    """A module whose first calls change nothing, and whose later ones do."""
+    module = Switching()
+    viewed = Viewed(module, X)
+    viewed.forward(X)
+    assert viewed.has_views
+    module.what[0] = what
+    return viewed, module
+
+
+def test_an_attribute_that_is_set_late_is_that_of_the_module() -> None:
+    viewed, module = switched("count")
+    for count in (1, 2, 3):
+        viewed.forward(X)
+        assert module.calls == count
+    viewed, module = switched("delete")
+    viewed.forward(X)
+    assert not hasattr(module, "calls")
+
+
+@pytest.mark.parametrize("what", ["clamp", "data", "move"])
+def test_a_late_write_to_a_parameter_reaches_later_passes_and_never_open_ones(what: str) -> None:
+    viewed, module = switched(what)
+    module.what[0] = "nothing"
+    x = X.clone().requires_grad_()
+    first, weight = viewed.forward(x), module.layer.weight.detach().clone()
+    module.what[0] = what
+    viewed.forward(X)
+    assert torch.equal(module.layer.weight, weight.clamp(max=0) if what != "move" else torch.zeros(3, 3))
+    if what == "move":
+        assert torch.equal(torch.autograd.grad(first.result.sum(), x)[0], torch.ones(2, 3) @ weight)
+    else:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(first.result.sum(), x)
+    viewed.forward(X).backward(torch.ones(2, 3))
+
+
+def test_a_late_freeze_is_that_of_the_module() -> None:
+    viewed, module = switched("freeze")
+    viewed.forward(X)
+    assert not module.layer.weight.requires_grad
+    module.what[0] = "nothing"
+    assert not viewed.forward(X).leaves[0].tensor.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("hook", "registered a hook"),
+        ("backward", "called backward"),
+        ("restructure", "added, replaced or deleted"),
+        ("alias", "in the memory of a parameter"),
+        ("shape", "another shape or dtype"),
+    ],
+)
+def test_what_is_refused_is_refused_late_too_and_changes_nothing(what: str, message: str) -> None:
+    viewed, module = switched(what)
+    before = copy.deepcopy(module.state_dict())
+    with pytest.raises(InvalidArgumentError, match=message):
+        viewed.forward(X)
+    module.what[0] = "nothing"
+    forward = viewed.forward(X)
+    reference = expected(nn.Linear(3, 3), viewed.history[0], X, torch.ones(2, 3))
+    assert all(map(torch.equal, forward.backward(torch.ones(2, 3)), reference))
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert module.state_dict().keys() == before.keys() and module.layer.weight.grad is None
+
+
+def test_a_tensor_with_its_history_that_is_kept_late_has_its_history_ended() -> None:
+    viewed, module = switched("history")
+    viewed.forward(X)
+    assert type(module.seen.grad_fn).__name__ == "_EndedBackward"
+
+
+def test_what_others_set_is_seen() -> None:
+    viewed, module = switched("nothing")
+    module.layer.bias.requires_grad_(False)
+    viewed.locks.set_requires_grad([module.layer.weight], requires_grad=False)
+    assert not any(leaf.tensor.requires_grad for leaf in viewed.forward(X).leaves)
+    module.layer.forward = lambda x: x + 1  # type: ignore[method-assign]
+    assert torch.equal(viewed.forward(X).result, X + 1)
+
+
+def test_hooks_and_other_classes_of_parameters_are_not_ordinary() -> None:
+    module = nn.Linear(3, 3)
+    assert is_ordinary(module)
+    module.register_forward_hook(lambda *_: None)
+    assert not is_ordinary(module)
+    module = nn.Linear(3, 3)
+    module.weight.register_hook(lambda gradient: gradient)
+    assert not is_ordinary(module)
+    module = nn.Linear(3, 3)
+    module.register_parameter("own", type("Own", (nn.Parameter,), {})(torch.ones(1)))
+    assert not is_ordinary(module)
+
+
+def test_references_beside_the_dicts_make_a_module_not_ordinary() -> None:
+    module = nn.Sequential(nn.Linear(3, 3))
+    assert is_ordinary(module)
+    module.same = [module[0].weight]  # type: ignore[assignment]
+    assert not is_ordinary(module)
+    viewed = Viewed(module, X)
+    viewed.forward(X)
+    assert not viewed.has_views
+
+
+def test_a_reference_that_is_set_after_it_was_made_makes_it_not_ordinary() -> None:
+    viewed, module = switched("nothing")
+    module.what.append(module.layer.weight)  # type: ignore[arg-type]
+    module.calls = 1
+    forward = viewed.forward(X)
+    assert not forward.leaves[0].is_shared
+
+
+def test_calls_in_evaluation_mode_of_running_statistics_have_no_view() -> None:
+    viewed = Viewed(Normed(), IDS, training=False)
+    for _ in range(CLEAN_CALLS):
+        viewed.forward(IDS)
+    assert not viewed.has_views

@@ -1,0 +1,109 @@
+"""Passes on views have the gradients of torch whatever steps do meanwhile, and steps move only what is in use."""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from ps_service.hosting import views
+from ps_service.parameters.locks import COPY_AT_MOST
+from tests.ps_service.passes.viewed import Viewed, expected
+from tests.ps_service.passes.viewed_models import ALL, KEEP_PARTS, Tied, pauses
+
+X = torch.arange(6.0).reshape(2, 3) / 6
+IDS = torch.tensor([1, 3, 1])
+
+
+@pytest.fixture(params=["after clean calls", "at once"])
+def eagerness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has calls run on views once they have changed nothing, and from the first on, whatever they do."""
+    if request.param == "at once":
+        monkeypatch.setattr(views, "CLEAN_CALLS", 0)
+
+
+@pytest.mark.usefixtures("eagerness")
+@pytest.mark.parametrize("cls", ALL)
+def test_a_pass_has_the_values_that_it_began_with_whatever_steps_do(cls: type[nn.Module]) -> None:
+    torch.manual_seed(1)
+    viewed = Viewed(cls(), IDS)
+    reference = copy.deepcopy(viewed.hosted.value)
+    for number in range(12):
+        if number % 3:
+            pauses.during = viewed.step
+        forward = viewed.forward(IDS)
+        gradient = torch.randn(forward.result.shape)
+        if number % 2:
+            viewed.step()
+        found = forward.backward(gradient)
+        assert all(map(torch.equal, found, expected(reference, viewed.history[forward.steps], IDS, gradient)))
+        viewed.step(found)
+    assert viewed.has_views is (views.CLEAN_CALLS == 0 or cls not in KEEP_PARTS)
+
+
+@pytest.mark.usefixtures("eagerness")
+@pytest.mark.parametrize("cls", ALL)
+def test_passes_of_many_threads_with_steps_between_have_the_gradients_of_torch(cls: type[nn.Module]) -> None:
+    torch.manual_seed(1)
+    viewed = Viewed(cls(), IDS)
+    reference, wrong, lock = copy.deepcopy(viewed.hosted.value), [], threading.Lock()
+
+    def train(seed: int) -> None:
+        choose, numbers = random.Random(seed), torch.Generator().manual_seed(seed)
+        for number in range(40):
+            ids = torch.randint(0, 20, (4,), generator=numbers)
+            if choose.random() < 0.3:
+                pauses.during = viewed.step
+            forward = viewed.forward(ids)
+            gradient = torch.randn(forward.result.shape, generator=numbers)
+            if choose.random() < 0.3:
+                viewed.step()
+            found = forward.backward(gradient)
+            with lock:
+                if not all(map(torch.equal, found, expected(reference, viewed.history[forward.steps], ids, gradient))):
+                    wrong.append((seed, number))
+            viewed.step(found)
+
+    threads = [threading.Thread(target=train, args=(seed,)) for seed in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not wrong
+
+
+def test_a_step_moves_only_what_is_saved() -> None:
+    # The table is looked up in, which saves none of it; the layer saves its weight for the gradient of its input.
+    viewed = Viewed(nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4)), IDS % 5)
+    viewed.forward(IDS % 5)
+    assert viewed.step() == [False, False, False]
+    forward = viewed.forward(IDS % 5)
+    assert viewed.step() == [False, True, False]
+    forward.backward(torch.ones(3, 4))
+    del forward
+    assert viewed.step() == [False, False, False]
+
+
+def test_a_large_table_is_not_copied_while_another_pass_has_looked_up_in_it() -> None:
+    viewed = Viewed(nn.Embedding(COPY_AT_MOST // 16 + 1, 4), IDS)
+    viewed.forward(IDS)
+    viewed.step()
+    open_pass = viewed.forward(IDS)
+    for _ in range(3):
+        assert viewed.step() == [False]
+        viewed.forward(IDS).backward(torch.ones(3, 4))
+    assert open_pass.backward(torch.ones(3, 4))[0].shape == viewed.parameters[0].shape
+
+
+def test_tied_parameters_and_classes_are_those_of_the_module() -> None:
+    module = Tied()
+    viewed = Viewed(module, IDS)
+    assert viewed.hosted.views is not None
+    view = viewed.hosted.views.begin(True)[0].module
+    assert isinstance(view, Tied) and view is not module and view.out.weight is view.table.weight
+    assert view.training and [name for name, _ in view.named_parameters()] == [n for n, _ in module.named_parameters()]
+    assert type(view.table) is nn.Embedding and view.state_dict().keys() == module.state_dict().keys()
