@@ -44,7 +44,7 @@ token-vectors: $(READY)  ## Learn vectors of Python's identifiers in growing tab
 .PHONY: test
 test: $(READY)  ## Run the tests (ARGS=...)
 	@echo "== $@"
-	@PYTHONDONTWRITEBYTECODE= exec $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= exec $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
 check: format-check lint types layers protos test  ## Run every check below and the tests

@@ -39,6 +39,9 @@ _MOST_INLINE: Final = MIB
 def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.BackwardReply) -> None:
     """Propagates gradients through recorded calls. Then steps and ends the pass, as far as the request asks for it."""
     id = fields.context_id(request)
+    if request.steps:
+        # Rounds wait for that long, after the backward; a request that is refused has changed nothing.
+        fields.wait_seconds(request)
     progress = ctx.progress
     if progress is None:
         progress = ctx.progress = Progress()
@@ -76,26 +79,14 @@ def _propagate(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, 
         gradients.append(of_outputs)
     done = len(progress.of_inputs)
     for call, of_outputs in zip(calls[done:], gradients[done:], strict=True):
-        _run(ctx, request, call, id, of_outputs, progress)
-
-
-def _run(
-    ctx: RequestContext,
-    request: pb.BackwardRequest,
-    call: pb.BackwardRequest | pb.RecordedCall,
-    id: ContextId,
-    gradients: list[Any],
-    progress: Progress,
-) -> None:
-    """Runs the backward of one call."""
-    began, turn = (time.perf_counter(), time.thread_time()), None
-    if request.backward:
-        after = call.after if call.HasField("after") else None
-        turn = Turn(request.backward, tuple(call.place) or (call.call,), after)
-    key = CallKey(ctx.trainer, call.call)
-    of_inputs = propagation.backward(ctx.engine, id, key, call.outputs, gradients, request.retain_graph, turn)
-    progress.of_inputs.append(of_inputs)
-    progress.seconds.append(busy_since(began))
+        began, turn = (time.perf_counter(), time.thread_time()), None
+        if request.backward:
+            after = call.after if call.HasField("after") else None
+            turn = Turn(request.backward, tuple(call.place) or (call.call,), after)
+        key = CallKey(ctx.trainer, call.call)
+        of_inputs = propagation.backward(ctx.engine, id, key, call.outputs, of_outputs, request.retain_graph, turn)
+        progress.of_inputs.append(of_inputs)
+        progress.seconds.append(busy_since(began))
 
 
 def _step(
