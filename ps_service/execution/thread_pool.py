@@ -19,6 +19,7 @@ from ps_service.execution.fair_queue import FairQueue, Work, WorkItem
 from ps_service.execution.loop_calls import LoopCalls
 from ps_service.execution.lost_threads import LostThreadReports
 from ps_service.execution.workers import Worker, Workers
+from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import waiting
 
 _log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class ThreadPool:
     def __init__(self, threads: int = 0, spare: int = 0) -> None:
         self.threads = threads or 2 * usable_cores()
         self.spare = spare or max(self.threads, _LEAST_SPARE)
-        self.when_stalled: Callable[[bool], None] = _ignore
+        self.when_stalled: Callable[[bool], None] = nothing
         self.hand_over_seconds = 0.0
         self._queue = FairQueue()
         # The threads without work; the last one has worked last.
@@ -134,7 +135,7 @@ class ThreadPool:
 
         def work() -> Work:
             if future.cancelled():
-                return _nothing
+                return nothing
             try:
                 return partial(_give, future, context.run(function))
             except BaseException as error:
@@ -321,11 +322,3 @@ def _give(future: asyncio.Future[T], result: T) -> None:
 def _fail(future: asyncio.Future[T], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-def _nothing() -> None:
-    """The callback of work that was cancelled."""
-
-
-def _ignore(stalled: bool) -> None:
-    """The default of `when_stalled`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Container, Set
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ps_service.group.nested_pass import NOTHING_SAID, Over
 from ps_service.memory.held import HeldByAll
@@ -14,9 +14,6 @@ from ps_service.passes.runs import Runs
 from ps_wire.errors import SESSION_ENDED, SessionLostError
 from ps_wire.number_set import SeenNumbers
 from ps_wire.refs import ContextId
-
-if TYPE_CHECKING:
-    pass
 
 _REMEMBERED: Final = 4096
 """Most numbers of open and ended contexts of one trainer that are kept, since it last told which have ended."""

@@ -17,6 +17,7 @@ from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.refs import Ref, is_object_id
+from ps_wire.runtime.nothing import nothing
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -282,7 +283,7 @@ class RequestContext:
         """
         assert self.deferred is not None
         # Not kept: most such functions refer to this context, and the cycle would keep the tensors of the reply.
-        finish, self._finish = self._finish, _finished
+        finish, self._finish = self._finish, nothing
         finish(self.deferred.result())
 
     def release(self, object_ids: Iterable[str]) -> None:
@@ -326,7 +327,3 @@ class RequestContext:
         message = hosted.ref._replace(parameter=reference.parameter).to_message()
         message.history = hosted.history is not None and hosted.history.context == context
         return message
-
-
-def _finished(result: Any) -> None:
-    """Stands for the function that has written the reply."""

@@ -12,6 +12,7 @@ from ps_service.execution.fair_queue import WorkItem
 from ps_service.requests.error_answers import cancelled, cut_off, overdrawn, too_late
 from ps_service.requests.run_handler import handle, run_inline
 from ps_service.requests.titles import named_title, title
+from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import Scope
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ class Execution:
         engine = ctx.engine
         with self._lock:
             if self._answered:
-                return _nothing
+                return nothing
             if self.operation.large and not self._depth and observer.is_full:
                 return partial(observer.hold, self)
             self.begun = True
@@ -248,7 +249,7 @@ class Execution:
             ctx.let_go()
         ctx.engine.counters.wait(1)
         ctx.deferred.when_done(self._resume)
-        return _nothing if ctx.keeps_payload else partial(self._observer.release, self, True)
+        return nothing if ctx.keeps_payload else partial(self._observer.release, self, True)
 
     def _resume(self) -> None:
         """Continues with the deferred result. Called in the thread that sets it."""
@@ -281,7 +282,3 @@ def _nests(execution: weakref.ref[Execution]) -> None:
     nesting = execution()
     if nesting is not None:
         nesting.nests()
-
-
-def _nothing() -> None:
-    """Does nothing, for requests that have their answer already."""

@@ -18,14 +18,13 @@ from ps_service.requests.directory import describe
 from ps_service.sessions.gate import Gate
 from ps_service.tables.statistics import COUNTED
 from ps_wire.release import RELEASE
-from ps_wire.status import OwnerStatus
-from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.measures.histogram import Distribution
     from ps_service.metrics.report import Report
     from ps_service.requests.context import RequestContext
+    from ps_wire.v1 import operations_pb2 as pb
 
 _USUAL: Final = 1000
 """Entries of each list unless the request asks for another number."""
@@ -40,20 +39,6 @@ _EVENT_CHARACTERS: Final = 512 * 1024
 def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
     """Reports the owner's trainers, objects, optimizers, passes, counts and memory. The request does not count."""
     write(ctx.engine, request, reply)
-
-
-def status_of(engine: Engine, most: int = 0, events: int = 0, events_after: int = 0) -> OwnerStatus:
-    """The status of an owner, as trainers and `ps-service status --json` get it. May be called in any thread.
-
-    Args:
-        engine: The owner.
-        most: Most entries of each list; 0: 1000.
-        events: How many of the latest events it holds, up to 1000.
-        events_after: Only events with larger numbers.
-    """
-    reply = pb.StatusReply()
-    write(engine, pb.StatusRequest(most=most, events=events, events_after=events_after), reply)
-    return OwnerStatus.from_message(reply)
 
 
 def write(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:

@@ -107,5 +107,4 @@ class NumberedRequests:
         else:
             reply_cache.forget(trainer, range(max(1, number - 16), number))
             reply_cache.record(trainer, number, result)
-            await reply_cache.flushed()
         return result

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from ps_service.requests.context import RequestContext
 from ps_service.requests.error_answers import cancelled, failed_before, failure, stopping
@@ -57,7 +57,6 @@ class SessionHandler(Observer):
         self._busy = 0
         self._settled = asyncio.Event()
         self._settled.set()
-        self._sending: set[asyncio.Task[None]] = set()
         self._holding = engine.budget.of(session.trainer)
         self._held: list[Execution] = []
         # Requests that follow one of them would wait for ever.
@@ -334,7 +333,6 @@ class SessionHandler(Observer):
 
     def _finish(self, operation: Operation, number: int, result: Answer) -> None:
         """Keeps an answer if its request must not run twice, and sends it."""
-        reply_cache = self._engine.reply_cache
         if self.session.ended:
             self._engine.registry.revoke(self.session.trainer, result.granted)
             return
@@ -344,22 +342,10 @@ class SessionHandler(Observer):
             kept = True
             self.session.taken_numbers.add(number)
         if kept:
-            reply_cache.record(self.session.trainer, number, result)
-        if reply_cache.instant or not kept:
-            self.stream.send(result, result.unhurried or not operation.awaited, kept)
-        else:
-            self._later(self._send_when_durable(result))
+            self._engine.reply_cache.record(self.session.trainer, number, result)
+        self.stream.send(result, result.unhurried or not operation.awaited, kept)
         if self._followers.of:
             self._followers.ended(number, result)
-
-    async def _send_when_durable(self, result: Answer) -> None:
-        await self._engine.reply_cache.flushed()
-        self.stream.send(result)
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
 
     def _refuse(self, error: Answer) -> None:
         self._engine.counters.refuse(error.reply.error.code)

@@ -1,15 +1,14 @@
 """Keeps the answers to mutating requests until their trainer has confirmed them.
 
 A trainer whose stream broke sends unanswered requests again. `SessionHandler.take` recognizes those that were executed
-before by their numbers, finds their answers here, and does not execute them twice. A log can make answers wait until
-they are on disk.
+before by their numbers, finds their answers here, and does not execute them twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ps_wire.v1.frames_pb2 import Frame, Reply
@@ -41,34 +40,16 @@ class Answer:
         return self.frame.reply
 
 
-class AnswerLog(Protocol):
-    """A place on disk to which answers are written as they are recorded."""
-
-    def write(self, trainer: bytes, number: int, answer: Answer) -> None:
-        """Writes an answer, at once or later."""
-
-    async def flushed(self) -> None:
-        """Waits until everything written so far is durable."""
-
-
 class ReplyCache:
-    """Keeps answers by trainer and request number, in memory, and writes them to a log if there is one.
+    """Keeps answers by trainer and request number, in memory.
 
     Attributes:
-        instant: Whether an answer may be sent as soon as it is recorded; if not, `flushed` must be awaited before.
         nbytes: Bytes of the payloads of all answers that are kept.
     """
 
     def __init__(self) -> None:
-        self.instant = True
         self.nbytes = 0
         self._kept: dict[bytes, _Kept] = {}
-        self._log: AnswerLog | None = None
-
-    def write_to(self, log: AnswerLog) -> None:
-        """Registers a log: it gets all answers that are recorded from now on, and none is sent before it is durable."""
-        self._log = log
-        self.instant = False
 
     def record(self, trainer: bytes, number: int, answer: Answer) -> None:
         """Keeps an answer."""
@@ -81,13 +62,6 @@ class ReplyCache:
         kept.answers[number] = answer
         kept.nbytes += nbytes
         self.nbytes += nbytes
-        if self._log is not None:
-            self._log.write(trainer, number, answer)
-
-    async def flushed(self) -> None:
-        """Waits until the log has written all answers recorded so far; returns at once if there is no log."""
-        if self._log is not None:
-            await self._log.flushed()
 
     def recall(self, trainer: bytes, number: int) -> Answer | None:
         """The answer, or None if it is not kept."""

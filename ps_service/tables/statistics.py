@@ -41,16 +41,6 @@ class Statistics:
         """Ids looked up that had a row already."""
         return max(self.looked_up - self.added - self.refused - self.missing, 0)
 
-    @property
-    def hit_rate(self) -> float:
-        """The part of the ids looked up that had a row already."""
-        return self.hits / self.looked_up if self.looked_up else 0.0
-
-    @property
-    def unique_ratio(self) -> float:
-        """Different ids for each id with a gradient: small where merging them saves much."""
-        return self.updated / self.gradients if self.gradients else 0.0
-
 
 COUNTED: Final = tuple(field.name for field in fields(Statistics))
 """What is counted, by name."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
+from ps_wire.runtime.nothing import nothing
+
 if TYPE_CHECKING:
     from ps_service.execution.fair_queue import Work
 
@@ -57,7 +59,7 @@ class EventQueue:
             with self._lock:
                 if not self._events:
                     self._draining = False
-                    return _nothing
+                    return nothing
                 event = self._events.popleft()
             if isinstance(event, Future):
                 event.set_result(None)
@@ -71,7 +73,3 @@ class EventQueue:
 
 def _run_here(function: Callable[[], Work]) -> None:
     function()()
-
-
-def _nothing() -> None:
-    """Does nothing, on the event loop afterwards."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ps_service.execution.deferred import Deferred
 from ps_service.memory.available import half_of_memory
@@ -17,6 +17,7 @@ from ps_service.policies.offers import Close, OfferKey, Pooled
 from ps_service.training.event_queue import DRAINING, EventQueue
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added_to_each
 from ps_wire.errors import DrainingError
+from ps_wire.runtime.nothing import nothing
 
 if TYPE_CHECKING:
     import torch
@@ -143,7 +144,7 @@ class Following:
             is_draining = self._is_draining
         if is_draining:
             self.drain()
-        return Deferred(future, _nothing, partial(self._watches.discard, future))
+        return Deferred(future, nothing, partial(self._watches.discard, future))
 
     def drain(self) -> None:
         """Holds no more gradients, and says so to all that watch, because this owner is about to stop."""
@@ -233,7 +234,3 @@ class Following:
 
     def _compensated(self, copy: Copy) -> Contribution:
         return self.steps.compensated(copy.contribution, copy.read, self.steps.optimizer.version - copy.read)
-
-
-def _nothing(result: Any) -> None:
-    """The answer to a watch has no content."""

@@ -20,7 +20,7 @@ for _name, _number in DType.items():
     # A torch older or newer than the protocol may lack a dtype, and then cannot make values of it.
     _dtype = getattr(torch, _name.removeprefix(_PREFIX).lower(), None)
     if _dtype is not None:
-        TO_WIRE[_dtype] = cast(DType, _number)
+        TO_WIRE[_dtype] = cast("DType", _number)
         FROM_WIRE[_number] = _dtype
 
 

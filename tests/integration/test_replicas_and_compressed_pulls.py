@@ -14,12 +14,12 @@ from ps_wire.codec.values import Encoder
 from ps_wire.compression.choice import Choice
 from ps_wire.compression.registry import decode
 from ps_wire.compression.values import encode
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from tests.integration.replica_models import Net, Parametrized, Wide
 from tests.integration.test_replicas import images, joined, same
 from tests.training import hosted_value
-from trainer_client.session.in_flight import nothing
 
 X = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
 CODECS = [tc.codecs.BF16(), tc.codecs.FP16(), tc.codecs.Int8(64), tc.codecs.Zstd()]

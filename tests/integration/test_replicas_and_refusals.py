@@ -13,6 +13,7 @@ import trainer_client as tc
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.compression.encoded import Encoded
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from tests.integration.replica_models import Net, Wide
@@ -20,7 +21,6 @@ from tests.integration.support import bits
 from tests.integration.test_replicas import hosted_optimizer, joined, same
 from tests.training import hosted_value
 from tests.waiting import until
-from trainer_client.session.in_flight import nothing
 
 
 async def test_names_of_classes_come_from_the_program_and_never_from_the_owner() -> None:

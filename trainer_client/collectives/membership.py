@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ps_wire.runtime import forks
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import LeaveCommunicatorRequest
 from trainer_client.pending import Pending
-from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from trainer_client.session.session import Session

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, when_all_done
 
 T = TypeVar("T")
@@ -21,7 +22,7 @@ async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], 
     try:
         if parts:
             whole: Pending[None] = Pending(loop)
-            when_all_done(iter(parts), partial(whole.resolve, _nothing))
+            when_all_done(iter(parts), partial(whole.resolve, nothing))
             await whole
             for part in parts:
                 part.passed_on()
@@ -29,7 +30,3 @@ async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], 
         work.close()
         raise
     return await work
-
-
-def _nothing() -> None:
-    """The outcome of a wait."""

@@ -15,6 +15,7 @@ from torch.autograd.graph import GradientEdge
 from ps_wire.errors import ClosedError
 from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
+from ps_wire.runtime.nothing import nothing
 from trainer_client.graph.backward_order import Queue
 from trainer_client.graph.engine import propagate, propagate_from
 from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
@@ -202,7 +203,7 @@ class Backwards:
         if failure is None and found:
             self._gradients.add(found)
         self._queue.leave(current.number)
-        done.resolve(_nothing if failure is None else raiser(failure))
+        done.resolve(nothing if failure is None else raiser(failure))
 
     def _run_in_turn(self, context: FailingPass, number: int, autocasts: Autocasts, start: Start) -> None:
         with self._queue.turn(number), autocasts.entered():
@@ -315,7 +316,3 @@ def _answer_to(second: Second | None) -> tuple[Pending[Answer], int] | None:
         return None
     answer, second.call.answer = second.call.answer, None
     return answer
-
-
-def _nothing() -> None:
-    """The outcome of a backward that has succeeded."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import ContextId, NormRequest, ScaleRequest
-from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ps_wire.runtime import forks
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Frame
-from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import ContextId

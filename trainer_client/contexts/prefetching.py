@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.runtime.nothing import nothing
 from trainer_client.graph.current import inside
 from trainer_client.pending import Pending, raiser
 
@@ -153,11 +154,7 @@ def _in_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[B], R], grad:
             found = look_up(batch)
             return found.wait() if isinstance(found, Pending) else found
 
-    return Pending.in_thread(loop, run, cancel=_nothing)
-
-
-def _nothing() -> None:
-    """A function that has begun in a thread goes on until a call of its pass, which has ended, raises."""
+    return Pending.in_thread(loop, run, cancel=nothing)
 
 
 class _Stepwise(Awaitable[R]):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.runtime.latencies import Latencies
 from ps_wire.runtime.latency import Latency
+from ps_wire.runtime.nothing import nothing
 from trainer_client.graph.batch import Batches
 from trainer_client.numerics import write_numerics
 from trainer_client.pending import Pending, raiser
@@ -220,16 +221,12 @@ def _send_next(batches: Iterator[Batch], done: Pending[None], before: Pending[An
             before.result()
         batch = next(batches, None)
         if batch is None:
-            done.resolve(_nothing)
+            done.resolve(nothing)
         else:
             sent = batch.send()
             sent.on_done(partial(_send_next, batches, done, sent))
     except Exception as error:
         done.resolve(raiser(error))
-
-
-def _nothing() -> None:
-    """The outcome of requests that have succeeded."""
 
 
 _latencies: Final[Latencies[tuple[int, tuple[str, ...]]]] = Latencies()

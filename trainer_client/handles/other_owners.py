@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from ps_wire.errors import NameConflictError, PsError, UnknownNameError
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
 from trainer_client.handles.references import Reference, RRef
-from trainer_client.session.in_flight import nothing
 from trainer_client.session.session import Session
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NameConflictError
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from trainer_client.handles.handles import RemoteObject, handle_from
@@ -21,7 +22,6 @@ from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.round_parts import RoundPart
 from trainer_client.optimizers.rounds import Rounds
-from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy

@@ -18,6 +18,7 @@ from ps_wire.numerics.optimizer_validator import OptimizerValidator
 from ps_wire.policies import Policy, to_plain
 from ps_wire.reported import Reported, write
 from ps_wire.runtime.latency import Latency
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.contexts.closing import Part
@@ -26,7 +27,6 @@ from trainer_client.handles import states
 from trainer_client.handles.references import state_of
 from trainer_client.optimizers.reported_values import ReportedValues
 from trainer_client.optimizers.unscaling import Unscaled, is_finite, unscale_leaves
-from trainer_client.session.in_flight import nothing
 from trainer_client.session.runs import Parameters
 from trainer_client.session.stepped import Stepped, owner_seconds, values_of
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.reported import Reported, write
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from trainer_client.optimizers.replies import Answered, answered
-from trainer_client.session.in_flight import nothing
 from trainer_client.session.stepped import owner_seconds
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending
 from trainer_client.replicas.checks import check_pass
 
@@ -129,7 +130,7 @@ class JoinedPushes:
                 return self._overlap.nothing()
             sent.append(send())
             ended: Pending[None] = Pending(self._loop)
-            sent[0].on_done(partial(ended.resolve, _nothing))
+            sent[0].on_done(partial(ended.resolve, nothing))
             await ended
             return sent[0]
 
@@ -152,7 +153,3 @@ class JoinedPushes:
     def _forget(self, context: OpenPass) -> None:
         for each in self._replicas:
             each.forget_gradients(context)
-
-
-def _nothing() -> None:
-    """The outcome of a wait."""

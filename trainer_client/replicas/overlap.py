@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError, PsError
+from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, raiser, when_all_done
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Overlap:
             except BaseException:
                 push.withdraw()
                 raise
-            pending.on_done(partial(turn.resolve, _nothing))
+            pending.on_done(partial(turn.resolve, nothing))
         else:
             pending = self._later(before, turn, push)
         self._turn = turn
@@ -84,18 +85,18 @@ class Overlap:
 
         def begin() -> None:
             if done.settled:
-                turn.resolve(_nothing)  # it was cancelled
+                turn.resolve(nothing)  # it was cancelled
                 return
             try:
                 pending = push.send()
             except BaseException as error:
                 push.withdraw()
                 done.resolve(raiser(error))
-                turn.resolve(_nothing)
+                turn.resolve(nothing)
                 return
             sent.append(pending)
             pending.on_done(lambda: done.resolve(pending.result))
-            pending.on_done(partial(turn.resolve, _nothing))
+            pending.on_done(partial(turn.resolve, nothing))
             if done.settled:
                 pending.cancel()  # it was cancelled by another thread meanwhile
 
@@ -112,7 +113,7 @@ class Overlap:
     def nothing(self) -> Pending[Stepped | None]:
         """What becomes of a push that was not made."""
         made: Pending[Stepped | None] = Pending(self._loop)
-        made.resolve(_nothing)
+        made.resolve(nothing)
         return made
 
     def finish(self) -> Pending[list[Stepped | None]]:
@@ -127,10 +128,6 @@ class Overlap:
         )
         when_all_done(iter(waiting), lambda: all_ended.resolve(partial(_outcomes, waiting)))
         return all_ended
-
-
-def _nothing() -> None:
-    """The outcome of what has no result."""
 
 
 def _outcomes(waiting: Sequence[Pending[Stepped | None]]) -> list[Stepped | None]:

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_wire.errors import InvalidArgumentError, PsError
+from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, results, when_all_done
 from trainer_client.replicas.checks import CheckedReplica, has_counted
 from trainer_client.replicas.ready_push import Push
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
 Pulls = dict[str, list[Pending[int]]]
 """The pulls of a push, by owner. There are some once a step was sent, or a round of several owners was decided."""
-
-
-def nothing_more() -> None:
-    """Does nothing more with an answer."""
 
 
 class PushedReplica(CheckedReplica, Protocol):
@@ -92,7 +89,7 @@ class PassPushes:
         lends: bool,
         values: Mapping[str, Reported],
         pull: bool,
-        counted: Callable[[], None] = nothing_more,
+        counted: Callable[[], None] = nothing,
         hands_over: bool = False,
     ) -> Push:
         """Sends gradients, or differences, to the owners, where they count once the push is sent, too.

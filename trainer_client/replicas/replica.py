@@ -13,13 +13,14 @@ from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.compression.error_feedback import ErrorFeedback
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported, write
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.replicas.checks import check_pass, has_counted
 from trainer_client.replicas.joined_pushes import JoinedPushes
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.options import choice_of, known_reads
 from trainer_client.replicas.overlap import Overlap
-from trainer_client.replicas.pass_pushes import PassPushes, nothing_more
+from trainer_client.replicas.pass_pushes import PassPushes
 from trainer_client.replicas.ready_push import Push
 from trainer_client.replicas.scaling import ScaledParameters
 from trainer_client.replicas.sent_gradients import GradientRequest, Sent, SentGradients
@@ -206,7 +207,7 @@ class Replica(nn.Module):
         gradients: Sequence[torch.Tensor | None],
         pull: bool,
         lends: bool,
-        counted: Callable[[], None] = nothing_more,
+        counted: Callable[[], None] = nothing,
         values: Mapping[str, Reported] = _NO_VALUES,
         run: Run | None = None,
     ) -> Push:

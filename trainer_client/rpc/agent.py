@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ps_service.passes import calls
 from ps_wire.errors import RAN_OUT, DeadlineExceededError, InvalidArgumentError, PsError
 from ps_wire.numbers import check_timeout
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
 from trainer_client.client.client import Client
@@ -354,7 +355,7 @@ class Agent:
         def run() -> Callable[[], None]:
             with suppress(Exception):
                 work()
-            return _nothing
+            return nothing
 
         if self.engine.draining or self.loop.is_closed():
             work()  # there is no thread to run it any more
@@ -378,7 +379,3 @@ async def _within(seconds: float, wait: Wait) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.wrap_future(wait.future)
-
-
-def _nothing() -> None:
-    """Does nothing, on the event loop afterwards."""

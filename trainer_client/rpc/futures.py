@@ -16,6 +16,7 @@ import torch
 
 from ps_wire.codec.names import full_name
 from ps_wire.errors import remote_error
+from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, raiser
 from trainer_client.rpc.completions import complete_later
 from trainer_client.rpc.current import agent, has_agent
@@ -56,7 +57,7 @@ class Future(torch.futures.Future[T]):
         self._lock = threading.Lock()
         # One entry for each thread that waits; it will complete torch's future.
         self._readers: list[None] = []
-        self._pending: Pending[Any] = Pending(None, _nothing) if pending is None else pending
+        self._pending: Pending[Any] = Pending(None, nothing) if pending is None else pending
         if pending is not None:
             pending.on_done(self._arrived)
 
@@ -203,7 +204,7 @@ class Future(torch.futures.Future[T]):
         self._complete()
 
     def _converted(self, result: Any) -> T:
-        return cast(T, result) if self._convert is None else self._convert(result)
+        return cast("T", result) if self._convert is None else self._convert(result)
 
     # The future of torch's C++ part
 
@@ -279,10 +280,10 @@ def _all_done(futures: Sequence[torch._C.Future[Any]]) -> Pending[None]:
             left[0] -= 1
             last = left[0] == 0
         if last:
-            whole.resolve(_nothing)
+            whole.resolve(nothing)
 
     if not parts:
-        whole.resolve(_nothing)
+        whole.resolve(nothing)
     for part in parts:
         part.on_done(partial(one_more, part))
     return whole
@@ -291,7 +292,7 @@ def _all_done(futures: Sequence[torch._C.Future[Any]]) -> Pending[None]:
 def _pending_of(future: torch._C.Future[Any]) -> Pending[Any]:
     if isinstance(future, Future):
         return future._pending
-    pending: Pending[Any] = Pending(None, _nothing)
+    pending: Pending[Any] = Pending(None, nothing)
 
     def done(future: torch._C.Future[Any]) -> None:
         try:
@@ -316,10 +317,6 @@ def _of_callback(error: Exception) -> RuntimeError:
     made = remote_error(str(error), full_name(type(error)), kind=type(error))
     made.__cause__ = error
     return made
-
-
-def _nothing() -> None:
-    """Cancels nothing: a future that was made without a call has no owner to tell."""
 
 
 def _raise_copy(error: BaseException, _: object) -> None:

@@ -258,7 +258,3 @@ def _read_with_references(
 ) -> T:
     grants.take()
     return read(reply, payload)
-
-
-def nothing(reply: Reply, payload: PayloadReader) -> None:
-    """Reads a reply without a result."""

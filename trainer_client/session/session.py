@@ -19,6 +19,7 @@ from ps_wire.limits import PROTOCOL
 from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.latencies import Latencies
+from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Draining, Frame, Goodbye, Hello, Request, Welcome
 from ps_wire.v1.operations_pb2 import ReleaseRequest
@@ -26,7 +27,7 @@ from trainer_client.pending import DEFAULT
 from trainer_client.session import process
 from trainer_client.session.borrowing import Borrowing
 from trainer_client.session.held_up import passes_of
-from trainer_client.session.in_flight import InFlightRequest, WatchedRequest, nothing
+from trainer_client.session.in_flight import InFlightRequest, WatchedRequest
 from trainer_client.session.link import Link
 from trainer_client.session.releases import Releases
 from trainer_client.session.requests import Requests
@@ -86,7 +87,7 @@ class Session:
         self.backwards: Latencies[tuple[str, str]] = Latencies(1024)
         self.is_watched: Callable[[], bool] = is_profiled if settings.tracing is None else _yes
         self._expected = expected
-        self._when_lost: Callable[[], None] = _do_nothing
+        self._when_lost: Callable[[], None] = nothing
         self.owner = ""
         self.settings = settings
         self.loop = asyncio.get_running_loop()
@@ -376,7 +377,3 @@ def _lost(before: Welcome, now: Welcome) -> SessionLostError:
 def _yes() -> bool:
     """The check of a program that is traced."""
     return True
-
-
-def _do_nothing() -> None:
-    """The default of `when_lost`: does nothing."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.pending import Pending
 from trainer_client.tables.bags import checked_ids
@@ -106,7 +107,7 @@ class TableContents:
 
     def clear(self) -> Pending[None]:
         """Removes all rows on all owners, gives their memory back, and forgets sightings of ids without a row."""
-        return Joined(self._loop, [self._call(owner, "clear") for owner in self.shards], _none)
+        return Joined(self._loop, [self._call(owner, "clear") for owner in self.shards], nothing)
 
     def upsert(
         self, ids: torch.Tensor, rows: torch.Tensor, state: Mapping[str, torch.Tensor] | None = None
@@ -333,10 +334,6 @@ class TableContents:
     def _evicted(self, answers: list[Any]) -> Evicted:
         by_owner = {owner: int(rows) for owner, (rows, _) in zip(self.shards, answers, strict=True)}
         return Evicted(sum(by_owner.values()), by_owner, torch.cat([sample for _, sample in answers]))
-
-
-def _none(results: list[Any]) -> None:
-    """The result of requests that have none."""
 
 
 def _last_of_each(block: Block) -> Block:

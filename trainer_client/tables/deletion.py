@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from ps_wire.errors import UnknownNameError
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.pending import Pending
-from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ps_wire.runtime.nothing import nothing
 from ps_wire.tables.names import ROWS
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.tables.contents import TableContents
@@ -148,7 +149,7 @@ class Table(TableContents):
             UnknownNameError: An owner does not have it any more.
         """
         asked = [delete_rows(shard.session, self.name) for shard in self.shards.values()]
-        return Joined(self._loop, asked, _none)
+        return Joined(self._loop, asked, nothing)
 
     def __repr__(self) -> str:
         kind = "any ids" if self.rows is None else f"{self.rows} rows"
@@ -157,7 +158,3 @@ class Table(TableContents):
 
 def _only(results: list[Any]) -> Any:
     return results[0][0]
-
-
-def _none(results: list[Any]) -> None:
-    """The result of requests that have none."""

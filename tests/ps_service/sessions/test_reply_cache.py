@@ -1,8 +1,6 @@
-"""Tests that answers are kept until they are confirmed, and wait for a log if there is one."""
+"""Tests that answers are kept until they are confirmed."""
 
 from __future__ import annotations
-
-import asyncio
 
 import pytest
 
@@ -130,7 +128,6 @@ async def test_a_trainer_that_is_gone_leaves_nothing(reply_cache: ReplyCache) ->
 async def test_answers_that_are_recorded_together_are_all_kept(reply_cache: ReplyCache) -> None:
     for number in range(1, 20):
         reply_cache.record(ANNA, number, answer(number))
-    await reply_cache.flushed()
     assert kept(reply_cache, ANNA) == list(range(1, 20))
     assert [reply_cache.recall(ANNA, number).reply.step.version for number in range(1, 20)] == list(range(1, 20))
 
@@ -143,38 +140,6 @@ async def test_trainers_that_come_and_go_leave_nothing(reply_cache: ReplyCache) 
         reply_cache.forget(trainer, [1])
         reply_cache.drop(trainer)
     assert not reply_cache._kept
-
-
-class Log:
-    """A log that is durable when it is told so."""
-
-    def __init__(self) -> None:
-        self.written: list[tuple[bytes, int, Answer]] = []
-        self.durable = asyncio.Event()
-
-    def write(self, trainer: bytes, number: int, answer: Answer) -> None:
-        self.written.append((trainer, number, answer))
-
-    async def flushed(self) -> None:
-        await self.durable.wait()
-
-
-async def test_answers_wait_for_a_log_that_is_registered(reply_cache: ReplyCache) -> None:
-    reply_cache.record(ANNA, 1, answer(1))
-    await reply_cache.flushed()
-    assert reply_cache.instant
-    log = Log()
-    reply_cache.write_to(log)
-    assert not reply_cache.instant
-    second = answer(2)
-    reply_cache.record(ANNA, 2, second)
-    assert log.written == [(ANNA, 2, second)]
-    assert kept(reply_cache, ANNA) == [1, 2]
-    waiting = asyncio.create_task(reply_cache.flushed())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    log.durable.set()
-    await waiting
 
 
 def test_the_bytes_of_kept_answers_are_counted() -> None:

@@ -163,7 +163,7 @@ def test_statistics_say_how_a_table_is_used(make_shard: MakeShard) -> None:
     shard.remove(_ids(1))
     counted = shard.statistics
     assert (counted.looked_up, counted.added, counted.missing, counted.removed) == (5, 2, 1, 1)
-    assert (counted.hit_rate, counted.unique_ratio) == (0.4, 0.5)
+    assert (counted.hits, counted.gradients, counted.updated) == (2, 4, 2)
 
 
 def test_values_are_put_in_place_of_others(make_shard: MakeShard) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from trainer_client.graph.current import current_context, inside, reset_current, set_current
 
-CONTEXT, OTHER = cast(Any, SimpleNamespace(finished=False)), cast(Any, SimpleNamespace(finished=False))
+CONTEXT, OTHER = cast("Any", SimpleNamespace(finished=False)), cast("Any", SimpleNamespace(finished=False))
 
 
 def test_a_block_begins_and_ends() -> None:
@@ -47,7 +47,7 @@ async def test_tasks_do_not_see_each_others_contexts() -> None:
 
 
 def test_a_context_that_a_step_has_ended_is_current_no_more() -> None:
-    with inside(cast(Any, SimpleNamespace(finished=True))):
+    with inside(cast("Any", SimpleNamespace(finished=True))):
         assert current_context() is None
 
 

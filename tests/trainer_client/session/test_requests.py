@@ -12,12 +12,12 @@ import pytest
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.errors import CancelledCallError, RemoteError
+from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import Scope, current_scope
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from ps_wire.v1.operations_pb2 import FetchRequest
 from tests.trainer_client.scripted_owner import look_up, opened
 from trainer_client.pending import Pending
-from trainer_client.session.in_flight import nothing
 
 
 def echoed(reply: Reply, payload: PayloadReader) -> bytes:

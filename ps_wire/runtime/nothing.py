@@ -1,0 +1,7 @@
+"""The callback that does nothing."""
+
+from __future__ import annotations
+
+
+def nothing(*_: object) -> None:
+    """Does nothing, whatever it is called with."""
