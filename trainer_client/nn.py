@@ -169,11 +169,9 @@ class RemoteModule:
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], kind: str) -> Pending[Any]:
         handle = self.module_rref.handle()
-        seconds, training = agent().timeout, self.training
         what = f"{self._class_name}.forward" if self._class_name else ""
-        return calls.call(
-            handle.session, handle, "", args, kwargs, training=training, timeout=seconds, kind=kind, what=what
-        )
+        options = calls.CallOptions(training=self.training, timeout=agent().timeout, kind=kind, what=what)
+        return calls.call(handle.session, handle, "", args, kwargs, options)
 
     def _module(self) -> Handle:
         handle: Reference = self.module_rref.handle()

@@ -90,7 +90,7 @@ class Pending(Unawaited, Generic[T]):
         def ended(task: asyncio.Task[T]) -> None:
             outcome = _outcome_of(task)
             if type(outcome) is Failure and pending.origin is None:
-                pending.origin = None, None, None, failures.name_of(task), ""
+                pending.origin = failures.Origin(failures.name_of(task))
             pending.resolve(outcome)
 
         def cancel() -> None:
@@ -173,7 +173,7 @@ class Pending(Unawaited, Generic[T]):
     def _failed(self, failure: Failure) -> None:
         subject = self.subject
         if subject:
-            of_pass = None if self.origin is None else self.origin[2]
+            of_pass = None if self.origin is None else self.origin.of_pass
             failure.concerns(subject, of_pass, self._made_at if failures.NOTES_CALLERS else "")
 
     def done(self) -> bool:
@@ -326,7 +326,7 @@ class Pending(Unawaited, Generic[T]):
     @property
     def subject(self) -> str:
         """What the program has asked for with it, for the report of an error that nobody reads; empty for no report."""
-        return "" if self.origin is None else failures.subject(*self.origin[3:])
+        return "" if self.origin is None else self.origin.subject
 
     def __bool__(self) -> bool:
         raise TypeError("a Pending has no truth value: await it, or call wait()")

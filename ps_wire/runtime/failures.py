@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from ps_wire.errors import CancelledCallError, PsError
 
@@ -26,18 +26,40 @@ NOTES_CALLERS = sys.flags.dev_mode or bool(os.environ.get("PYTHONASYNCIODEBUG"))
 """Whether results remember the line of the program that asked for them: in the debug mode of asyncio."""
 
 
-Origin = tuple[Any, Any, "PassFailures | None", Any, str]
-"""What a program has called: the context and the call in its graph, for a recorded call; the failures of its pass; the
-object or function; and the method."""
+class Origin(NamedTuple):
+    """What a program has called.
 
+    Attributes:
+        target: The object or function, or what messages say instead.
+        method: The method; empty for `forward`.
+        of_pass: The failures of its pass; None outside of passes.
+        context: The context of a recorded call.
+        recorded: The call in the graph of that.
+    """
 
-def subject(target: Any, method: str) -> str:
-    """What a program has called, for messages: a function, a method of a handle, or what `target` says of itself."""
-    class_name = getattr(target, "class_name", "")
-    if not class_name:
-        return f"{method} of {target}" if method else str(target)
-    name = getattr(target, "name", "")
-    return f"{class_name}.{method or 'forward'}{f' of {name!r}' if name else ''}"
+    target: Any
+    method: str = ""
+    of_pass: PassFailures | None = None
+    context: Any = None
+    recorded: Any = None
+
+    @property
+    def title(self) -> str:
+        """The class and the method, or the function."""
+        target = self.target
+        if isinstance(target, str):
+            return target
+        return f"{getattr(target, 'class_name', target)}.{self.method or 'forward'}"
+
+    @property
+    def subject(self) -> str:
+        """A function, a method of a handle with the name of that, or what the target says of itself."""
+        target, method = self.target, self.method
+        class_name = getattr(target, "class_name", "")
+        if not class_name:
+            return f"{method} of {target}" if method else str(target)
+        name = getattr(target, "name", "")
+        return f"{class_name}.{method or 'forward'}{f' of {name!r}' if name else ''}"
 
 
 def name_of(task: asyncio.Task[Any]) -> str:

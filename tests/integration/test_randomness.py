@@ -54,7 +54,7 @@ async def test_a_seed_gives_the_numbers_of_a_local_seed() -> None:
             await ctx.backward(y.sum())
             assert torch.equal(y, dropped) and torch.equal(ctx.gradient(x), dropped)
         assert torch.equal(await drop.options(seed=11).eval()(X), X)
-        assert drop.options(seed=11).options(timeout=3.0)._seed == 11
+        assert drop.options(seed=11).options(timeout=3.0)._options.seed == 11
 
 
 @pytest.mark.parametrize("seed", [-3, np.int64(-3), torch.tensor(-3), (1 << 64) - 3], ids=repr)

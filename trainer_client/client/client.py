@@ -19,7 +19,7 @@ from trainer_client.client.passes import OffersPasses
 from trainer_client.client.sessions import Sessions
 from trainer_client.collectives.joining import Joins
 from trainer_client.graph.open_contexts import Openings
-from trainer_client.handles import calls
+from trainer_client.handles.calls import CallOptions, call
 from trainer_client.handles.freezing import set_everywhere
 from trainer_client.optimizers import creation, scheduler
 from trainer_client.pending import DEFAULT, Pending
@@ -186,7 +186,7 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
             RemoteError: The function raised an exception.
             ContextEndedError, ContextLostError: The context has ended, or the owner has lost it.
         """
-        return calls.call(self.session(owner), name_of(function), "", args, kwargs, timeout=timeout)
+        return call(self.session(owner), name_of(function), "", args, kwargs, CallOptions(timeout=timeout))
 
     def remote(
         self,
@@ -200,7 +200,7 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
 
         Inside a context, gradients propagate back through every use of the handle in that context.
         """
-        return calls.call(self.session(owner), name_of(function), "", args, kwargs, keep=True, timeout=timeout)
+        return call(self.session(owner), name_of(function), "", args, kwargs, CallOptions(timeout=timeout), keep=True)
 
     def delete(self, name: str, owner: str = "") -> Pending[None]:
         """Removes a named object and the optimizers of its parameters; handles to it become stale.

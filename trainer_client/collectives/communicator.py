@@ -14,7 +14,7 @@ from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.collectives import KINDS, MOST_MEMBERS, OPERATIONS, Signature, check_plain, check_reducible
 from ps_wire.errors import CancelledCallError, InvalidArgumentError, PsError, TooLargeError, UnavailableError
 from ps_wire.numbers import check_seconds
-from ps_wire.runtime.failures import PassFailures
+from ps_wire.runtime.failures import Origin, PassFailures
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.collectives.membership import Membership
@@ -245,7 +245,7 @@ class Communicator:
         pending: Pending[T] = self._session.submit(
             frame, payload, lambda reply, answer: read(_received(reply.collective, answer)), timeout
         )
-        pending.origin = None, None, self._failures, f"communicator {self.name!r}", signature.kind
+        pending.origin = Origin(f"communicator {self.name!r}", signature.kind, self._failures)
         pending.on_done(lambda: self._end_with(pending))
         return pending
 
@@ -284,7 +284,7 @@ def join(
     request.wait_seconds = _owner_seconds(session, timeout)
     read = partial(_joined, membership, name, size)
     pending = session.submit(Request(join_communicator=request), None, read, timeout)
-    pending.origin = None, None, None, f"communicator {name!r} on owner {session.owner!r}", "join"
+    pending.origin = Origin(f"communicator {name!r} on owner {session.owner!r}", "join")
 
     def give_up() -> None:
         if pending.error is not None:

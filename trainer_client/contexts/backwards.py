@@ -15,6 +15,7 @@ from torch.autograd.graph import GradientEdge
 from ps_wire.errors import ClosedError
 from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
+from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.nothing import nothing
 from trainer_client.graph.backward_order import Queue
 from trainer_client.graph.engine import propagate, propagate_from
@@ -115,7 +116,7 @@ class Backwards:
         once, it runs twice there.
         """
         begun = self._begin(context, start)
-        begun.origin = None, None, context.failures, "a pass", "backward"
+        begun.origin = Origin("a pass", "backward", context.failures)
         if not begun.settled:
             self._begun = [*self.unfinished, begun]
         return begun

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ps_wire.errors import CancelledCallError, InvalidArgumentError
+from ps_wire.runtime.failures import Origin
 from trainer_client.pending import Pending, raiser
 from trainer_client.session.stepped import Stepped, owner_seconds
 
@@ -210,7 +211,7 @@ class Closing:
         """
         self._backward = backward
         done: Pending[Any] = Pending(loop, self._cancel)
-        done.origin = None, None, self._context.failures, "a pass", "backward with a step"
+        done.origin = Origin("a pass", "backward with a step", self._context.failures)
         backward.on_done(partial(self._go_on, loop, backward, done, copy_context()))
         return done
 
@@ -222,7 +223,7 @@ class Closing:
             self._check()
             if self._answer is None or any(optimizer.has_local_part for optimizer in self._optimizers):
                 steps = self._steps = variables.run(Pending.run, loop, self._step())
-                steps.origin = None, None, None, "a pass", "backward with a step"
+                steps.origin = Origin("a pass", "backward with a step")
                 steps.on_done(lambda: done.resolve(steps.result))
                 return
             versions, error = self._stepped(self._answer)

@@ -38,7 +38,6 @@ class RemoteObject(RRef):
         class_name: Name of its class on the owner.
         name: Name of the object; empty if it is anonymous.
         methods: Names of the methods that may be called.
-        training: Whether calls through this handle run modules in training mode.
         made_by: The class and the plain arguments that this client made it with; None if it did not.
         was_made: Whether the request that brought this handle has made the object.
     """
@@ -50,12 +49,19 @@ class RemoteObject(RRef):
         self.class_name = info.class_name
         self.name = info.name
         self.methods = tuple(info.methods)
-        self.training = True
         self.made_by: MadeBy | None = None
         self.was_made = False
         self._info = info
-        self._timeout: float | None = DEFAULT
-        self._seed: int | None = None
+        self._options = calls.USUAL
+
+    @property
+    def training(self) -> bool | None:
+        """Whether calls through this handle run modules in training mode."""
+        return self._options.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        self._options = self._options._replace(training=mode)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Pending[Any]:
         """Calls a method by name; inside a context, and with grad enabled, the call is recorded.
@@ -93,9 +99,9 @@ class RemoteObject(RRef):
         other.__dict__.update(self.__dict__)
         if timeout != DEFAULT:
             check_timeout(timeout)
-            other._timeout = timeout
+            other._options = other._options._replace(timeout=timeout)
         if seed is not None:
-            other._seed = seed
+            other._options = other._options._replace(seed=seed)
         return other
 
     def parameter(self, name: str) -> RemoteParameter:
@@ -146,18 +152,7 @@ class RemoteObject(RRef):
         encode: Encode | None = None,
     ) -> Pending[Any]:
         try:
-            return calls.call(
-                self.session,
-                self,
-                method,
-                args,
-                kwargs,
-                training=self.training,
-                keep=keep,
-                timeout=self._timeout,
-                seed=self._seed,
-                encode=encode,
-            )
+            return calls.call(self.session, self, method, args, kwargs, self._options, keep=keep, encode=encode)
         except PsError as error:
             shortened(error)
             raise

@@ -13,6 +13,7 @@ from ps_wire import policies
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported
+from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
 from trainer_client.optimizers import pushed, rounds
@@ -139,7 +140,7 @@ class DistributedOptimizer(OptimizerParts):
                 return await self._step(context, scaler, sent)
 
             stepping = context.behind_backwards(later())
-        stepping.origin = None, None, context.failures, self, "step"
+        stepping.origin = Origin(self, "step", context.failures)
         return context.waits_for(stepping)
 
     def _step(

@@ -138,17 +138,8 @@ def _call(
         failed: Pending[Any] = Pending(agent().loop)
         failed.resolve(raiser(error))
         return failed
-    return calls.call(
-        session,
-        name,
-        "",
-        given,
-        kwargs or {},
-        keep=kind == "remote",
-        timeout=agent().seconds(timeout),
-        kind=kind,
-        what=_shown(func),
-    )
+    options = calls.CallOptions(timeout=agent().seconds(timeout), kind=kind, what=_shown(func))
+    return calls.call(session, name, "", given, kwargs or {}, options, keep=kind == "remote")
 
 
 def _shown(func: Callable[..., Any] | type | str) -> str:

@@ -253,20 +253,9 @@ class Proxy:
         def method(*args: Any, **kwargs: Any) -> Any:
             seconds = agent().seconds(self._timeout)
             handle = self._rref.handle(seconds)
-            keep, kind = self._kind == "remote", self._kind
-            return self._give(
-                calls.call(
-                    handle.session,
-                    handle,
-                    name,
-                    args,
-                    kwargs,
-                    training=None,
-                    keep=keep,
-                    timeout=seconds,
-                    kind=kind,
-                )
-            )
+            options = calls.CallOptions(training=None, timeout=seconds, kind=self._kind)
+            keep = self._kind == "remote"
+            return self._give(calls.call(handle.session, handle, name, args, kwargs, options, keep=keep))
 
         return method
 

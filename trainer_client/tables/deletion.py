@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from ps_wire.errors import UnknownNameError
+from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import DeleteRequest
@@ -33,7 +34,7 @@ def delete(all_of: AllOf, session: Session, name: str) -> Pending[None]:
     """
     asked = session.submit(Request(delete=DeleteRequest(name=name)), None, _owners)
     deleting = Pending.run(session.loop, _delete_rest(all_of, asked, name))
-    deleting.origin = None, None, None, f"delete on owner {session.owner!r}", ""
+    deleting.origin = Origin(f"delete on owner {session.owner!r}")
     return deleting
 
 

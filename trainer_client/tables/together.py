@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.policies import check
 from ps_wire.reported import Reductions, Reported, reported
+from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
 from trainer_client.optimizers.joint import JointSteps
@@ -102,7 +103,7 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
             RuntimeError: The scaler raised it.
         """
         stepping = context.behind_backwards(self._begin(context, scaler, self._reported(values, reduce)))
-        stepping.origin = None, None, context.failures, self, "step"
+        stepping.origin = Origin(self, "step", context.failures)
         return stepping
 
     def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:

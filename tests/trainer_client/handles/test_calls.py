@@ -52,7 +52,7 @@ async def test_a_method_is_called_with_its_arguments() -> None:
 
 async def test_a_function_is_called_by_its_name() -> None:
     async with opened() as (session, stream, _):
-        pending = calls.call(session, "torch.add", "", (), NOTHING, training=False, keep=True)
+        pending = calls.call(session, "torch.add", "", (), NOTHING, calls.CallOptions(training=False), keep=True)
         frame = await stream.request()
         request = called(frame)
         assert (request.function, request.HasField("target")) == ("torch.add", False)
@@ -66,7 +66,7 @@ async def test_calls_of_a_client_with_a_seed_have_seeds_of_their_own() -> None:
     async with opened() as (session, stream, _):
         session.settings.seeding.begin(7)
         for given in (None, None, 5, -1):
-            calls.call(session, "f", "", (), NOTHING, seed=given)
+            calls.call(session, "f", "", (), NOTHING, calls.CallOptions(seed=given))
         first, second, third, fourth = [called(await stream.request()).numerics.seed for _ in range(4)]
         assert first != second
         assert (third, fourth) == (5, (1 << 64) - 1)
@@ -75,7 +75,7 @@ async def test_calls_of_a_client_with_a_seed_have_seeds_of_their_own() -> None:
 async def test_without_a_seed_calls_have_only_explicit_seeds() -> None:
     async with opened() as (session, stream, _):
         for given in (None, 0):
-            calls.call(session, "f", "", (), NOTHING, seed=given)
+            calls.call(session, "f", "", (), NOTHING, calls.CallOptions(seed=given))
         assert [called(await stream.request()).numerics.HasField("seed") for _ in range(2)] == [False, True]
 
 
