@@ -18,7 +18,7 @@ BACKWARD = "waited for in the thread of a backward, for which a compute thread w
 
 PLAIN = {
     "ps_wire/connections/buffers.py": SHORT,
-    "ps_wire/runtime/latencies.py": SHORT,
+    "ps_wire/runtime/latency.py": SHORT,
     "ps_wire/runtime/locks.py": REPORTED,
     "ps_wire/runtime/scopes.py": SHORT,
     "ps_wire/numerics/seeds.py": SHORT,
@@ -48,12 +48,12 @@ PLAIN = {
     "ps_service/training/memberships.py": SHORT,
     "ps_service/training/reported_values.py": SHORT,
     "trainer_client/contexts/context.py": SHORT,
-    "trainer_client/contexts/local_gradients.py": SHORT,
+    "trainer_client/contexts/gradients.py": SHORT,
     "trainer_client/session/runs.py": SHORT,
     "trainer_client/graph/running_backward.py": SHORT,
     "trainer_client/graph/walk.py": BACKWARD,
     "trainer_client/numerics.py": SHORT,
-    "trainer_client/graph/open_contexts.py": SHORT,
+    "trainer_client/graph/current.py": SHORT,
     "trainer_client/graph/backward_order.py": BACKWARD,
     "trainer_client/pending.py": REPORTED,
     "trainer_client/client/portal.py": NO_THREAD,

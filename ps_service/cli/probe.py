@@ -22,8 +22,7 @@ from ps_wire.v1.operations_pb2 import (
     StatusRequest,
 )
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
-from trainer_client.transport.channels import open_blocking_channel
-from trainer_client.transport.reasons import reason
+from trainer_client.transport.channels import open_blocking_channel, reason
 
 
 def status(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events: int = 0) -> OwnerStatus:

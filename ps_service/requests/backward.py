@@ -20,7 +20,7 @@ from ps_wire import errors
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MIB
 from ps_wire.refs import CallKey, ContextId, Ref
-from ps_wire.runtime.latencies import busy_since
+from ps_wire.runtime.latency import busy_since
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ps_service.rpc.listener import Listener
-from ps_wire.direct.connection import MAGIC, TOKEN_BYTES, DirectConnection
+from ps_wire.direct import MAGIC, TOKEN_BYTES, DirectConnection
 from ps_wire.shared_memory import descriptors
 from ps_wire.v1.frames_pb2 import DirectOffer, Hello
 

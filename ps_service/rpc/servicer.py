@@ -28,7 +28,7 @@ from ps_wire.connections import frames
 from ps_wire.connections.connection import Connection, ConnectionBroken, deliver
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import Outbox
-from ps_wire.direct.connection import DirectConnection
+from ps_wire.direct import DirectConnection
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError, UnknownNameError
 from ps_wire.limits import PROTOCOL
 from ps_wire.refs import ContextId

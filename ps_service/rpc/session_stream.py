@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ps_service.memory.message_budget import Budget
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.connections.outbox import Outbox
-    from ps_wire.direct.connection import DirectConnection
+    from ps_wire.direct import DirectConnection
 
 
 class SessionStream:

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from typing import Final
 
-from ps_wire.direct.connection import TOKEN_BYTES
+from ps_wire.direct import TOKEN_BYTES
 
 _SECONDS: Final = 30.0
 """Seconds for which a token is valid."""

@@ -12,7 +12,7 @@ from ps_service.tables.optimizers import make_rule
 from ps_service.tables.seen import seen_bytes
 from ps_service.tables.storage import MAP_BYTES
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.tables.slots import SLOTS
+from ps_wire.tables.routing import SLOTS
 
 if TYPE_CHECKING:
     from ps_wire.tables.life import Eviction

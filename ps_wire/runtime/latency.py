@@ -1,10 +1,12 @@
-"""Measures how long work takes, without the time for which it waits for the interpreter."""
+"""Measures how long work takes, without the time for which it waits for the interpreter; also by kinds of work."""
 
 from __future__ import annotations
 
 import math
+import threading
 import time
-from typing import Final
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
 
 INLINE_SECONDS: Final = 200e-6
 """Work shorter than this always runs on the event loop, because a switch of threads would cost more."""
@@ -17,6 +19,11 @@ FAR_SECONDS: Final = 10e-3
 
 DISTRUST: Final = 100
 """Nothing counts as short after such work, for this many times as long as it took."""
+
+K = TypeVar("K", bound=Hashable)
+
+_MOST: Final = 256
+"""Most kinds of work that are known at once, by default."""
 
 
 class Latency:
@@ -81,3 +88,37 @@ class Latency:
     @property
     def _is_distrusted(self) -> bool:
         return bool(self._distrusted_until) and time.perf_counter() < self._distrusted_until
+
+
+class Latencies(Generic[K]):
+    """The latencies of kinds of work, by a key. Safe to use from several threads.
+
+    Args:
+        most: Number of keys after which all are forgotten.
+    """
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._lock = threading.Lock()
+        self._most = most
+        self._known: dict[K, Latency] = {}
+
+    def of(self, key: K) -> Latency:
+        """The latency of a kind of work; a new one if there is none yet."""
+        latency = self._known.get(key)
+        if latency is None:
+            with self._lock:
+                if len(self._known) >= self._most:
+                    self._known.clear()
+                latency = self._known.setdefault(key, Latency())
+        return latency
+
+
+def busy_since(began: tuple[float, float]) -> float:
+    """Seconds of processor time of this thread; the elapsed time if it has waited for long meanwhile.
+
+    Args:
+        began: The times of `time.perf_counter` and `time.thread_time` at the beginning.
+    """
+    computed = time.thread_time() - began[1]
+    passed = time.perf_counter() - began[0]
+    return computed if passed - computed < WAITING_SECONDS else passed

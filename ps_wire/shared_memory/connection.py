@@ -8,6 +8,7 @@ is free, the payload is sent on the socket, which is slower and always possible.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ps_wire.connections.frames import Packet
@@ -17,15 +18,24 @@ from ps_wire.runtime import forks
 from ps_wire.runtime.threads import COPIES
 from ps_wire.shared_memory.segments import Segment, SegmentPool, SegmentView
 from ps_wire.shared_memory.unix_socket import UnixSocket
-from ps_wire.shared_memory.writer import DROPPED, GIVE_BACK, NEW_SEGMENT, RETIRE, SEGMENT, SegmentWriter
 from ps_wire.sockets.connection import RecordConnection
 from ps_wire.sockets.record import HEADER, inline_record
+from ps_wire.sockets.writer import RecordWriter
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
     import socket
 
     from ps_wire.connections.traffic import Traffic
+
+SEGMENT: Final = 1
+NEW_SEGMENT: Final = 2
+GIVE_BACK: Final = 3
+DROPPED: Final = 4
+RETIRE: Final = 6
+
+_MANY_FREED: Final = 4
+"""Freed segments that are reported without waiting for another message."""
 
 INLINE_BYTES: Final = 32 * 1024
 """Payloads up to this size are sent on the socket: two copies cost less than the message that frees a segment."""
@@ -35,6 +45,46 @@ _LONG_COPY: Final = 4 * MIB
 
 _MANY_LENT: Final = 64
 """Most segments with tensors in use. Beyond it, arriving payloads are copied out, so that the sender has some left."""
+
+
+class SegmentWriter(RecordWriter):
+    """Writes records, descriptors of segments, and reports of freed segments.
+
+    Args:
+        sock: The socket.
+        traffic: Counts the bytes.
+    """
+
+    def __init__(self, sock: UnixSocket, traffic: Traffic) -> None:
+        super().__init__(sock, traffic)
+        self._unix_socket = sock
+        self._freeing = False
+
+    def write_new(self, record: bytes, descriptor: int) -> None:
+        """Writes the first record of a segment at once, with its descriptor; raises what `write` raises."""
+        self._bunch = 0
+        self._collect(record, ())
+        self._unix_socket.write_with(self._take_gathered(), descriptor)
+
+    def free(self, kind: int, number: int) -> None:
+        """Reports a freed segment. May be called in any thread, also by the garbage collector."""
+        self._reports.append((kind, number))
+        # Few of them wait for the next message, because waking the event loop and the other process costs more.
+        if len(self._reports) >= _MANY_FREED and not self._freeing:
+            self._freeing = True
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._tell_freed)
+
+    def _tell_freed(self) -> None:
+        self._freeing = False
+        self.flush()
+
+    def _notes(self) -> bytes:
+        notes = super()._notes()
+        while self._reports:
+            kind, number = self._reports.popleft()
+            notes += HEADER.pack(kind, 0, number, 0)
+        return notes
 
 
 class SharedMemoryConnection(RecordConnection):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final
@@ -10,12 +10,28 @@ from typing import Final
 # ruff: noqa: TC001  # not for annotations only: `Readable` looks them up
 from ps_wire.status.activity import CommunicatorStatus, EventStatus, MemoryStatus, OperationStatus
 from ps_wire.status.hosted import ObjectStatus, OptimizerStatus, TableStatus
-from ps_wire.status.html import table
 from ps_wire.status.reading import Readable
 from ps_wire.status.trainers import MemberStatus, PassStatus, TrainerStatus
 
 _MOST: Final = 20
 """Most rows of a table that a notebook shows."""
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> str:
+    """A table without styles of its own: it follows those of the notebook. Nothing for no rows.
+
+    Args:
+        title: Its caption.
+        heads: The heads of its columns.
+        rows: The cells of each row.
+        total: How many rows there are; those that are not among `rows` are counted below it.
+    """
+    if not rows:
+        return ""
+    more = f"<p>and {total - len(rows):,} more</p>" if total > len(rows) else ""
+    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +165,7 @@ class OwnerStatus(Readable):
 
 
 def _tables(status: OwnerStatus) -> Iterable[str]:
-    yield table(
+    yield _table(
         "Trainers",
         ("trainer", "host", "steps", "steps/s", "seen", "in flight", "bytes held"),
         [
@@ -166,7 +182,7 @@ def _tables(status: OwnerStatus) -> Iterable[str]:
         ],
         status.sessions,
     )
-    yield table(
+    yield _table(
         "Optimizers",
         ("optimizer", "class", "lr", "version", "steps/s", "staleness p50/p99", "policy"),
         [
@@ -183,7 +199,7 @@ def _tables(status: OwnerStatus) -> Iterable[str]:
         ],
         status.optimizers_hosted,
     )
-    yield table(
+    yield _table(
         "Objects",
         ("object", "class", "parameters", "bytes", "handles"),
         [
@@ -198,4 +214,4 @@ def _tables(status: OwnerStatus) -> Iterable[str]:
         ],
         status.objects_hosted - status.optimizers_hosted,
     )
-    yield table("Events", ("number", "event"), [(str(each.number), each.text) for each in status.events[-_MOST:]], 0)
+    yield _table("Events", ("number", "event"), [(str(each.number), each.text) for each in status.events[-_MOST:]], 0)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from ps_service import addresses
 from ps_service.rpc.direct import DirectListener
-from ps_wire.direct.connection import DirectConnection
+from ps_wire.direct import DirectConnection
 from ps_wire.v1.frames_pb2 import Hello
 from tests.conformance.connection_suite import ConnectionSuite, Serve, Way
 from tests.conformance.offered_connector import OfferedConnector

@@ -17,7 +17,7 @@ from ps_service.rpc.grpc_stream import GrpcStream
 from ps_service.server import Server
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.connections.frames import Packet
-from ps_wire.direct.connection import MAGIC, DirectConnection
+from ps_wire.direct import MAGIC, DirectConnection
 from ps_wire.limits import MIB, PROTOCOL
 from ps_wire.v1.frames_pb2 import DirectOffer, Frame, Hello
 from tests import waiting

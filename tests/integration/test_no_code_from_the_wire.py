@@ -42,7 +42,7 @@ ALLOWED = {
     # Whether gRPC was imported before: looks for that one name, and takes nothing from there.
     ("ps_wire/__init__.py", "sys.modules"),
     # Whether this is a notebook, in the same way; and what the program was started as, for its name in the status.
-    ("trainer_client/reporting/bars.py", "sys.modules"),
+    ("trainer_client/reporting/progress.py", "sys.modules"),
     ("trainer_client/session/process.py", "sys.modules"),
     # The files of the page, which are in the package.
     ("ps_service/monitoring/page.py", "importlib.resources"),

@@ -12,15 +12,17 @@ from torch.optim import lr_scheduler
 
 from ps_wire.codec.names import name_of
 from ps_wire.refs import ContextId, Ref, new_trainer_id
-from ps_wire.v1.operations_pb2 import AttachRequest
-from trainer_client.client import objects, status
+from ps_wire.status import OwnerStatus
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import AttachRequest, StatusRequest
+from trainer_client.client import objects
 from trainer_client.client.connected import Connected
 from trainer_client.client.passes import OffersPasses
 from trainer_client.client.sessions import Sessions
 from trainer_client.collectives.joining import Joins
-from trainer_client.graph.open_contexts import Openings
+from trainer_client.graph.current import Openings
 from trainer_client.handles.calls import CallOptions, call
-from trainer_client.handles.freezing import set_everywhere
+from trainer_client.handles.parameters import set_everywhere
 from trainer_client.optimizers import creation, scheduler
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.replicas import local_steps
@@ -33,8 +35,7 @@ from trainer_client.tables.together import OptimizerWithTables
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
     from ps_wire.policies import Policy
-    from ps_wire.status import OwnerStatus
-    from trainer_client.contexts.local_gradients import LocalGradients
+    from trainer_client.contexts.gradients import LocalGradients
     from trainer_client.handles.handles import RemoteModule, RemoteObject
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.handles.references import RRef
@@ -359,7 +360,8 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
             most: Most entries of each of its lists; 0: 1,000. The numbers beside them count all.
             events, events_after: How many of the latest events it holds at most, and only those with larger numbers.
         """
-        return status.ask(self.session(owner), most, events, events_after)
+        request = Request(status=StatusRequest(most=most, events=events, events_after=events_after))
+        return self.session(owner).submit(request, None, lambda reply, _: OwnerStatus.from_message(reply.status))
 
     def __repr__(self) -> str:
         return f"<Client of {self._sessions.told()}>"

@@ -11,7 +11,7 @@ from trainer_client.client.blocking import BlockingClient
 from trainer_client.client.client import Client
 from trainer_client.client.portal import Portal
 from trainer_client.session.settings import Settings
-from trainer_client.transport import addresses
+from trainer_client.transport.channels import checked_address
 from trainer_client.transport.grpc_stream import GrpcConnector
 
 if TYPE_CHECKING:
@@ -124,12 +124,12 @@ def connect(
     settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory, direct, on_state=on_state)
     settings.seeding.begin(seed)
     if directory:
-        return Connecting((), settings, _checked(owners), addresses.checked(directory, may_be_name=False))
+        return Connecting((), settings, _checked(owners), checked_address(directory, may_be_name=False))
     if not owners:
         raise InvalidArgumentError(
             "connect() needs the address of at least one owner, or directory= for all of a group"
         )
-    connectors = [GrpcConnector(addresses.checked(each)) if isinstance(each, str) else each for each in owners]
+    connectors = [GrpcConnector(checked_address(each)) if isinstance(each, str) else each for each in owners]
     return Connecting(connectors, settings)
 
 

@@ -28,7 +28,7 @@ from trainer_client.session.in_flight import InFlightRequest
 
 if TYPE_CHECKING:
     from ps_wire.runtime.failures import PassFailures
-    from trainer_client.contexts.local_gradients import LocalGradients
+    from trainer_client.contexts.gradients import LocalGradients
     from trainer_client.graph.batch import Answer, Follow
     from trainer_client.graph.short_graphs import Second, ShortGraph
     from trainer_client.session.session import Session

@@ -14,7 +14,7 @@ from ps_wire.v1.operations_pb2 import ContextId, NormRequest, ScaleRequest
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
-    from trainer_client.contexts.local_gradients import LocalGradients
+    from trainer_client.contexts.gradients import LocalGradients
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.session.session import Session
 

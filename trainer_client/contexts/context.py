@@ -12,15 +12,12 @@ import torch
 
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.runtime.failures import PassFailures
-from trainer_client.contexts import untrained
-from trainer_client.contexts.afterwards import after
 from trainer_client.contexts.backwards import Backwards, HasBackwards, Start
 from trainer_client.contexts.block import Block
 from trainer_client.contexts.clipping import clip
 from trainer_client.contexts.closing import Closing, Part, Stepping
-from trainer_client.contexts.ending import end_freed, tell_end
-from trainer_client.contexts.gradients import gradients
-from trainer_client.contexts.local_gradients import HasLocalGradients, LocalGradients
+from trainer_client.contexts.ending import after, end_freed, tell_end, tell_untrained
+from trainer_client.contexts.gradients import HasLocalGradients, LocalGradients, gradients
 from trainer_client.contexts.pass_span import PassSpan
 from trainer_client.graph.current import current_context, reset_current, set_current
 from trainer_client.graph.nodes import ROOT
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
     from ps_wire.tracing import Tracing
     from ps_wire.v1.operations_pb2 import EndContextRequest
     from trainer_client.contexts.gradients import Reach
-    from trainer_client.graph.open_contexts import Openings
+    from trainer_client.graph.current import Openings
     from trainer_client.graph.recorder import RecordingPass
     from trainer_client.session.runs import Run
     from trainer_client.session.session import Session
@@ -323,7 +320,7 @@ class Context(Block, HasBackwards, HasLocalGradients):
             reset_current(self._token)
             self._token = None
         if error is None and self.stepped:
-            untrained.tell(self.looked_up, self.stepped)
+            tell_untrained(self.looked_up, self.stepped)
         self._begun = []  # so that what has failed, and nobody has read, is reported
         self.failures.end(error)
         self.close(over)

@@ -1,20 +1,34 @@
-"""Tells owners that a pass has ended."""
+"""What happens at the end of a pass, and of its backwards."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from ps_wire.runtime import forks
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Frame
+from trainer_client.pending import Pending, when_all_done
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from ps_wire.v1.operations_pb2 import ContextId
+    from trainer_client.contexts.closing import Part
     from trainer_client.session.session import Session
+
+T = TypeVar("T")
+
+_log: Final = logging.getLogger("trainer_client")
+
+_told: Final[WeakKeyDictionary[Session, set[str]]] = WeakKeyDictionary()
+"""The tables of which it was logged."""
 
 
 def tell_end(id: ContextId, sessions: Sequence[Session], over: tuple[int, Sequence[int]] = (0, ())) -> None:
@@ -41,3 +55,44 @@ def end_freed(loop: asyncio.AbstractEventLoop, id: ContextId, sessions: Mapping[
         # scope of whatever runs here.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(tell_end, id, list(sessions.values()), context=contextvars.Context())
+
+
+async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine once all are done. Unlike with `await`, cancelling the task that waits cancels none of them.
+
+    Raises:
+        Exception: The error of the first that has failed; the coroutine has not run then.
+    """
+    try:
+        if parts:
+            whole: Pending[None] = Pending(loop)
+            when_all_done(iter(parts), partial(whole.resolve, nothing))
+            await whole
+            for part in parts:
+                part.passed_on()
+    except BaseException:
+        work.close()
+        raise
+    return await work
+
+
+def tell_untrained(looked_up: Mapping[str, Sequence[Part]], stepped: Set[str]) -> None:
+    """Logs, once for each table, that a pass with a step has not stepped its optimizer.
+
+    Args:
+        looked_up: The tables by name, whose rows may be trained, with the parts of their optimizers.
+        stepped: Object ids of what the pass has stepped.
+    """
+    for name, parts in looked_up.items():
+        if not stepped.isdisjoint(part.name.object_id for part in parts):
+            continue
+        told = _told.setdefault(parts[0].session, set())
+        if name in told:
+            continue
+        told.add(name)
+        _log.warning(
+            "a pass looked up in table %r, and none of its steps trains the table. Give it to the optimizer, as in "
+            "ps.optimizer(cls, [*net.parameters(), table], …), or step with step=[opt, table.optimizer]; or look up "
+            "under torch.no_grad() (logged once)",
+            name,
+        )

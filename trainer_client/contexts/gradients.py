@@ -1,18 +1,22 @@
-"""Reads the gradients of a context from all owners that take part in it."""
+"""The gradients of one pass: of leaves of this process, and those of all owners that take part in it."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
+
+import torch
 
 from ps_wire.codec.values import Decoder
 from ps_wire.refs import Ref
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import GradientsRequest
+from trainer_client.graph.walk import reservations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    import torch
 
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.v1.operations_pb2 import ContextId
@@ -21,6 +25,98 @@ if TYPE_CHECKING:
 
     Bare = Callable[[Session, Ref, torch.Tensor], RemoteParameter]
     Reach = Callable[[str], Awaitable[Session]]
+
+
+class LocalGradients:
+    """Adds up the gradients that a pass has for local leaves. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # By the leaf's id(); the leaf is kept, so that no other object gets the same id().
+        self._held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def add(self, found: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Adds gradients to those that are there.
+
+        Args:
+            found: Leaves and their gradients.
+        """
+        with self._lock:
+            for leaf, grad in found:
+                if grad._is_view():
+                    # A view of a bucket of DistributedDataParallel, which overwrites it in the next backward.
+                    grad = grad.clone()
+                held = self._held.get(id(leaf))
+                self._held[id(leaf)] = (leaf, grad if held is None else _sum(held[1], grad))
+
+    def of(self, leaf: torch.Tensor) -> torch.Tensor | None:
+        """The gradient of a leaf, if it has one."""
+        held = self._held.get(id(leaf))
+        return None if held is None else held[1]
+
+    def items(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The leaves that have a gradient, and their gradients."""
+        with self._lock:
+            return list(self._held.values())
+
+    def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
+        """Multiplies the gradients of leaves."""
+        with self._lock:
+            for leaf in leaves:
+                held = self._held.get(id(leaf))
+                if held is not None:
+                    self._held[id(leaf)] = (leaf, held[1] * factor)
+
+    def drop(self, leaves: Iterable[torch.Tensor]) -> None:
+        """Drops the gradients of leaves."""
+        with self._lock:
+            for leaf in leaves:
+                self._held.pop(id(leaf), None)
+
+    def clear(self) -> None:
+        """Drops all gradients."""
+        self._held.clear()
+
+    @contextmanager
+    def reserved(self, leaves: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Lets a block use the `.grad` of leaves; waits first until other code of this process does not."""
+        with reservations.of(leaves):
+            yield
+
+    def take_now(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """Like `reserved`, for a block of `reservations.freed`; says whether that was possible without a wait."""
+        return reservations.take_now(leaves)
+
+
+class HasLocalGradients:
+    """A pass, as far as the gradients of leaves of this process go.
+
+    Attributes:
+        local: These gradients.
+    """
+
+    local: LocalGradients
+
+    def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
+        """The gradient of a local leaf in this pass, if it has one."""
+        return self.local.of(leaf)
+
+    def local_gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The local leaves that have a gradient in this pass, and their gradients."""
+        return self.local.items()
+
+    def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
+        """Multiplies the gradients of local leaves."""
+        self.local.scale(leaves, factor)
+
+    def drop(self, leaves: Iterable[torch.Tensor]) -> None:
+        """Drops the gradients of local leaves."""
+        self.local.drop(leaves)
+
+
+def _sum(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+    # Torch adds a sparse tensor to a dense one, but not the other way round.
+    return more + held if held.is_sparse and not more.is_sparse else held + more
 
 
 class PassOfOwners(Protocol):

@@ -8,8 +8,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_wire.runtime.latencies import Latencies
-from ps_wire.runtime.latency import Latency
+from ps_wire.runtime.latency import Latencies, Latency
 from ps_wire.runtime.nothing import nothing
 from trainer_client.graph.batch import Batches
 from trainer_client.numerics import write_numerics

@@ -9,7 +9,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
 
 from ps_wire.numerics.autograd_graph import ACCUMULATING
-from ps_wire.runtime.latencies import Latencies
+from ps_wire.runtime.latency import Latencies
 from trainer_client.graph.nodes import RECEIVING, SENDING
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from ps_wire.numbers import check_timeout
 from ps_wire.refs import Ref
 from ps_wire.runtime.tracebacks import shortened
 from trainer_client.graph.current import current_context
-from trainer_client.handles import calls, freezing, hints, states
-from trainer_client.handles.parameters import RemoteParameter
+from trainer_client.handles import calls, hints, states
+from trainer_client.handles.parameters import RemoteParameter, set_requires_grad
 from trainer_client.handles.references import Reference, RRef
 from trainer_client.pending import DEFAULT
 from trainer_client.replicas.classes import local_module
@@ -251,7 +251,7 @@ class RemoteModule(RemoteObject):
         Raises:
             InvalidArgumentError: A parameter holds integers, which cannot be trained; nothing was changed.
         """
-        return freezing.set_requires_grad([self], requires_grad, self)
+        return set_requires_grad([self], requires_grad, self)
 
     def note_requires_grad(self, requires_grad: bool) -> None:
         """Called when its parameters have been frozen or unfrozen."""

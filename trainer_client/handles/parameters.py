@@ -1,20 +1,66 @@
-"""Handles to parameters of hosted modules."""
+"""Handles to parameters of hosted modules, and whether these require grad."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import torch
 
 from ps_wire.codec import dtypes
-from ps_wire.v1.operations_pb2 import ParameterInfo
-from trainer_client.handles import freezing, hints
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import ParameterInfo, SetRequiresGradRequest
+from trainer_client.handles import hints
 from trainer_client.handles.references import Reference, RRef
 
 if TYPE_CHECKING:
     from ps_wire.refs import Ref
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
+
+T = TypeVar("T")
+
+
+class Freezable(Protocol):
+    """A handle of a parameter or module."""
+
+    @property
+    def session(self) -> Session:
+        """The session with its owner."""
+
+    @property
+    def ref(self) -> Ref:
+        """The reference to the parameter or module."""
+
+    def note_requires_grad(self, requires_grad: bool) -> None:
+        """Called when the owner has set it."""
+
+
+def set_requires_grad(handles: Sequence[Freezable], requires_grad: bool, result: T) -> Pending[T]:
+    """Freezes or unfreezes parameters of one owner: all of them, or none if it raises.
+
+    Returns:
+        `result`, once the owner has done it.
+    """
+    targets = [handle.ref.to_message() for handle in handles]
+    request = Request(set_requires_grad=SetRequiresGradRequest(targets=targets, requires_grad=requires_grad))
+
+    def finish(*_: object) -> T:
+        for handle in handles:
+            handle.note_requires_grad(requires_grad)
+        return result
+
+    return handles[0].session.submit(request, None, finish)
+
+
+async def set_everywhere(handles: Sequence[Freezable], requires_grad: bool) -> None:
+    """Freezes or unfreezes parameters of several owners: on each owner all of them or none."""
+    by_session: dict[Session, list[Freezable]] = {}
+    for handle in handles:
+        by_session.setdefault(handle.session, []).append(handle)
+    pending = [set_requires_grad(some, requires_grad, None) for some in by_session.values()]
+    for each in pending:
+        await each
 
 
 class RemoteParameter(RRef):
@@ -75,7 +121,7 @@ class RemoteParameter(RRef):
         Raises:
             InvalidArgumentError: It holds integers, which cannot be trained.
         """
-        return freezing.set_requires_grad([self], requires_grad, self)
+        return set_requires_grad([self], requires_grad, self)
 
     def note_requires_grad(self, requires_grad: bool) -> None:
         """Called when it has been frozen or unfrozen."""

@@ -25,7 +25,7 @@ from trainer_client.contexts.closing import Part
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
 from trainer_client.handles.references import state_of
-from trainer_client.optimizers.reported_values import ReportedValues
+from trainer_client.optimizers.replies import ReportedValues
 from trainer_client.optimizers.unscaling import Unscaled, is_finite, unscale_leaves
 from trainer_client.session.runs import Parameters
 from trainer_client.session.stepped import Stepped, owner_seconds, values_of
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.pending import Pending
     from trainer_client.session.in_flight import InFlightRequest, Read
-
 
 T = TypeVar("T")
 

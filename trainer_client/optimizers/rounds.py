@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.attempts import REPEATED
-from ps_wire.errors import ContextLostError, PsError, RemoteError, SessionLostError
-from trainer_client.optimizers.drain_watch import DrainWatch
+from ps_wire.errors import ContextLostError, DrainingError, PsError, RemoteError, SessionLostError
 from trainer_client.optimizers.results import all_of
 from trainer_client.pending import Pending
 from trainer_client.session.stepped import Stepped
@@ -42,6 +42,9 @@ _WITHDRAWN: Final = "withdrawn"
 
 _NUMBERS: Final = itertools.count(1)
 """Numbers of the offers of all optimizers of this process."""
+
+_SOON: Final = 0.2
+"""Seconds after which a step waits long. Most rounds are complete by then, and cost no further request."""
 
 
 class Rounds:
@@ -221,3 +224,46 @@ def _check(settled: Mapping[str, SettleReply], reply: StepReply) -> None:
         if each.failed:
             kind, _, text = each.failed.partition(": ")
             raise RemoteError(f"{text} (step {reply.version} is not applied on owner {owner!r})", kind)
+
+
+class DrainWatch:
+    """Takes an offer back when an owner that holds its gradients drains. That owner waits for the pass to end.
+
+    Args:
+        parts: The parts of the optimizer on these owners.
+        withdraw: Takes the offer back, if it is in no round yet.
+        loop: The client's event loop.
+
+    Attributes:
+        error: The error of the first owner that drains; None while there is none.
+    """
+
+    def __init__(
+        self,
+        parts: Iterable[RoundPart],
+        withdraw: Callable[[], Pending[Any]],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.error: DrainingError | None = None
+        self._parts = parts
+        self._withdraw = withdraw
+        self._tasks: list[asyncio.Task[None]] = []
+        self._timer = loop.call_later(_SOON, self._begin)
+
+    def end(self) -> None:
+        """The round is complete, or nobody waits for it any more."""
+        self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def _begin(self) -> None:
+        self._tasks = [asyncio.create_task(self._watch(part)) for part in self._parts]
+
+    async def _watch(self, part: RoundPart) -> None:
+        # Other errors are those of the step, too: of the offer, or when the round is brought to this owner.
+        with suppress(PsError):
+            try:
+                await part.watch()
+            except DrainingError as error:
+                self.error = self.error or DrainingError(f"owner {part.part.owner!r}: {error}")
+                await self._withdraw()

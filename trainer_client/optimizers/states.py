@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.layout import Layout
     from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
-    from trainer_client.optimizers.reported_values import ReportedValues
+    from trainer_client.optimizers.replies import ReportedValues
     from trainer_client.session.session import Session
 
 

@@ -10,7 +10,7 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from trainer_client.contexts.local_gradients import HasLocalGradients
+    from trainer_client.contexts.gradients import HasLocalGradients
 
 
 class Unscaled(NamedTuple):

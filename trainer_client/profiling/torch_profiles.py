@@ -9,10 +9,14 @@ too. A profile during which no request was made is left as torch makes it.
 from __future__ import annotations
 
 import functools
+import json
 import logging
+import os
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torch.autograd import profiler, profiler_legacy
@@ -20,7 +24,6 @@ from torch.autograd.profiler_util import EventList, FunctionEvent
 
 from ps_wire.profiling import events, ranges
 from ps_wire.profiling.events import REMOTE, Event
-from trainer_client.profiling import chrome_trace
 
 if TYPE_CHECKING:
     from ps_wire.profiling.ranges import Range
@@ -29,6 +32,16 @@ _log = logging.getLogger(__name__)
 
 _BEGAN: Final = "_ps_began_ns"
 """Attribute of a profile of the predecessor: when it began, in nanoseconds since 1970."""
+
+_place: Final[Callable[[FunctionEvent], Any]] = attrgetter("time_range.start")
+
+_FIRST_LANE: Final = 1_000_000_000
+"""First number of the rows with requests, beyond the numbers of threads."""
+
+_FIRST_PROCESS: Final = 1_000_000_000
+"""First number of the owners, beyond the numbers of processes of this host."""
+
+_OWNER: Final = re.compile(r" -> ([^()]*)\)$")
 
 
 def install() -> None:
@@ -67,9 +80,7 @@ def _add(profile: Any, made: Sequence[Range]) -> None:
             _log.warning("%s: %d remote events are left out of the profile", each.key, each.profile.left_out)
     answered = [list(events.of_range(each)) for each in made if each.ended_ns]
     if results is not None:
-        export = functools.partial(
-            chrome_trace.export, profile.export_chrome_trace, [each for of in answered for each in of]
-        )
+        export = functools.partial(write_trace, profile.export_chrome_trace, [each for of in answered for each in of])
         profile.export_chrome_trace = export
         if profile.experimental_config.trace_only:
             return  # it has no list of events
@@ -108,4 +119,80 @@ def _function_event(event: Event, profile: Any, began_ns: int, is_legacy: bool) 
     return made
 
 
-_place: Final[Callable[[FunctionEvent], Any]] = attrgetter("time_range.start")
+def write_trace(
+    save: Callable[..., Any], events: Sequence[Event], path: str | os.PathLike[str], *args: Any, **kwargs: Any
+) -> Any:
+    """Saves a trace with further events.
+
+    Args:
+        save: Saves the trace without them.
+        events: The events, each request before what owners ran for it.
+        path: The file.
+        args, kwargs: Further arguments of `save`.
+    """
+    result = save(path, *args, **kwargs)
+    file = Path(path)
+    trace = json.loads(file.read_bytes())
+    trace["traceEvents"].extend(_entries(events, trace.get("baseTimeNanoseconds", 0)))
+    file.write_text(json.dumps(trace))
+    return result
+
+
+def _entries(events: Iterable[Event], base_ns: int) -> Iterable[dict[str, Any]]:
+    """The entries of a chrome trace: one process for each owner, and rows for the requests of this process."""
+    owners: dict[str, int] = {}
+    free_from: dict[int, list[int]] = {}
+    request = 0
+    for event in events:
+        where, separator, name = event.name.rpartition(REMOTE)
+        pid = os.getpid()
+        request += not separator
+        if separator:
+            owner = _owner_of(where)
+            if owner not in owners:
+                owners[owner] = _FIRST_PROCESS + len(owners)
+                yield _named("process_name", owners[owner], 0, owner)
+            pid = owners[owner]
+        tid = event.thread
+        if event.asynchronous:
+            lane = _lane(free_from.setdefault(pid, []), event)
+            tid = _FIRST_LANE + lane
+            yield _named("thread_name", pid, tid, f"requests {lane + 1}")
+        args = {
+            "request": request,
+            "name": event.name,
+            "node": event.node,
+            "Input Dims": event.shapes,
+            "memory bytes": event.memory_bytes,
+        }
+        yield {
+            "ph": "X",
+            "cat": "remote_call" if event.asynchronous else "cpu_op",
+            "name": name,
+            "pid": pid,
+            "tid": tid,
+            "ts": (event.start_ns - base_ns) / 1000,
+            "dur": event.duration_ns / 1000,
+            "args": args,
+        }
+
+
+def _lane(free_from: list[int], event: Event) -> int:
+    """The first row in which an event overlaps no other."""
+    ended = event.start_ns + event.duration_ns
+    for lane, free in enumerate(free_from):
+        if free <= event.start_ns:
+            free_from[lane] = ended
+            return lane
+    free_from.append(ended)
+    return len(free_from) - 1
+
+
+def _owner_of(key: str) -> str:
+    """The owner that a request was sent to, from the request's name."""
+    found = _OWNER.search(key)
+    return found[1] if found else key
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}}

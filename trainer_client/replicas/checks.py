@@ -10,8 +10,7 @@ from ps_wire.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import torch
 
-    from trainer_client.replicas.open_pass import OpenPass
-    from trainer_client.replicas.pushable import OwnersOptimizer, Pushable
+    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Pushable
 
 
 class CheckedReplica(Protocol):

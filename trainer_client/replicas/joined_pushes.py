@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     import torch
 
     from ps_wire.reported import Reported
-    from trainer_client.replicas.open_pass import OpenPass
     from trainer_client.replicas.overlap import Overlap
     from trainer_client.replicas.pass_pushes import PassPushes
-    from trainer_client.replicas.pushable import Pushable
+    from trainer_client.replicas.protocols import OpenPass, Pushable
     from trainer_client.replicas.scaling import ScaledParameters
     from trainer_client.session.stepped import Stepped
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from ps_wire.reported import Reductions, Reported
     from trainer_client.pending import Pending
-    from trainer_client.replicas.open_pass import OpenPass
-    from trainer_client.replicas.pushable import OwnersOptimizer
+    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped
 

@@ -11,15 +11,14 @@ from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, results, when_all_done
 from trainer_client.replicas.checks import CheckedReplica, has_counted
-from trainer_client.replicas.ready_push import Push
+from trainer_client.replicas.overlap import Push
 
 if TYPE_CHECKING:
     import asyncio
 
     from ps_wire.reported import Reported
-    from trainer_client.replicas.open_pass import OpenPass
     from trainer_client.replicas.options import Reads
-    from trainer_client.replicas.pushable import Added, OwnersOptimizer, Pushable
+    from trainer_client.replicas.protocols import Added, OpenPass, OwnersOptimizer, Pushable
     from trainer_client.replicas.sent_gradients import GradientRequest, Sent
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session

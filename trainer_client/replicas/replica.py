@@ -19,9 +19,8 @@ from trainer_client.replicas.checks import check_pass, has_counted
 from trainer_client.replicas.joined_pushes import JoinedPushes
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.options import choice_of, known_reads
-from trainer_client.replicas.overlap import Overlap
+from trainer_client.replicas.overlap import Overlap, Push
 from trainer_client.replicas.pass_pushes import PassPushes
-from trainer_client.replicas.ready_push import Push
 from trainer_client.replicas.scaling import ScaledParameters
 from trainer_client.replicas.sent_gradients import GradientRequest, Sent, SentGradients
 from trainer_client.replicas.tensors import Tensors
@@ -29,10 +28,8 @@ from trainer_client.replicas.tensors import Tensors
 if TYPE_CHECKING:
     from ps_wire.v1 import operations_pb2 as pb
     from trainer_client.pending import Pending
-    from trainer_client.replicas.open_pass import OpenPass
     from trainer_client.replicas.options import Compress, Reads
-    from trainer_client.replicas.pushable import OwnersOptimizer, OwnersPart, Pushable
-    from trainer_client.replicas.source import Source
+    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, OwnersPart, Pushable, Source
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.runs import Run
     from trainer_client.session.session import Session

@@ -20,10 +20,8 @@ from trainer_client.replicas.replica import Replica
 from trainer_client.replicas.scaling import ScaledParameters
 
 if TYPE_CHECKING:
-    from trainer_client.replicas.open_pass import OpenPass
     from trainer_client.replicas.options import Reads
-    from trainer_client.replicas.pushable import OwnersOptimizer, Pushable
-    from trainer_client.replicas.source import Source
+    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Pushable, Source
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ps_wire.compression.choice import Choice
     from ps_wire.compression.codec import Codec
     from ps_wire.v1.operations_pb2 import ParameterInfo, PullReply, PullRequest
-    from trainer_client.replicas.open_pass import OpenPass
+    from trainer_client.replicas.protocols import OpenPass
 
 
 class Tensors:

@@ -18,7 +18,6 @@ marked `@remote` or `@hosted`; listed functions of torch need no mark. Nothing i
 from ps_wire.codec.records import by_value
 from ps_wire.decorators import async_execution, hosted
 from trainer_client.rpc import functions
-from trainer_client.rpc.barrier import all_gather, barrier
 from trainer_client.rpc.futures import Future, collect_all, wait_all
 from trainer_client.rpc.invoke import (
     address,
@@ -32,6 +31,7 @@ from trainer_client.rpc.invoke import (
 )
 from trainer_client.rpc.joining import init_rpc, shutdown
 from trainer_client.rpc.options import BackendType, RpcBackendOptions, TensorPipeRpcBackendOptions
+from trainer_client.rpc.rendezvous import all_gather, barrier
 from trainer_client.rpc.rref import RRef
 from trainer_client.rpc.workers import WorkerInfo
 

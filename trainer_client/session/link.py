@@ -20,7 +20,7 @@ from ps_wire.shared_memory import descriptors
 from ps_wire.shared_memory.hosts import host_id
 from ps_wire.v1.frames_pb2 import Frame, Hello, Welcome
 from trainer_client.session.presence import Presence
-from trainer_client.transport.reasons import HTTP_SERVER
+from trainer_client.transport.channels import HTTP_SERVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable

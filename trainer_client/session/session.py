@@ -18,7 +18,7 @@ from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, SessionLo
 from ps_wire.limits import PROTOCOL
 from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Failure
-from ps_wire.runtime.latencies import Latencies
+from ps_wire.runtime.latency import Latencies
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Draining, Frame, Goodbye, Hello, Request, Welcome

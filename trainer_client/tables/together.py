@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainer_client.optimizers.optimizer import DistributedOptimizer, Values
     from trainer_client.optimizers.parts import RemoteOptimizer
     from trainer_client.optimizers.pushed import Sent, Then
-    from trainer_client.optimizers.reported_values import ReportedValues
+    from trainer_client.optimizers.replies import ReportedValues
     from trainer_client.tables.table import Table
 
 

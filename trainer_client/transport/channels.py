@@ -1,11 +1,13 @@
-"""Opens the gRPC channels to owners, for trainers and for the command line."""
+"""Opens the gRPC channels to owners, for trainers and for the command line; checks addresses, and explains failures."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import grpc
 
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MAX_FRAME_BYTES, MIB
 from ps_wire.runtime import forks
 
@@ -23,6 +25,12 @@ _OPTIONS: Final = (
     # A broken connection must not make the next one wait: nothing is shared between channels.
     ("grpc.use_local_subchannel_pool", 1),
 )
+
+_OF_GRPC: Final = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
+"""Prefixes of addresses in gRPC's own syntax, which gRPC checks."""
+
+HTTP_SERVER: Final = "an HTTP server is there; use the port of --listen, not that of --http"
+"""Why no owner is reached at a port where there will be none."""
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
@@ -43,3 +51,61 @@ def open_blocking_channel(address: str) -> grpc.Channel:
     """
     forks.use_grpc()
     return grpc.insecure_channel(address, options=_OPTIONS)
+
+
+def checked_address(address: str, *, may_be_name: bool = True) -> str:
+    """An address as gRPC takes it.
+
+    Args:
+        address: `host:port`, with an IPv6 address in brackets; or in gRPC's syntax, such as `dns:///host:port`.
+        may_be_name: Whether the name of an owner could stand there, with other arguments.
+
+    Raises:
+        InvalidArgumentError: It is none, so no time could reach an owner there.
+    """
+    if address.startswith(_OF_GRPC):
+        return address
+    if "://" in address:
+        scheme, _, rest = address.partition("://")
+        raise InvalidArgumentError(
+            f"{address!r} is not the address of an owner: give host:port without {scheme}:// and a path, as in "
+            f"{_with_port(rest.partition('/')[0])!r}; the port is that of --listen, not that of --http"
+        )
+    host, _, port = address.rpartition(":")
+    if host and _is_port(port) and not re.search(r"[\s/]", host):
+        if ":" not in host or (host.startswith("[") and host.endswith("]")):
+            return address
+        raise InvalidArgumentError(
+            f"{address!r} is not host:port: put an IPv6 address in brackets, as in '[::1]:50051'"
+        )
+    message = f"{address!r} is not the address of an owner: give host:port, as in {_with_port(address)!r}"
+    if may_be_name and re.fullmatch(r"[A-Za-z_][\w.-]*", address):
+        message += (
+            f"; to find an owner by its name, add directory='host:port', as in connect({address!r}, directory=...)"
+        )
+    raise InvalidArgumentError(message)
+
+
+def _with_port(text: str) -> str:
+    host, _, port = text.partition(":")
+    host = host if re.fullmatch(r"[\w.-]+", host) else "127.0.0.1"
+    return f"{host}:{port if _is_port(port) else 50051}"
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and 0 < int(text) < 65_536
+
+
+def reason(code: grpc.StatusCode, details: str | None) -> str:
+    """Why a request or a stream failed.
+
+    Args:
+        code: The status of gRPC.
+        details: gRPC's own words, which are long where no connection could be made.
+    """
+    details = details or ""
+    if "Connection refused" in details:
+        return "connection refused; nothing listens there"
+    if "http1.x" in details or "Failed parsing HTTP/2" in details:
+        return HTTP_SERVER
+    return f"{details} ({code.name})" if details else code.name

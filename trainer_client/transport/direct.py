@@ -10,7 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.connections.connection import ConnectionBroken
-from ps_wire.direct.connection import MAGIC, DirectConnection
+from ps_wire.direct import MAGIC, DirectConnection
 
 if TYPE_CHECKING:
     from ps_wire.v1.frames_pb2 import DirectOffer

@@ -17,13 +17,12 @@ from ps_wire.connections.frames import Packet
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import PART_BYTES
 from ps_wire.runtime import forks
-from trainer_client.transport.channels import open_channel
+from trainer_client.transport.channels import open_channel, reason
 from trainer_client.transport.direct import open_direct
-from trainer_client.transport.reasons import reason
 from trainer_client.transport.shared_memory import open_shared_memory
 
 if TYPE_CHECKING:
-    from ps_wire.direct.connection import DirectConnection
+    from ps_wire.direct import DirectConnection
     from ps_wire.shared_memory.connection import SharedMemoryConnection
     from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 

@@ -8,8 +8,7 @@ import grpc
 
 from ps_wire.errors import UnavailableError
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
-from trainer_client.transport.channels import open_channel
-from trainer_client.transport.reasons import reason
+from trainer_client.transport.channels import open_channel, reason
 
 
 class UnaryRequests:

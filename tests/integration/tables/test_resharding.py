@@ -18,8 +18,7 @@ from ps_service.durability.manifest import NAME, Manifest
 from ps_service.durability.resharding.placement import Wanted
 from ps_service.durability.resharding.reshard import Result, reshard
 from ps_service.durability.store import CheckpointError
-from ps_wire.tables.routing import Routing
-from ps_wire.tables.slots import slots_of
+from ps_wire.tables.routing import Routing, slots_of
 from tests.hosted_models import Affine
 from tests.integration.restarting import Owner
 

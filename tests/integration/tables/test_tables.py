@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_wire.tables.slots import slots_of
+from ps_wire.tables.routing import slots_of
 from tests.conftest import StartOwner
 from trainer_client.tables.deletion import delete_rows
 

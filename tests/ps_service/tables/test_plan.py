@@ -15,7 +15,7 @@ from ps_service.tables.shard import TableShard
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.life import Eviction
 from ps_wire.tables.options import SGD, LazyAdam, RowOptimizer, RowWiseAdagrad
-from ps_wire.tables.slots import SLOTS, slots_of
+from ps_wire.tables.routing import SLOTS, slots_of
 
 GIB = 1 << 30
 

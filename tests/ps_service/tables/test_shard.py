@@ -29,7 +29,7 @@ from ps_wire.tables.options import (
     Uniform,
     Zeros,
 )
-from ps_wire.tables.slots import slots_of
+from ps_wire.tables.routing import slots_of
 from tests.ps_service.tables.conftest import IMPLEMENTATIONS, MakeShard
 
 OPTIMIZERS = [

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from ps_wire import direct
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.connections.frames import Packet
-from ps_wire.direct import connection as direct
-from ps_wire.direct.connection import DirectConnection
+from ps_wire.direct import DirectConnection
 from ps_wire.limits import MIB
 from ps_wire.v1.frames_pb2 import Frame
 

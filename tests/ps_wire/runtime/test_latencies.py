@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from ps_wire.runtime.latencies import Latencies, busy_since
+from ps_wire.runtime.latency import Latencies, busy_since
 
 
 def test_work_of_one_kind_has_one_latency() -> None:

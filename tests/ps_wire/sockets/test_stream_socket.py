@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps_wire.direct.tcp_socket import TcpSocket
+from ps_wire.direct import TcpSocket
 from ps_wire.shared_memory.unix_socket import UnixSocket
 from ps_wire.sockets.stream_socket import StreamSocket, joined
 

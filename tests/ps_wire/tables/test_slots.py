@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ps_wire.tables.hashing import GOLDEN, mix, mix_one
-from ps_wire.tables.slots import SLOTS, slots_of
+from ps_wire.tables.routing import SLOTS, slots_of
 
 
 def test_the_mix_gives_the_published_numbers_of_splitmix64() -> None:

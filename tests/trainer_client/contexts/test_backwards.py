@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from ps_wire.errors import RemoteError
-from ps_wire.runtime.latencies import Latencies
-from ps_wire.runtime.latency import Latency
+from ps_wire.runtime.latency import Latencies, Latency
 from tests.custom_functions import Doubled
 from tests.trainer_client.scripted_owner import Stream, opened
 from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from ps_wire.errors import RemoteError
-from ps_wire.runtime.latencies import Latencies
-from ps_wire.runtime.latency import Latency
+from ps_wire.runtime.latency import Latencies, Latency
 from tests.trainer_client.scripted_owner import opened
 from tests.trainer_client.scripted_passes import carry_back, give, give_each, new_context, posted, recorded, short
 from trainer_client.contexts.context import Context

@@ -13,8 +13,7 @@ from ps_wire.v1.frames_pb2 import Reply
 from tests.trainer_client.scripted_owner import Stream, encoded, look_up, opened, reconnected
 from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
 from trainer_client.contexts.context import Context
-from trainer_client.graph.current import current_context
-from trainer_client.graph.open_contexts import Openings
+from trainer_client.graph.current import Openings, current_context
 from trainer_client.session.session import Session
 
 

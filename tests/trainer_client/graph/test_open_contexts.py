@@ -7,7 +7,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from trainer_client.graph.open_contexts import Openings
+from trainer_client.graph.current import Openings
 
 
 class Opened(SimpleNamespace):

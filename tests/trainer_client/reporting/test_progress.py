@@ -15,8 +15,7 @@ import trainer_client as tc
 from ps_service.server import Server
 from tests.ps_service.clock import Clock
 from tests.trainer_client.reporting.test_meter import stepped
-from trainer_client.reporting.bars import Lines, RichBar, bar_for
-from trainer_client.reporting.progress import Progress
+from trainer_client.reporting.progress import Lines, Progress, RichBar, bar_for
 
 
 class Shown:

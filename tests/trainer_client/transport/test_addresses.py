@@ -6,7 +6,7 @@ import pytest
 
 import trainer_client as tc
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.transport.addresses import checked
+from trainer_client.transport.channels import checked_address
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from trainer_client.transport.addresses import checked
     ],
 )
 def test_addresses_of_owners(address: str) -> None:
-    assert checked(address) == address
+    assert checked_address(address) == address
 
 
 @pytest.mark.parametrize(

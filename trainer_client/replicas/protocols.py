@@ -1,4 +1,4 @@
-"""What replicas need of optimizers."""
+"""What replicas need of optimizers, of the passes that their gradients join, and of the handle of their module."""
 
 from __future__ import annotations
 
@@ -6,21 +6,69 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from ps_wire.codec.payload import PayloadReader, PayloadWriter
     from ps_wire.refs import Ref
     from ps_wire.reported import Reported
     from ps_wire.v1.frames_pb2 import Frame, Reply
+    from ps_wire.v1.operations_pb2 import ContextId
     from trainer_client.pending import Pending
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
 
+
 T = TypeVar("T")
 
 Added = Mapping[str, Sequence["InFlightRequest[None]"]]
 """The requests that add gradients to a pass, by owner."""
+
+
+class Source(Protocol):
+    """A module on an owner, of which replicas are made; see `RemoteModule`."""
+
+    ref: Ref
+
+    @property
+    def session(self) -> Session:
+        """The session with the owner."""
+
+    def parameters(self) -> Sequence[Any]:
+        """Handles of its parameters."""
+
+
+class OpenPass(Protocol):
+    """A pass that has gradients of replicas, or gets them; see `Context`."""
+
+    message: ContextId
+
+    @property
+    def unfinished(self) -> Sequence[Pending[None]]:
+        """The backwards that have not ended."""
+
+    def check(self) -> None:
+        """Checks that the pass is open."""
+
+    def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
+        """The gradient of a local leaf, if it has one."""
+
+    def drop(self, leaves: Iterable[torch.Tensor]) -> None:
+        """Drops the gradients of local leaves."""
+
+    def reserve(self, session: Session) -> Any:
+        """Makes an owner take part in the pass."""
+
+    def waits_for(self, work: Pending[T]) -> Pending[T]:
+        """The block will end after this. Returns it."""
+
+    def hand_over(self) -> OpenPass:
+        """Makes a new object stand for the pass, which outlives the block."""
+
+    def close(self) -> None:
+        """Ends the pass, and tells the owners."""
 
 
 class _Named(Protocol):

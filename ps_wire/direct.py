@@ -1,4 +1,11 @@
-"""The TCP socket of a direct connection."""
+"""A direct connection between a trainer and an owner: a TCP socket, on which each packet is a record.
+
+A large payload is written from the tensor's memory, in parts between which other messages can be sent, and is read
+straight into the memory that the tensor will use. Nothing is encrypted.
+
+The gRPC stream on which the session began stays open and idle beside it. The kernel answers for a process that is
+stopped, and the threads of gRPC do not: when the stream ends, each side ends the direct connection.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +16,28 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from ps_wire.connections.connection import ConnectionBroken
+from ps_wire.limits import MAX_FRAME_BYTES, PART_BYTES
+from ps_wire.sockets.connection import RecordConnection
+from ps_wire.sockets.record import END, HEADER
 from ps_wire.sockets.stream_socket import StreamSocket
+from ps_wire.sockets.writer import RecordWriter
 
 if TYPE_CHECKING:
+    from ps_wire.connections.traffic import Traffic
     from ps_wire.sockets.stream_socket import Reader
 
 _TCP_INFO: Final = struct.Struct("=2xB53xI")
 """From Linux's `tcp_info`: how often bytes were sent again, and milliseconds since the last acknowledgement."""
+
+MAGIC: Final = b"ps-wire1"
+"""The first bytes on a direct connection, from the trainer. The token follows."""
+
+TOKEN_BYTES: Final = 32
+"""Length of the token."""
+
+_LINGER: Final = 1.0
+"""Seconds that closing a connection waits for the other side to receive what was sent."""
 
 
 class TcpSocket(StreamSocket):
@@ -81,3 +103,49 @@ class _Discarding:
 
     def read(self, nbytes: int) -> None:
         pass
+
+
+class DirectConnection(RecordConnection):
+    """One end of a direct connection.
+
+    Args:
+        sock: A connected TCP socket.
+        traffic: Counts its bytes.
+    """
+
+    _name = TcpSocket.connection
+
+    part_bytes: Final = PART_BYTES
+
+    def __init__(self, sock: socket.socket, traffic: Traffic | None = None) -> None:
+        super().__init__(MAX_FRAME_BYTES, traffic)
+        self._socket = TcpSocket(sock, self._reader, self._break)
+        self._begin(self._socket, RecordWriter(self._socket, self._traffic))
+
+    @property
+    def silent_seconds(self) -> float:
+        """As `TcpSocket.silent_seconds`."""
+        return self._socket.silent_seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was closed, or is broken."""
+        return self._is_over
+
+    async def closed(self) -> None:
+        """Waits until it is closed on this side."""
+        await self._socket.ended.wait()
+
+    async def close(self) -> None:
+        if self._is_over:
+            await super().close()
+            return
+        try:
+            with suppress(ConnectionBroken):
+                self._records.write(HEADER.pack(END, 0, 0, 0), at_once=True)
+            self._records.end()
+            self._delivery.stop()
+            # The kernel would drop what it has not sent yet if something arrived after the socket was closed.
+            await self._socket.finish(_LINGER)
+        finally:
+            self._let_go()

@@ -1,1 +1,0 @@
-"""A connection over a TCP port of the owner, beside gRPC."""
