@@ -245,11 +245,8 @@ class Backwards:
             self._current, self._thread = None, 0
         if graph is not None and began is not None:
             graph.latency.end(began)
-        if isinstance(current, LocalBackward):
-            current.post(start.follow)
-        else:
-            waits = second is not None and (second.call.batch is not None or second.call.answer is not None)
-            current.finish(None if waits else start.follow)
+        waits = second is not None and (second.call.batch is not None or second.call.answer is not None)
+        current.finish(None if waits else start.follow)
 
     def _propagate_further(
         self,

@@ -50,6 +50,10 @@ C_contra = TypeVar("C_contra", contravariant=True)
 class Stepping(ABC, Generic[C_contra]):
     """An optimizer, as far as a backward has to know it.
 
+    `step` is for a coroutine, and `apply` for a thread that may wait. `step_accepted` and `apply_accepted` follow a
+    backward whose owners have accepted the gradients, and `step_local_part` and `apply_local_part` one whose owner has
+    stepped.
+
     Attributes:
         parts: Its parts on owners.
         is_joinable: Whether its parts are on one owner, and may step as soon as the backward there has succeeded. There
@@ -74,12 +78,12 @@ class Stepping(ABC, Generic[C_contra]):
     def apply(self, context: C_contra) -> Versions | None:
         """Like `step`, in this thread."""
 
-    def step_checked(self, context: C_contra) -> Awaitable[Versions]:
-        """Like `step`, once all owners have checked the gradients."""
+    def step_accepted(self, context: C_contra) -> Awaitable[Versions]:
+        """Like `step`, once all owners have accepted the gradients."""
         return self.step(context)
 
-    def apply_checked(self, context: C_contra) -> Versions | None:
-        """Like `step_checked`, in this thread."""
+    def apply_accepted(self, context: C_contra) -> Versions | None:
+        """Like `step_accepted`, in this thread."""
         return self.apply(context)
 
     def merged(self, steps: Sequence[Stepped]) -> Stepped:
@@ -241,7 +245,7 @@ class Closing:
             for optimizer in self._optimizers:
                 self._check()
                 with _explained():
-                    step = optimizer.step_checked if self._are_accepted() else optimizer.step
+                    step = optimizer.step_accepted if self._are_accepted() else optimizer.step
                     versions.append(await step(self._context))
         else:
             versions, error = self._stepped(self._answer)
@@ -262,7 +266,7 @@ class Closing:
             with _explained():
                 accepted = self._are_accepted()
                 versions = [
-                    (optimizer.apply_checked if accepted else optimizer.apply)(self._context)
+                    (optimizer.apply_accepted if accepted else optimizer.apply)(self._context)
                     for optimizer in self._optimizers
                 ]
         else:

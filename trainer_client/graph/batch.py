@@ -201,10 +201,10 @@ class Batches:
                 self._shared[call.session] = batch
         batch.add(call, after, positions, gradients)
 
-    def take(self) -> list[Batch]:
-        """All requests, in order; none are left."""
+    def take(self, follow: Follow | None) -> tuple[list[Batch], Follow | None]:
+        """All requests, in order, and what follows if it goes with them; none are left."""
         taken, self._all, self._shared = self._all, [], {}
-        return taken
+        return taken, follow if follow is not None and follow.fits(taken) else None
 
 
 def _size(gradient: Gradient) -> int:

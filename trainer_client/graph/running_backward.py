@@ -125,9 +125,7 @@ class RunningBackward(_Backward):
             self._send_all(None if self.posts else follow)
 
     def _send_all(self, follow: Follow | None = None) -> None:
-        batches = self._batches.take()
-        if follow is not None and not follow.fits(batches):
-            follow = None
+        batches, follow = self._batches.take(follow)
         for batch in batches:
             answer = batch.send(follow)
             self.posts[answer] = None
@@ -178,7 +176,7 @@ class LocalBackward(_Backward):
         """Whether torch's engine has to wait for the answer of a call: in these graphs it never has to."""
         return False
 
-    def post(self, follow: Follow | None = None) -> None:
+    def finish(self, follow: Follow | None = None) -> None:
         """Sends the collected gradients, the latest call first.
 
         Args:
@@ -190,9 +188,7 @@ class LocalBackward(_Backward):
         for number, call, positions, gradients in self._found:
             batches.add(self, call, last.get(call.session, 0), positions, gradients)
             last[call.session] = number
-        taken = batches.take()
-        if follow is not None and not follow.fits(taken):
-            follow = None
+        taken, follow = batches.take(follow)
         # What follows goes with one request to each owner.
         if self._kept and len(taken) > 1 and follow is None:
             # A call runs after those that have used its results, and these may be in an earlier request.

@@ -48,13 +48,13 @@ class JointSteps:
         # Numbers of those that an owner has left out, because they have a policy.
         self._by_itself: set[int] = set()
 
-    async def step(self, context: Context, values: Mapping[str, Reported], checked: bool = False) -> list[Stepped]:
+    async def step(self, context: Context, values: Mapping[str, Reported], accepted: bool = False) -> list[Stepped]:
         """Steps all of them.
 
         Args:
             context: The pass, whose backwards have ended.
             values: What is reported with the gradients, to the first optimizer.
-            checked: Whether all owners have accepted the gradients.
+            accepted: Whether all owners have accepted the gradients.
 
         Returns:
             What became of each.
@@ -66,7 +66,7 @@ class JointSteps:
             each.check_pass(context)
         alone = {number for number, each in enumerate(self._optimizers) if each.has_rounds} | self._by_itself
         together = self._by_owner(number for number in range(len(self._optimizers)) if number not in alone)
-        if not checked and (self._local or alone or len(together) > 1):
+        if not accepted and (self._local or alone or len(together) > 1):
             await self._check(context, values)
         parts = asyncio.ensure_future(self._step_on_owners(context, together, values))
         own = (values, *({} for _ in self._optimizers[1:]))
@@ -133,7 +133,7 @@ class JointSteps:
     ) -> Stepped:
         optimizer = self._optimizers[number]
         if is_alone:
-            return await optimizer.step_checked(context, values)
+            return await optimizer.step_accepted(context, values)
         return await optimizer.finish_step(context, (await parts)[number], values)
 
 

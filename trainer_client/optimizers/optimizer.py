@@ -152,16 +152,20 @@ class DistributedOptimizer(OptimizerParts):
     ) -> Pending[Any]:
         self.check_pass(context)
         if self._only is not None and scaler is None:
-            part = self._only
-            takes_part = part.handle.session in context.sessions
-            read = partial(stepped, part.owner) if takes_part else partial(stepped_beside, self, part.owner)
-            return part.step(context, read, follows=follows, values=values)
+            return self._step_only(self._only, context, values, follows)
         if scaler is not None:
             work = self._work(context, scaler, values)
             return Pending.run(self._loop, BLOCKING.run(self.scaled.step_unless_infinite, work, scaler))
         if self._rounds is None and self._checks_first(values):
             return Pending.run(self._loop, BLOCKING.run(self._apply, context, values))
-        return self.step_checked(context, values)
+        return self.step_accepted(context, values)
+
+    def _step_only(
+        self, part: RemoteOptimizer, context: Context, values: Mapping[str, Reported], follows: Sent
+    ) -> Pending[Stepped]:
+        takes_part = part.handle.session in context.sessions
+        read = partial(stepped, part.owner) if takes_part else partial(stepped_beside, self, part.owner)
+        return part.step(context, read, follows=follows, values=values)
 
     def _reported(self, values: Values, reduce: Reductions) -> Mapping[str, Reported]:
         if not values:
@@ -176,23 +180,22 @@ class DistributedOptimizer(OptimizerParts):
         """Whether it has rounds over several owners, as far as this client knows."""
         return self._rounds is not None
 
-    def step_checked(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Pending[Stepped]:
-        """Like `step`, once all owners have checked the gradients and values, and all backwards have ended."""
+    def step_accepted(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Pending[Stepped]:
+        """Like `step`, once all owners have accepted the gradients and values, and all backwards have ended."""
         if self._rounds is not None:
             return self._rounds.step(context, values)
         steps = Pending.all_of(self._loop, self._ask(context, values))
-        return Pending.run(self._loop, self._finish(context, steps, values))
+
+        async def finish() -> Stepped:
+            return await self.finish_step(context, await steps, values)
+
+        return Pending.run(self._loop, finish())
 
     def _ask(self, context: Context, values: Mapping[str, Reported]) -> dict[str, InFlightRequest[Answered]]:
         self.check_pass(context)
         if not self._refuses_together:
             self.check_local_part(context)
         return pushed.steps_of(self.remotes, context, answered, values, apart=len(self.remotes) > 1)
-
-    async def _finish(
-        self, context: Context, steps: Pending[dict[str, Answered]], values: Mapping[str, Reported]
-    ) -> Stepped:
-        return await self.finish_step(context, await steps, values)
 
     async def finish_step(
         self, context: Context, parts: dict[str, Answered], values: Mapping[str, Reported] = NO_VALUES
@@ -247,10 +250,10 @@ class DistributedOptimizer(OptimizerParts):
             self.check_pass(context)
             self.check_local_part(context)
             pushed.check(self.remotes, context, values)
-        return self.apply_checked(context, values)
+        return self.apply_accepted(context, values)
 
-    def apply_checked(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Stepped:
-        """Like `step_checked`, in this thread."""
+    def apply_accepted(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Stepped:
+        """Like `step_accepted`, in this thread."""
         if self._rounds is not None:
             self.check_pass(context)
             return self._rounds.step(context, values).wait()
@@ -282,7 +285,7 @@ class DistributedOptimizer(OptimizerParts):
     def _work(self, context: Context, scaler: torch.amp.GradScaler, values: Mapping[str, Reported]) -> Work:
         here = [] if self.local is None else [self.local.unscale]
         unscale = partial(unscale_all, self.remotes.values(), here, context)
-        return Work(context.id, scaler.get_scale(), unscale, partial(self.apply_checked, context, values))
+        return Work(context.id, scaler.get_scale(), unscale, partial(self.apply_accepted, context, values))
 
     def _checks_first(self, values: Mapping[str, Reported]) -> bool:
         """Whether all parts check what they get before one steps. Only the first gets values, and may refuse them."""

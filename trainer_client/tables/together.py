@@ -130,8 +130,8 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
         work = self._work(context, scaler, values)
         return await BLOCKING.run(self.scaled.step_unless_infinite, work, scaler)
 
-    async def _step(self, context: Context, values: Mapping[str, Reported], checked: bool = False) -> Stepped:
-        steps = await self._steps.step(context, values, checked)
+    async def _step(self, context: Context, values: Mapping[str, Reported], accepted: bool = False) -> Stepped:
+        steps = await self._steps.step(context, values, accepted)
         made = self.merged(steps)
         if self.parameters is not None:
             of_parameters = steps[0]
@@ -151,13 +151,13 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
         """Like `step`, in this thread, which must not be that of the client's event loop."""
         return self.step(context).wait()
 
-    def step_checked(self, context: Context) -> Pending[Stepped]:
-        """Like `step`, once all owners have checked the gradients, and all backwards have ended."""
-        return Pending.run(self._loop, self._step(context, {}, checked=True))
+    def step_accepted(self, context: Context) -> Pending[Stepped]:
+        """Like `step`, once all owners have accepted the gradients, and all backwards have ended."""
+        return Pending.run(self._loop, self._step(context, {}, accepted=True))
 
-    def apply_checked(self, context: Context) -> Stepped:
-        """Like `step_checked`, in this thread, which must not be that of the client's event loop."""
-        return self.step_checked(context).wait()
+    def apply_accepted(self, context: Context) -> Stepped:
+        """Like `step_accepted`, in this thread, which must not be that of the client's event loop."""
+        return self.step_accepted(context).wait()
 
     @property
     def of_parameters(self) -> DistributedOptimizer | None:
