@@ -83,7 +83,7 @@ Stale = Apply | Scale | Reject | Compensate
 @suggesting
 @dataclass(frozen=True, slots=True)
 class Async:
-    """Every gradient is a step of its own, at once.
+    """Asynchronous parallel (ASP): every gradient is a step of its own, at once.
 
     Attributes:
         stale: What becomes of stale gradients.
@@ -96,7 +96,7 @@ class Async:
 @suggesting
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """One step for one gradient of each of several trainers. All of them wait for it.
+    """Bulk synchronous parallel (BSP): one step for one gradient of each of several trainers. All of them wait for it.
 
     Attributes:
         trainers: How many trainers a round waits for; None for all that use the optimizer. Once that many have come,
@@ -119,8 +119,8 @@ class Sync:
 class BoundedStaleness:
     """Every gradient is a step of its own, but no trainer gets more than `bound` steps ahead of the slowest.
 
-    Stale synchronous parallel: Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
-    Server", NIPS 2013. The step of a trainer that is too far ahead is applied, and answered once the slowest has come
+    Stale synchronous parallel (SSP): Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel
+    Parameter Server", NIPS 2013. The step of a trainer that is too far ahead is applied, and answered once the slowest has come
     close enough.
 
     Attributes:

@@ -21,7 +21,7 @@ _MOST_LOST_JOINS: Final = 1 << 20
 
 
 class Coordinator(Rounds):
-    """Rounds whose decisions other owners carry out, too.
+    """Rounds whose decisions other owners carry out, too: the coordinator of a two-phase commit.
 
     Args:
         policy: When gradients count.

@@ -48,7 +48,9 @@ class Recent(OrderedDict[K, int], Generic[K]):
 
 
 class Follower:
-    """What an owner knows of the rounds that another owner decides.
+    """What an owner knows of the rounds that another owner decides: a participant of a two-phase commit.
+
+    It is prepared while it holds the gradients of an offer. A decision commits them, or aborts.
 
     Args:
         applied: The number of the last decision that was carried out.

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Incarnations:
-    """This start of an owner, and earlier ones whose state it continues.
+    """This start of an owner, its epoch, and earlier ones whose state it continues.
 
     `x in incarnations` says whether the state that a trainer built in incarnation `x` still exists.
 

@@ -141,8 +141,8 @@ class Staying:
 class PendingCall(InFlightRequest[Any]):
     """A call that is sent with others at the end of the turn of the event loop, or when a task waits for its result.
 
-    If another call to the same owner takes its result before, and nothing waits for the result, it stays on the owner.
-    It is fetched if something waits for it later.
+    If another call to the same owner takes its result before, and nothing waits for the result, it stays on the owner
+    (promise pipelining). It is fetched if something waits for it later.
     """
 
     __slots__ = ()

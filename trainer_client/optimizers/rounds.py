@@ -1,7 +1,8 @@
 """Steps of an optimizer with a policy over several owners: all of them take the same gradients in the same round.
 
 The first owner decides. A step has the other owners hold their gradients, offers the gradients to the first, and brings
-what that has decided to the others. See "Policies" in docs/architecture.md.
+what that has decided to the others. This is a two-phase commit whose messages a trainer carries: `hold` prepares,
+`offer` asks the coordinator to decide, and `settle` commits, or aborts. See "Policies" in docs/architecture.md.
 """
 
 from __future__ import annotations
