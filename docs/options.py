@@ -40,9 +40,9 @@ $ autoload -U +X bashcompinit && bashcompinit && source <(ps-service completion)
 
 | variable | meaning |
 |---|---|
-| `OMP_NUM_THREADS`, `MKL_NUM_THREADS` | [threads of torch](guide.md#threads-of-torch), without `--torch-threads` |
+| `OMP_NUM_THREADS`, `MKL_NUM_THREADS` | [threads of torch](guide/fast.md#threads-of-torch), without `--torch-threads` |
 | `MASTER_ADDR`, `MASTER_PORT`, `RANK` | where and with which rank `rpc.init_rpc` joins, as in torch |
-| `GRPC_ENABLE_FORK_SUPPORT` | 0 in programs that import `grpc` before `trainer_client`, and [fork](guide.md#connect) |
+| `GRPC_ENABLE_FORK_SUPPORT` | 0 to import `grpc` before `trainer_client`, and [fork](guide/connect.md#forks) |
 | `MALLOC_…`, `GLIBC_TUNABLES` | if one of them sets malloc, owners leave it as it is |
 | `XDG_CACHE_HOME` | where owners keep compiled code of tables; `~/.cache` otherwise |
 """

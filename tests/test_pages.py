@@ -30,10 +30,10 @@ from ps_wire.v1.errors_pb2 import ErrorCode
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "deploy/*.md", "benchmarks/*.md", "examples/*/*.md")
+    for pattern in ("*.md", "docs/*.md", "docs/guide/*.md", "deploy/*.md", "benchmarks/*.md", "examples/*/*.md")
     for path in ROOT.glob(pattern)
 )
-GUIDE = (ROOT / "docs" / "guide.md").read_text("utf-8")
+GUIDE = ROOT / "docs" / "guide"
 WRITTEN = [path for path in PAGES if path.name != "CHANGELOG.md"]
 """Pages that tell what is, and not what was."""
 
@@ -64,7 +64,7 @@ def test_a_generated_page_is_the_present_one(name: str) -> None:
 
 def test_every_error_has_a_row_in_the_guide() -> None:
     rows = {}
-    for line in re.findall(r"^\| `\w+Error` \|.*$", GUIDE, re.MULTILINE):
+    for line in re.findall(r"^\| `\w+Error` \|.*$", (GUIDE / "errors.md").read_text("utf-8"), re.MULTILINE):
         name, also, code, status, _ = (cell.strip() for cell in line.strip("|").split("|"))
         rows[name.strip("`")] = (also, code.strip("`"), status.strip("`"))
     assert rows.pop("ClosedError") == ("", "", "")
@@ -79,14 +79,27 @@ def test_every_error_has_a_row_in_the_guide() -> None:
 
 
 def test_every_unary_method_is_in_the_guide() -> None:
-    section = GUIDE.partition("## Other languages")[2].partition("```")[0]
+    section = (GUIDE / "other-languages.md").read_text("utf-8").partition("## Methods")[2].partition("\n## ")[0]
     methods = owner_pb2.DESCRIPTOR.services_by_name["Owner"].methods
     assert re.findall(r"`([A-Z]\w+)`", section) == [each.name for each in methods if each.name != "Session"]
 
 
 def test_every_key_of_unary_metadata_is_in_the_guide() -> None:
     keys = {value for name, value in vars(unary_metadata).items() if name.endswith("_KEY")}
-    assert set(re.findall(r"^\| `(ps-[\w-]+)` \|", GUIDE, re.MULTILINE)) == keys
+    page = (GUIDE / "other-languages.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(ps-[\w-]+)` \|", page, re.MULTILINE)) == keys
+
+
+def test_the_index_of_the_guide_has_every_page() -> None:
+    index = (GUIDE / "README.md").read_text("utf-8")
+    assert set(re.findall(r"\]\(([\w-]+\.md)\)", index)) == {each.name for each in GUIDE.glob("*.md")} - {"README.md"}
+
+
+@pytest.mark.parametrize("page", sorted(GUIDE.glob("*.md")), ids=named)
+def test_lines_of_the_guide_are_short(page: Path) -> None:
+    """All but rows of tables, which cannot be broken."""
+    lines = page.read_text("utf-8").splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
 
 
 # What pages name
@@ -96,7 +109,7 @@ def test_every_key_of_unary_metadata_is_in_the_guide() -> None:
     "module", [tc, tc.codecs, tc.errors, tc.policies, tc.tables], ids=lambda module: module.__name__
 )
 def test_every_public_name_is_on_a_page(module: ModuleType) -> None:
-    pages = [path for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")) if path.stem not in GENERATED]
+    pages = [path for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) if path.stem not in GENERATED]
     code = "\n".join(
         each for path in pages for each in re.findall(r"^```.*?^```|`[^`\n]+`", path.read_text("utf-8"), re.M | re.S)
     )

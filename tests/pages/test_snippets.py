@@ -13,7 +13,13 @@ import pytest
 from tests.forking.process import AsyncForked, Forking
 from tests.pages.snippets import ROOT, Page, Snippet, with_addresses
 
-PAGES = ["docs/guide.md", "docs/recovery.md", "docs/coming-from-torch-rpc.md", "docs/compression.md"]
+WITHOUT_PYTHON = {"README.md", "other-languages.md"}
+"""Pages of the guide that have no snippets."""
+
+GUIDE = sorted(
+    f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md") if path.name not in WITHOUT_PYTHON
+)
+PAGES = [*GUIDE, "docs/recovery.md", "docs/coming-from-torch-rpc.md", "docs/compression.md"]
 BY_HAND = "ps-service serve --name ps0"
 
 Start = Callable[..., Awaitable[AsyncForked]]
