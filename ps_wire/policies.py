@@ -120,8 +120,8 @@ class BoundedStaleness:
     """Every gradient is a step of its own, but no trainer gets more than `bound` steps ahead of the slowest.
 
     Stale synchronous parallel (SSP): Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel
-    Parameter Server", NIPS 2013. The step of a trainer that is too far ahead is applied, and answered once the slowest has come
-    close enough.
+    Parameter Server", NIPS 2013. The step of a trainer that is too far ahead is applied, and answered once the slowest
+    has come close enough.
 
     Attributes:
         bound: The most steps that a trainer may be ahead.
