@@ -90,10 +90,11 @@ def _is_hooked(node: Any) -> bool:
 
 
 def _has_any(register: Callable[[Any], Any]) -> bool:
-    # Torch has no function for this, but all hooks of a kind are in the dict that it adds one more to.
+    # Torch has no function for this, but all hooks of a kind are in the dict that it adds one more to. Calls that share
+    # the node may be asking the same.
     handle = register(_nothing)
     handle.remove()
-    return bool(handle.hooks_dict_ref())
+    return any(hook is not _nothing for hook in list((handle.hooks_dict_ref() or {}).values()))
 
 
 def _nothing(*_: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -70,3 +72,27 @@ def test_leaves_whose_node_has_a_hook_are_found() -> None:
     edges = [get_gradient_edge(each) for each in (hooked, plain)]
     edges[0].node.register_prehook(nothing)
     assert [id(each) for each in hooked_nodes([hooked, plain, frozen])] == [id(hooked)]
+
+
+def test_calls_that_ask_at_the_same_time_are_no_hooks_for_each_other() -> None:
+    # Calls on views share leaves, and so the nodes that accumulate their gradients.
+    leaf = torch.ones(1, requires_grad=True)
+    edge, found, together = get_gradient_edge(leaf), [], threading.Barrier(4)
+
+    def ask() -> None:
+        together.wait()
+        for _ in range(2_000):
+            found.extend(hooked_nodes([leaf]))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not found
+    del edge
