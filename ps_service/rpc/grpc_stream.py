@@ -8,9 +8,8 @@ from urllib.parse import unquote
 
 import grpc
 
-from ps_wire.connections.batches import unpack
 from ps_wire.connections.connection import ConnectionBroken
-from ps_wire.connections.frames import Packet
+from ps_wire.connections.frames import Packet, unpack
 from ps_wire.limits import MAX_FRAME_BYTES, MIB, PART_BYTES
 
 OPTIONS: Final[list[tuple[str, int]]] = [

@@ -2,22 +2,34 @@
 
 `Frame.payload` is the last field on the wire, so the bytes of a frame are its header as protobuf writes it, then a tag,
 a length and the payload. Any protobuf implementation can read that. This module appends and slices the payload.
+Small packets share a message on connections on which each message costs much.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.v1.frames_pb2 import Frame
+from ps_wire.v1.frames_pb2 import Batch, Frame
+
+if TYPE_CHECKING:
+    from collections import deque
 
 _PAYLOAD_TAG: Final = Frame.PAYLOAD_FIELD_NUMBER << 3 | 2
 _VARINT: Final = 0
 _FIXED64: Final = 1
 _BYTES: Final = 2
 _FIXED32: Final = 5
+
+
+SMALL_BYTES: Final = 4 * 1024
+"""Largest frame, and largest payload, of a packet in a batch: it is copied once more."""
+
+MOST: Final = 64
+"""Most packets in a batch."""
 
 
 class Packet(NamedTuple):
@@ -113,3 +125,50 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise InvalidArgumentError("not a frame: a number of more than 64 bits")
+
+
+def is_small(packet: Packet) -> bool:
+    """Whether a packet may be put into a batch."""
+    return packet.nbytes <= SMALL_BYTES and packet.frame.ByteSize() <= SMALL_BYTES
+
+
+def batched(packets: Sequence[Packet]) -> Iterator[Packet]:
+    """The same packets in fewer: adjacent small ones are in batches."""
+    small: list[Packet] = []
+    for packet in packets:
+        if is_small(packet):
+            small.append(packet)
+            if len(small) < MOST:
+                continue
+            yield _joined(small)
+        else:
+            if small:
+                yield _joined(small)
+            yield packet
+        small = []
+    if small:
+        yield _joined(small)
+
+
+def unpack(packet: Packet, into: deque[Packet]) -> None:
+    """Appends the packets of a batch, or the packet if it is none.
+
+    Raises:
+        InvalidArgumentError: The batch is empty, or holds something that is no frame, or a batch.
+    """
+    if not packet.frame.HasField("batch"):
+        into.append(packet)
+        return
+    if not packet.frame.batch.frames:
+        raise InvalidArgumentError("an empty batch")
+    for data in packet.frame.batch.frames:
+        inner = parse(data)
+        if inner.frame.HasField("batch"):
+            raise InvalidArgumentError("a batch in a batch")
+        into.append(inner)
+
+
+def _joined(packets: Sequence[Packet]) -> Packet:
+    if len(packets) == 1:
+        return packets[0]
+    return Packet(Frame(batch=Batch(frames=[serialize(packet) for packet in packets])))

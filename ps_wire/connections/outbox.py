@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
-from ps_wire.connections.batches import MOST, batched, is_small
 from ps_wire.connections.connection import Batching, Connection, ConnectionBroken, Gathering
-from ps_wire.connections.frames import Packet
+from ps_wire.connections.frames import MOST, Packet, batched, is_small
 from ps_wire.connections.reclaim import LARGE_BYTES, RECLAIMER
 from ps_wire.limits import PART_BYTES
 from ps_wire.v1.frames_pb2 import Frame, Part

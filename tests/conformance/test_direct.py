@@ -11,7 +11,7 @@ from ps_wire.direct import DirectConnection
 from ps_wire.v1.frames_pb2 import Hello
 from tests.conformance.connection_suite import ConnectionSuite, Serve, Way
 from tests.conformance.offered_connector import OfferedConnector
-from trainer_client.transport.direct import open_direct
+from trainer_client.transport.offers import open_direct
 
 ADDRESS = "127.0.0.1:0"
 

@@ -14,7 +14,7 @@ from ps_wire.shared_memory.hosts import host_id
 from ps_wire.v1.frames_pb2 import Hello
 from tests.conformance.connection_suite import ConnectionSuite, Serve, Way
 from tests.conformance.offered_connector import OfferedConnector
-from trainer_client.transport.shared_memory import open_shared_memory
+from trainer_client.transport.offers import open_shared_memory
 
 
 @pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")

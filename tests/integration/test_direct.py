@@ -25,9 +25,9 @@ from tests.conftest import StartOwner, StartProcess
 from tests.integration.support import COUNTER, Cuttable, engine
 from tests.ports import ReservedPort
 from trainer_client.session import link
-from trainer_client.transport import direct
-from trainer_client.transport.direct import open_direct
+from trainer_client.transport import offers
 from trainer_client.transport.grpc_stream import GrpcConnector
+from trainer_client.transport.offers import open_direct
 
 DIRECT: dict[str, Any] = {"shared_memory": False}
 
@@ -161,8 +161,8 @@ async def test_a_port_that_is_filtered_costs_a_moment_once(owner: Server, monkey
         tries.append(port)
         return await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(direct, "_connected", silent)
-    monkeypatch.setattr(direct, "_SECONDS", 0.05)
+    monkeypatch.setattr(offers, "_connected", silent)
+    monkeypatch.setattr(offers, "_SECONDS", 0.05)
     line = Cuttable(GrpcConnector(owner.address))
     async with tc.connect(line, **DIRECT) as ps:
         counter = await ps.create(COUNTER)
@@ -248,8 +248,8 @@ async def test_a_session_moves_to_grpc_if_its_direct_connections_break_again_and
 async def test_a_session_goes_on_if_only_the_path_of_the_direct_connection_is_lost(
     owner: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(direct, "_SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(offers, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(offers, "_SILENT_SECONDS", 0.3)
     async with tc.connect(owner.address, **DIRECT) as ps:
         counter = await ps.create(COUNTER)
         assert await counter.add() == 1
@@ -259,7 +259,7 @@ async def test_a_session_goes_on_if_only_the_path_of_the_direct_connection_is_lo
 
 
 async def test_the_path_of_an_idle_connection_is_watched_too(owner: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "_KEEP_ALIVE", dict.fromkeys(direct._KEEP_ALIVE, 1))
+    monkeypatch.setattr(offers, "_KEEP_ALIVE", dict.fromkeys(offers._KEEP_ALIVE, 1))
     connection = await open_direct(offer_of(owner), owner.address)
     assert await first_frame(connection, b"t" * 16) == "welcome"
     drop_all(owner)

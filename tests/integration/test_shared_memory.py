@@ -22,7 +22,7 @@ from ps_wire.v1.frames_pb2 import Frame, Hello, SharedMemoryOffer
 from tests.conftest import OwnerProcess, StartOwner, StartProcess
 from tests.socket_writes import noted_writes
 from trainer_client.transport.grpc_stream import GrpcConnector
-from trainer_client.transport.shared_memory import open_shared_memory
+from trainer_client.transport.offers import open_shared_memory
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
 

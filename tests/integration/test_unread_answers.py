@@ -13,8 +13,8 @@ from ps_wire.v1.frames_pb2 import Frame
 from tests import waiting
 from tests.conftest import StartOwner
 from tests.integration.support import HandMade
-from trainer_client.transport.direct import open_direct
 from trainer_client.transport.grpc_stream import GrpcConnector
+from trainer_client.transport.offers import open_direct
 
 MANY = 5000
 IN_FLIGHT = 8

@@ -30,7 +30,6 @@ from trainer_client.tables.together import OptimizerWithTables
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainer_client.session.stepped import Stepped
 
 T = TypeVar("T")
 
@@ -124,42 +123,31 @@ class BlockingClient(Blocking):
         return run_in_this_thread(self.unwrapped, lambda ctx: step(Blocking(ctx), *args), attach, attempts)
 
 
-class BlockingReplica(Replica):
-    """A replica whose pulls and pushes wait for their result. Unlike a `Blocking`, it is a module itself."""
+class _Waiting:
+    """Pulls and pushes that wait for their result. Unlike a `Blocking`, a replica of this class is a module itself."""
 
-    def pull(self, *args: Any, **kwargs: Any) -> int:  # type: ignore[override]
-        return super().pull(*args, **kwargs).wait()
+    def pull(self, *args: Any, **kwargs: Any) -> Any:
+        return super().pull(*args, **kwargs).wait()  # type: ignore[misc]
 
-    def push(self, opt: Any, **kwargs: Any) -> Stepped | None:  # type: ignore[override]
-        return super().push(_unwrapped(opt), **_unwrapped(kwargs)).wait()
+    def push(self, opt: Any, **kwargs: Any) -> Any:
+        return super().push(_unwrapped(opt), **_unwrapped(kwargs)).wait()  # type: ignore[misc]
 
-    def finish(self) -> list[Stepped | None]:  # type: ignore[override]
-        return super().finish().wait()
+    def finish(self) -> Any:
+        return super().finish().wait()  # type: ignore[misc]
 
-    def unscale_(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        super().unscale_(*args, **_unwrapped(kwargs)).wait()
+    def unscale_(self, *args: Any, **kwargs: Any) -> Any:
+        super().unscale_(*args, **_unwrapped(kwargs)).wait()  # type: ignore[misc]
 
     def local_steps(self, inner: Any, opt: Any, *, every: int) -> Any:
-        return Blocking(super().local_steps(inner, _unwrapped(opt), every=every))
+        return Blocking(super().local_steps(inner, _unwrapped(opt), every=every))  # type: ignore[misc]
 
 
-class BlockingReplicas(Replicas):
+class BlockingReplica(_Waiting, Replica):
+    """A replica whose pulls and pushes block."""
+
+
+class BlockingReplicas(_Waiting, Replicas):
     """Like `BlockingReplica`, for several."""
-
-    def pull(self, *args: Any, **kwargs: Any) -> int:  # type: ignore[override]
-        return super().pull(*args, **kwargs).wait()
-
-    def push(self, opt: Any, **kwargs: Any) -> Stepped | None:  # type: ignore[override]
-        return super().push(_unwrapped(opt), **_unwrapped(kwargs)).wait()
-
-    def finish(self) -> list[Stepped | None]:  # type: ignore[override]
-        return super().finish().wait()
-
-    def unscale_(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        super().unscale_(*args, **_unwrapped(kwargs)).wait()
-
-    def local_steps(self, inner: Any, opt: Any, *, every: int) -> Any:
-        return Blocking(super().local_steps(inner, _unwrapped(opt), every=every))
 
 
 _BLOCKING: dict[type, type] = {Replica: BlockingReplica, Replicas: BlockingReplicas}

@@ -13,12 +13,11 @@ import torch
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.runtime.failures import PassFailures
 from trainer_client.contexts.backwards import Backwards, HasBackwards, Start
-from trainer_client.contexts.block import Block
+from trainer_client.contexts.block import Block, PassSpan
 from trainer_client.contexts.clipping import clip
 from trainer_client.contexts.closing import Closing, Part, Stepping
 from trainer_client.contexts.ending import after, end_freed, tell_end, tell_untrained
 from trainer_client.contexts.gradients import HasLocalGradients, LocalGradients, gradients
-from trainer_client.contexts.pass_span import PassSpan
 from trainer_client.graph.current import current_context, reset_current, set_current
 from trainer_client.graph.nodes import ROOT
 from trainer_client.graph.recorder import RecordedCall, Reserved

@@ -9,7 +9,7 @@ import torch
 
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.handles.references import RRef
-from trainer_client.replicas.copies import is_copy
+from trainer_client.replicas.tensors import is_copy
 
 if TYPE_CHECKING:
     from trainer_client.session.session import Session

@@ -152,3 +152,47 @@ class JoinedPushes:
     def _forget(self, context: OpenPass) -> None:
         for each in self._replicas:
             each.forget_gradients(context)
+
+
+class Pushing:
+    """What one replica and several do with their pushes, beside sending them."""
+
+    _overlap: Overlap
+
+    @property
+    def _joined(self) -> JoinedPushes:
+        """Its pushes that join passes."""
+        raise NotImplementedError
+
+    def finish(self) -> Pending[list[Stepped | None]]:
+        """Waits for the pushes that are still under way with `overlap`, and takes over their parameters.
+
+        Cancelling the result cancels none of them: call it again.
+
+        Returns:
+            What became of their gradients, in order.
+
+        Raises:
+            PsError: One of them has failed; the first error, after all have ended.
+        """
+        return self._overlap.finish()
+
+    def unscale_(
+        self, scaler: torch.amp.GradScaler, *, context: OpenPass | None = None, opt: Pushable | None = None
+    ) -> Pending[None]:
+        """Divides `.grad` of its parameters by the scale of the loss, before gradients are clipped.
+
+        Args:
+            scaler: The scaler.
+            context: The pass that has the gradients, as for `push`. Await the result then.
+            opt: The optimizer that will step with them, on owners too; only with a context.
+
+        Raises:
+            InvalidArgumentError: There is a context and no optimizer, or another one than for `push`.
+            RuntimeError: The scaler has unscaled them since its last update.
+        """
+        return self._joined.unscale_(scaler, context, opt)
+
+    def nothing(self) -> Pending[Stepped | None]:
+        """A result that is there: None."""
+        return self._overlap.nothing()

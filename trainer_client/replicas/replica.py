@@ -16,7 +16,7 @@ from ps_wire.reported import Reductions, Reported, reported, write
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.replicas.checks import check_pass, has_counted
-from trainer_client.replicas.joined_pushes import JoinedPushes
+from trainer_client.replicas.joined_pushes import JoinedPushes, Pushing
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.options import choice_of, known_reads
 from trainer_client.replicas.overlap import Overlap, Push
@@ -40,7 +40,7 @@ T = TypeVar("T")
 _NO_VALUES: Final[dict[str, Reported]] = {}
 
 
-class Replica(nn.Module):
+class Replica(Pushing, nn.Module):
     """A local module with the parameters of a module on an owner. Made by `RemoteModule.replica`.
 
         replica = await net.replica()
@@ -151,7 +151,7 @@ class Replica(nn.Module):
         self.check_pushes()
         if context is not None:
             report = reported(values, reduce) if values else {}
-            return self._joined().push(opt, context, scaler, zero_grad, report, pull)
+            return self._joined.push(opt, context, scaler, zero_grad, report, pull)
         part = own.part_on(self.session)
         if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
             if zero_grad:
@@ -232,39 +232,6 @@ class Replica(nn.Module):
 
         return Push(send, partial(self._sent.undo, sent))
 
-    def finish(self) -> Pending[list[Stepped | None]]:
-        """Waits for the pushes that are still under way with `overlap`, and takes over their parameters.
-
-        Cancelling the result cancels none of them: call it again.
-
-        Returns:
-            What became of their gradients, in order.
-
-        Raises:
-            PsError: One of them has failed; the first error, after all have ended.
-        """
-        return self._overlap.finish()
-
-    def unscale_(
-        self, scaler: torch.amp.GradScaler, *, context: OpenPass | None = None, opt: Pushable | None = None
-    ) -> Pending[None]:
-        """Divides `.grad` by the scale of the loss, before gradients are clipped.
-
-        Args:
-            scaler: The scaler.
-            context: The pass that has the gradients, as for `push`. Await the result then.
-            opt: The optimizer that will step with them, on owners too; only with a context.
-
-        Raises:
-            InvalidArgumentError: There is a context and no optimizer, or another one than for `push`.
-            RuntimeError: The scaler has unscaled them since its last update.
-        """
-        return self._joined().unscale_(scaler, context, opt)
-
-    def nothing(self) -> Pending[Stepped | None]:
-        """A result that is there: None."""
-        return self._overlap.nothing()
-
     def begin(self) -> Pending[Self]:
         """Pulls for the first time; the result is this replica."""
         return self._pull(None, lambda _: self)
@@ -281,6 +248,7 @@ class Replica(nn.Module):
             frame, None, lambda reply, payload: result(self._tensors.take(number, reply.pull, payload)), follows=follows
         )
 
+    @property
     def _joined(self) -> JoinedPushes:
         return JoinedPushes(PassPushes(self.session.loop, [self]), self._overlap, self._scaled)
 

@@ -12,7 +12,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.pending import Pending
 from trainer_client.replicas.checks import check_pass
-from trainer_client.replicas.joined_pushes import JoinedPushes
+from trainer_client.replicas.joined_pushes import JoinedPushes, Pushing
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.overlap import Overlap
 from trainer_client.replicas.pass_pushes import PassPushes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainer_client.session.stepped import Stepped
 
 
-class Replicas(nn.Module):
+class Replicas(Pushing, nn.Module):
     """Several replicas, of modules on any number of owners, inside one local module. Made by `Client.replicas`.
 
         model = ps.replicas(nn.Sequential(await tower.replica(), await head.replica()))
@@ -66,7 +66,7 @@ class Replicas(nn.Module):
         self._overlap = Overlap(self._loop, overlap)
         self._scaled = ScaledParameters(parameters)
         self._pushes = PassPushes(self._loop, self._replicas)
-        self._joined = JoinedPushes(self._pushes, self._overlap, self._scaled)
+        self._joins = JoinedPushes(self._pushes, self._overlap, self._scaled)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the local module."""
@@ -184,22 +184,9 @@ class Replicas(nn.Module):
             )
         return self._overlap.push(self._pushes.written(opt, self._open(run), False, True, values, True, counted))
 
-    def finish(self) -> Pending[list[Stepped | None]]:
-        """Waits for the pushes that are still under way with `overlap`, as `Replica.finish`."""
-        return self._overlap.finish()
-
-    def unscale_(
-        self, scaler: torch.amp.GradScaler, *, context: OpenPass | None = None, opt: Pushable | None = None
-    ) -> Pending[None]:
-        """Divides `.grad` of all replicas by the scale of the loss, before gradients are clipped.
-
-        Arguments and errors are those of `Replica.unscale_`.
-        """
-        return self._joined.unscale_(scaler, context, opt)
-
-    def nothing(self) -> Pending[Stepped | None]:
-        """A result that is there: None."""
-        return self._overlap.nothing()
+    @property
+    def _joined(self) -> JoinedPushes:
+        return self._joins
 
     @property
     def readings(self) -> Sequence[int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ps_wire.codec import dtypes
 from ps_wire.codec.values import Decoder, Encoder
@@ -14,7 +15,6 @@ from ps_wire.compression.encoded import Encoded
 from ps_wire.compression.registry import decode
 from ps_wire.compression.values import check_suitable
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.replicas.copies import note_copies
 from trainer_client.replicas.tracking import Structure, Values
 
 if TYPE_CHECKING:
@@ -23,6 +23,19 @@ if TYPE_CHECKING:
     from ps_wire.compression.codec import Codec
     from ps_wire.v1.operations_pb2 import ParameterInfo, PullReply, PullRequest
     from trainer_client.replicas.protocols import OpenPass
+
+_COPIES: Final = WeakIdKeyDictionary()
+
+
+def note_copies(parameters: Iterable[torch.Tensor]) -> None:
+    """Notes that these are copies, as long as they live."""
+    for each in parameters:
+        _COPIES[each] = True
+
+
+def is_copy(tensor: torch.Tensor) -> bool:
+    """Whether a local parameter is that of a replica."""
+    return tensor in _COPIES
 
 
 class Tensors:

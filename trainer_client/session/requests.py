@@ -16,8 +16,7 @@ from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.runtime.failures import Failure, expect
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame
 from trainer_client.session.confirmations import Confirmations
-from trainer_client.session.deadlines import Deadlines
-from trainer_client.session.waits import Waits
+from trainer_client.session.waits import Deadlines, Waits
 from trainer_client.session.window import RequestWindow
 
 if TYPE_CHECKING:

@@ -25,11 +25,10 @@ from ps_wire.v1.frames_pb2 import Draining, Frame, Goodbye, Hello, Request, Welc
 from ps_wire.v1.operations_pb2 import ReleaseRequest
 from trainer_client.pending import DEFAULT
 from trainer_client.session import process
-from trainer_client.session.borrowing import Borrowing
 from trainer_client.session.held_up import passes_of
 from trainer_client.session.in_flight import InFlightRequest, WatchedRequest
 from trainer_client.session.link import Link
-from trainer_client.session.releases import Releases
+from trainer_client.session.references import Borrowing, Releases
 from trainer_client.session.requests import Requests
 from trainer_client.session.watched import is_profiled
 
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
     from ps_wire.connections.outbox import Outbox
     from ps_wire.refs import ContextId, Ref
-    from trainer_client.session.borrowing import Others
     from trainer_client.session.in_flight import Read
+    from trainer_client.session.references import Others
     from trainer_client.session.settings import Settings
 
 T = TypeVar("T")

@@ -1,8 +1,10 @@
-"""Says in the log what steps wait for, when other trainers keep them waiting."""
+"""How long requests of a session wait: their deadlines, and what the log says of steps that wait for other trainers."""
 
 from __future__ import annotations
 
 import logging
+import math
+import time
 import weakref
 from contextlib import suppress
 from functools import partial
@@ -27,6 +29,10 @@ _SECONDS: Final = 1.0
 
 _MOST_OPTIMIZERS: Final = 1000
 """How many optimizers of an owner are asked about."""
+
+
+_EARLY_SECONDS: Final = 0.001
+"""The most that a timer of an event loop may fire too early, in seconds."""
 
 
 class Waits:
@@ -115,3 +121,52 @@ def _ask(about: InFlightRequest[Any], tell: Callable[[OwnerStatus], None]) -> No
             tell(answer.result())
 
     answer.on_done(answered)
+
+
+class Deadlines:
+    """Ends requests at their deadlines.
+
+    Args:
+        loop: The session's event loop.
+        requests: Returns the requests that have no answer yet.
+        expire: Ends a request.
+
+    Attributes:
+        next: Time at which the timer fires, in seconds of the monotonic clock; infinity while there is no timer.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        requests: Callable[[], Iterable[InFlightRequest[Any]]],
+        expire: Callable[[InFlightRequest[Any]], None],
+    ) -> None:
+        self._loop = loop
+        self._requests = requests
+        self._expire = expire
+        self._timer: asyncio.TimerHandle | None = None
+        self.next = math.inf
+
+    def set(self, deadline: float) -> None:
+        """Sets the timer to a deadline that is earlier than `next`."""
+        self.stop()
+        self.next = deadline
+        self._timer = self._loop.call_later(max(deadline - time.monotonic(), 0.0), self._ring)
+
+    def stop(self) -> None:
+        """Cancels the timer, which would keep the session alive until it fires."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.next = math.inf
+
+    def _ring(self) -> None:
+        self.stop()
+        now = time.monotonic() + _EARLY_SECONDS
+        waiting = sorted((each for each in self._requests() if not each.settled), key=lambda each: each.deadline)
+        for each in waiting:
+            if each.deadline > now:
+                if each.deadline < self.next:
+                    self.set(each.deadline)
+                return
+            self._expire(each)

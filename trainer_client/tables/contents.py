@@ -48,19 +48,7 @@ class Evicted(NamedTuple):
 
 
 class TableContents:
-    """The rows of a table on all of its owners.
-
-    Attributes:
-        name: Its name.
-        dim: Numbers in a row.
-        dtype: Their dtype.
-        rows: Number of rows of a table of fixed size; None for one that takes any id.
-        row_optimizer: The options that its optimizer was made with.
-        routing: Which owner has which rows.
-        shards: Handles to the rows of each owner, by its name.
-        compress: The codecs of the gradients of rows on their way to the owners; None for none.
-        optimizer: Its optimizer.
-    """
+    """The rows of a table on all of its owners. Its attributes are described at `Table`."""
 
     name: str
     dim: int

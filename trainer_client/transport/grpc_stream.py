@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from ps_wire.connections import frames
-from ps_wire.connections.batches import unpack
 from ps_wire.connections.buffers import teach_malloc
 from ps_wire.connections.connection import ConnectionBroken
-from ps_wire.connections.frames import Packet
+from ps_wire.connections.frames import Packet, unpack
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import PART_BYTES
 from ps_wire.runtime import forks
 from trainer_client.transport.channels import open_channel, reason
-from trainer_client.transport.direct import open_direct
-from trainer_client.transport.shared_memory import open_shared_memory
+from trainer_client.transport.offers import open_direct, open_shared_memory
 
 if TYPE_CHECKING:
     from ps_wire.direct import DirectConnection

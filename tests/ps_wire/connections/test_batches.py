@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps_wire.connections.batches import MOST, SMALL_BYTES, batched, unpack
-from ps_wire.connections.frames import Packet, parse, serialize
+from ps_wire.connections.frames import MOST, SMALL_BYTES, Packet, batched, parse, serialize, unpack
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1.frames_pb2 import Batch, Cancel, Frame, Goodbye
 

@@ -13,7 +13,7 @@ import pytest
 
 from ps_wire.errors import DeadlineExceededError
 from tests.trainer_client.scripted_owner import look_up, opened
-from trainer_client.session.deadlines import Deadlines
+from trainer_client.session.waits import Deadlines
 
 
 class Clock:

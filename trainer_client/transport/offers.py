@@ -1,4 +1,4 @@
-"""Opens the trainer's end of a direct connection. `Link` moves a session to it."""
+"""Opens the trainer's end of a direct connection, or one over shared memory. `Link` moves a session to it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import errno
 import ipaddress
 import os
 import socket
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.direct import MAGIC, DirectConnection
+from ps_wire.shared_memory.connection import SharedMemoryConnection
+from ps_wire.shared_memory.hosts import host_id
 
 if TYPE_CHECKING:
-    from ps_wire.v1.frames_pb2 import DirectOffer
+    from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
+
+_CREDENTIALS: Final = struct.Struct("3i")
+
 
 _SECONDS: Final = 1.0
 """Seconds that connecting may take: the session waits for it, and a port that may not be reached stays silent."""
@@ -27,6 +33,29 @@ _SILENT_SECONDS: Final = 15.0
 _KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 2}
 """After 10 s without a message, the kernel asks the other side for a sign of life, again after 5 s, and ends the
 connection after two questions without an answer. Firewalls and address translation forget connections that are idle."""
+
+
+def open_shared_memory(offer: SharedMemoryOffer, max_message_bytes: int) -> SharedMemoryConnection:
+    """Connects to the socket that an owner has offered.
+
+    Raises:
+        ConnectionBroken: There is no such socket, or a process of another user listens on it.
+    """
+    if not host_id():
+        raise ConnectionBroken("this system has no shared-memory connections")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(b"\0" + offer.socket)
+        _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if user != os.geteuid():
+            raise ConnectionBroken(f"a process of another user ({user}) listens there")
+        return SharedMemoryConnection(sock, max_message_bytes, offer.max_segment_bytes)
+    except OSError as error:
+        sock.close()
+        raise ConnectionBroken(f"no shared-memory connection: {error}") from None
+    except ConnectionBroken:
+        sock.close()
+        raise
 
 
 async def open_direct(offer: DirectOffer, address: str) -> DirectConnection:
