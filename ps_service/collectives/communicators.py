@@ -28,10 +28,10 @@ from ps_wire.errors import (
 )
 
 if TYPE_CHECKING:
-    from ps_service.collectives.report import CommunicatorReport
     from ps_service.collectives.trainers import Trainers
     from ps_wire.collectives import Signature
     from ps_wire.limits import Limits
+    from ps_wire.status.activity import CommunicatorStatus
 
 _LOOK_SECONDS: Final = 0.25
 """How often it is checked whether waits are over, and whether those that others wait for are lost."""
@@ -91,7 +91,7 @@ class Communicators:
         """Bytes of values that are held for collectives that are not complete."""
         return sum(communicator.nbytes for communicator in list(self._present))
 
-    def snapshot(self) -> list[CommunicatorReport]:
+    def snapshot(self) -> list[CommunicatorStatus]:
         """All communicators, also those whose members are still joining."""
         with self._lock:
             return report.of_all(self._present, self._formations.all())

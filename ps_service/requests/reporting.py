@@ -5,26 +5,24 @@ from __future__ import annotations
 import os
 import socket
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
 from ps_service.measures.events import MOST_EVENTS
 from ps_service.memory.available import memory
-from ps_service.metrics import report
 from ps_service.metrics.counters import LOOKS
-from ps_service.requests import session_infos
+from ps_service.requests import hosted_infos, session_infos
 from ps_service.requests.directory import describe
 from ps_service.sessions.gate import Gate
-from ps_service.tables.statistics import COUNTED
 from ps_wire.release import RELEASE
+from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.measures.histogram import Distribution
-    from ps_service.metrics.report import Report
     from ps_service.requests.context import RequestContext
-    from ps_wire.v1 import operations_pb2 as pb
 
 _USUAL: Final = 1000
 """Entries of each list unless the request asks for another number."""
@@ -44,17 +42,16 @@ def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply
 def write(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
     """Writes the status of an owner into a reply. May be called in any thread; takes milliseconds."""
     most = min(request.most or _USUAL, _MOST)
-    now = report.report(engine.registry, engine.census, most, not request.without_objects)
     _write_owner(engine, reply)
     _write_requests(engine, reply)
-    _write_hosted(now, reply)
+    table_bytes = hosted_infos.write(engine, reply, most, not request.without_objects)
     reply.kinds.update(engine.census.kinds)
     reply.sessions, reply.connected_sessions = len(engine.sessions), engine.sessions.connected
     reply.trainers.extend(session_infos.sessions(engine, most))
     reply.contexts = len(engine.contexts)
     reply.passes.extend(session_infos.contexts(engine, most, oldest=True))
     _write_group(engine, most, reply)
-    _write_memory(engine, now, reply)
+    _write_memory(engine, table_bytes, reply)
     _write_events(engine, request, reply)
 
 
@@ -90,40 +87,6 @@ def _write_requests(engine: Engine, reply: pb.StatusReply) -> None:
         )
 
 
-def _write_hosted(now: Report, reply: pb.StatusReply) -> None:
-    reply.parameters, reply.bytes = now.parameters, now.bytes
-    reply.steps_per_second = now.steps_per_second
-    reply.objects_hosted, reply.optimizers_hosted, reply.tables_hosted = now.hosted, now.all_optimizers, now.all_tables
-    for each in now.objects:
-        reply.objects.add(
-            name=each.name,
-            class_name=each.class_name,
-            parameters=each.parameters,
-            bytes=each.bytes,
-            references=each.references,
-        )
-    for one in now.optimizers:
-        reply.optimizers.add(
-            name=one.name,
-            class_name=one.class_name,
-            version=one.version,
-            parameters=one.parameters,
-            policy=one.policy,
-            members=one.members,
-            waiting_for=one.waiting_for,
-            lr=one.lr,
-            steps_per_second=one.steps_per_second,
-            staleness_p50=None if one.staleness is None else one.staleness.p50,
-            staleness_p99=None if one.staleness is None else one.staleness.p99,
-            owners=one.owners,
-        )
-    for table in now.tables:
-        counted = {name: getattr(table.counted, name) for name in COUNTED}
-        reply.tables.add(
-            name=table.name, rows=table.rows, bytes=table.bytes, dim=table.dim, updates=table.updates, **counted
-        )
-
-
 def _write_group(engine: Engine, most: int, reply: pb.StatusReply) -> None:
     reply.references = engine.registry.references
     reply.borrowed = engine.membership.peers.borrowed
@@ -135,16 +98,7 @@ def _write_group(engine: Engine, most: int, reply: pb.StatusReply) -> None:
         reply.members[-1].away = engine.sessions.is_away(member.session)
     communicators = engine.communicators.snapshot()
     reply.communicators_open = len(communicators)
-    for each in communicators[:most]:
-        reply.communicators.add(
-            name=each.name,
-            size=each.size,
-            members=each.members,
-            open=each.open,
-            waiting_for=each.waiting_for,
-            bytes=each.nbytes,
-            ended=each.ended,
-        )
+    reply.communicators.extend(pb.CommunicatorStatus(**each.as_plain()) for each in communicators[:most])
 
 
 class _Memory(NamedTuple):
@@ -156,7 +110,7 @@ class _Memory(NamedTuple):
     largest_bytes: int | None = None
 
 
-def _write_memory(engine: Engine, now: Report, reply: pb.StatusReply) -> None:
+def _write_memory(engine: Engine, table_bytes: int, reply: pb.StatusReply) -> None:
     budget, limits, census = engine.budget, engine.limits, engine.census
     reply.resident_bytes = psutil.Process().memory_info().rss
     reply.request_bytes, reply.waiting_bytes = budget.requests, budget.waiting
@@ -166,7 +120,7 @@ def _write_memory(engine: Engine, now: Report, reply: pb.StatusReply) -> None:
     for each in (
         _Memory("process", reply.resident_bytes, memory()),
         _Memory("parameters", census.parameter_bytes + census.buffer_bytes),
-        _Memory("tables", now.table_bytes, engine.table_budget.limit),
+        _Memory("tables", table_bytes, engine.table_budget.limit),
         _Memory("contexts", reply.context_bytes, engine.held.limit, engine.held.largest),
         _Memory("requests", reply.request_bytes, limits.max_owner_bytes),
         _Memory("waiting", reply.waiting_bytes),
@@ -185,18 +139,7 @@ def _write_events(engine: Engine, request: pb.StatusRequest, reply: pb.StatusRep
         if characters > _EVENT_CHARACTERS:
             break
         found.append(each)
-    for event in reversed(found):
-        reply.events.add(
-            number=event.number,
-            time_seconds=event.time_seconds,
-            kind=event.kind,
-            level=event.level,
-            text=event.text,
-            trainer=event.trainer,
-            subject=event.subject,
-            count=event.count,
-            traceback=event.traceback,
-        )
+    reply.events.extend(pb.Event(**asdict(each)) for each in reversed(found))
 
 
 def _quantile(durations: Distribution, share: float) -> float:
