@@ -145,7 +145,7 @@ class Pending(Unawaited, Generic[T]):
         Cancelling it cancels all of them.
         """
         parts = dict(parts)
-        whole: Pending[dict[K, T]] = Pending(loop, partial(_cancel_all, parts.values()))
+        whole: Pending[dict[K, T]] = Pending(loop, partial(cancel_all, parts.values()))
         when_all_done(iter(parts.values()), partial(whole.resolve, partial(_results, parts)))
         return whole
 
@@ -369,7 +369,8 @@ def _results(parts: Mapping[K, Pending[T]]) -> dict[K, T]:
     return dict(zip(parts, results(parts.values()), strict=True))
 
 
-def _cancel_all(parts: Iterable[Pending[Any]]) -> None:
+def cancel_all(parts: Iterable[Pending[Any]]) -> None:
+    """Cancels all of them."""
     for part in parts:
         part.cancel()
 

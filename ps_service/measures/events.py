@@ -7,9 +7,10 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal
+
+from ps_wire.status.activity import EventStatus
 
 _log = logging.getLogger("ps_service.events")
 
@@ -51,33 +52,6 @@ KINDS: Final = {
 """The kinds of events, and what each of them says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that has happened.
-
-    Attributes:
-        number: Counts up from 1.
-        time_seconds: Unix time.
-        kind: One of `KINDS`.
-        level: How grave it is.
-        text: What has happened, as a sentence without a full stop.
-        trainer: Id of the session that it concerns; empty if it concerns none.
-        subject: The object or method that it concerns; empty if it concerns none.
-        count: How often the same has happened by then.
-        traceback: Of an exception, without values of variables; empty if there is none.
-    """
-
-    number: int
-    time_seconds: float
-    kind: str
-    level: Level
-    text: str
-    trainer: str = ""
-    subject: str = ""
-    count: int = 1
-    traceback: str = ""
-
-
 class Events:
     """The latest events of an owner. Safe from several threads.
 
@@ -88,7 +62,7 @@ class Events:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._latest: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._latest: deque[EventStatus] = deque(maxlen=MOST_EVENTS)
         self._number = 0
         self._alike: OrderedDict[Hashable, int] = OrderedDict()
 
@@ -97,7 +71,7 @@ class Events:
         """The number of the latest event; 0 if there was none."""
         return self._number
 
-    def latest(self, most: int = MOST_EVENTS, after: int = 0) -> list[Event]:
+    def latest(self, most: int = MOST_EVENTS, after: int = 0) -> list[EventStatus]:
         """The latest events, in the order of their numbers.
 
         Args:
@@ -119,7 +93,7 @@ class Events:
         count: int = 1,
         traceback: str = "",
     ) -> None:
-        """Keeps an event, and logs it. The arguments are those of `Event`.
+        """Keeps an event, and logs it. The arguments are those of `EventStatus`.
 
         Characters with which a text could change a terminal, or begin a line of its own, are replaced: exceptions and
         names come from trainers.
@@ -128,7 +102,7 @@ class Events:
         traceback = "".join(each if each.isprintable() or each == "\n" else "?" for each in traceback)
         with self._lock:
             self._number += 1
-            event = Event(
+            event = EventStatus(
                 self._number,
                 self._clock(),
                 kind,
@@ -171,7 +145,7 @@ class Events:
             self.note(kind, text, level, trainer=trainer, subject=subject, count=count)
 
 
-def _tell(event: Event, text: str, traceback: str) -> None:
+def _tell(event: EventStatus, text: str, traceback: str) -> None:
     level = _LEVELS[event.level]
     if not _log.isEnabledFor(level):
         return

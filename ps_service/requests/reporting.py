@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
@@ -139,7 +138,7 @@ def _write_events(engine: Engine, request: pb.StatusRequest, reply: pb.StatusRep
         if characters > _EVENT_CHARACTERS:
             break
         found.append(each)
-    reply.events.extend(pb.Event(**asdict(each)) for each in reversed(found))
+    reply.events.extend(pb.Event(**each.as_plain()) for each in reversed(found))
 
 
 def _quantile(durations: Distribution, share: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.nothing import nothing
@@ -14,6 +14,7 @@ from trainer_client.replicas.checks import check_pass
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from ps_wire.reported import Reported
     from trainer_client.replicas.overlap import Overlap
@@ -157,7 +158,12 @@ class JoinedPushes:
 class Pushing:
     """What one replica and several do with their pushes, beside sending them."""
 
+    module: nn.Module
     _overlap: Overlap
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the local module."""
+        return self.module(*args, **kwargs)
 
     @property
     def _joined(self) -> JoinedPushes:

@@ -79,10 +79,6 @@ class Replica(Pushing, nn.Module):
         self._sent = SentGradients(self._tensors, feedback)
         self._scaled = ScaledParameters(self._tensors.parameters)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the local module."""
-        return self.module(*args, **kwargs)
-
     def pull(self, reads: Reads | None = None) -> Pending[int]:
         """Takes over the parameters and buffers that have changed on the owner since the last pull or push.
 

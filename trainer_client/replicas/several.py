@@ -68,10 +68,6 @@ class Replicas(Pushing, nn.Module):
         self._pushes = PassPushes(self._loop, self._replicas)
         self._joins = JoinedPushes(self._pushes, self._overlap, self._scaled)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the local module."""
-        return self.module(*args, **kwargs)
-
     def pull(self, reads: Reads | None = None) -> Pending[int]:
         """Takes over what has changed on the owners since the last pull or push, as `Replica.pull`.
 

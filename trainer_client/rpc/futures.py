@@ -17,7 +17,7 @@ import torch
 from ps_wire.codec.names import full_name
 from ps_wire.errors import remote_error
 from ps_wire.runtime.nothing import nothing
-from trainer_client.pending import Pending, raiser
+from trainer_client.pending import Pending, cancel_all, raiser
 from trainer_client.rpc.completions import complete_later
 from trainer_client.rpc.current import agent, has_agent
 
@@ -266,7 +266,7 @@ def _all_done(futures: Sequence[torch._C.Future[Any]]) -> Pending[None]:
     """Done when all futures are; fails with the first error."""
     parts = [_pending_of(future) for future in futures]
     loop = next((part._loop for part in parts if part._loop is not None), None)
-    whole: Pending[None] = Pending(loop, partial(_cancel_all, parts))
+    whole: Pending[None] = Pending(loop, partial(cancel_all, parts))
     left = [len(parts)]
     lock = threading.Lock()
 
@@ -304,11 +304,6 @@ def _pending_of(future: torch._C.Future[Any]) -> Pending[Any]:
 
     future.add_done_callback(done)
     return pending
-
-
-def _cancel_all(parts: Iterable[Pending[Any]]) -> None:
-    for part in parts:
-        part.cancel()
 
 
 def _of_callback(error: Exception) -> RuntimeError:
