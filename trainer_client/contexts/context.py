@@ -14,13 +14,11 @@ from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentE
 from ps_wire.runtime.failures import PassFailures
 from trainer_client.contexts.backwards import Backwards, HasBackwards, Start
 from trainer_client.contexts.block import Block, PassSpan
-from trainer_client.contexts.clipping import clip
 from trainer_client.contexts.closing import Closing, Part, Stepping
 from trainer_client.contexts.ending import after, end_freed, tell_end, tell_untrained
-from trainer_client.contexts.gradients import HasLocalGradients, LocalGradients, gradients
+from trainer_client.contexts.gradients import HasLocalGradients, LocalGradients, clip, gradients
 from trainer_client.graph.current import current_context, reset_current, set_current
-from trainer_client.graph.nodes import ROOT
-from trainer_client.graph.recorder import RecordedCall, Reserved
+from trainer_client.graph.recorder import ROOT, RecordedCall, Reserved
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
 

@@ -1,18 +1,20 @@
-"""The gradients of one pass: of leaves of this process, and those of all owners that take part in it."""
+"""The gradients of one pass, of this process and of all owners that take part in it, and how they are clipped."""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from ps_wire.codec.values import Decoder
 from ps_wire.refs import Ref
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Reply, Request
-from ps_wire.v1.operations_pb2 import GradientsRequest
+from ps_wire.v1.operations_pb2 import ContextId, GradientsRequest, NormRequest, ScaleRequest
 from trainer_client.graph.walk import reservations
 
 if TYPE_CHECKING:
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
     Bare = Callable[[Session, Ref, torch.Tensor], RemoteParameter]
     Reach = Callable[[str], Awaitable[Session]]
+
+
+_SMALL = 1e-6
+"""Torch adds this to the norm before it divides; added here, too, so that results are equal."""
 
 
 class LocalGradients:
@@ -164,3 +170,50 @@ def _read(reply: Reply, payload: PayloadReader) -> tuple[list[tuple[Ref, torch.T
     tensors = Decoder(payload).decode(reply.gradients.gradients)
     refs = map(Ref.from_message, reply.gradients.parameters)
     return list(zip(refs, tensors, strict=True)), list(reply.gradients.others)
+
+
+async def clip(
+    context: ContextId,
+    gradients: LocalGradients,
+    parameters: Sequence[RemoteParameter | torch.Tensor],
+    max_norm: float,
+    norm_type: float,
+) -> torch.Tensor:
+    """Scales a context's gradients so that their common norm is at most `max_norm`; returns the norm before."""
+    local = [each for each in parameters if isinstance(each, torch.Tensor)]
+    remote: dict[Session, list[Any]] = {}
+    for each in parameters:
+        if not isinstance(each, torch.Tensor):
+            remote.setdefault(each.session, []).append(each.ref.to_message())
+    powers = await _ask(
+        remote,
+        lambda handles: Request(norm=NormRequest(context=context, parameters=handles, norm_type=norm_type)),
+        lambda reply, _: float(reply.norm.power_sum),
+    )
+    own = [float(torch.linalg.vector_norm(g, norm_type)) for g in map(gradients.of, local) if g is not None]
+    if math.isinf(norm_type):
+        total = max((*powers, *own), default=0.0)
+    else:
+        try:
+            total = (sum(powers) + sum(norm**norm_type for norm in own)) ** (1 / norm_type)
+        except OverflowError:
+            total = math.inf
+    factor = max_norm / (total + _SMALL)
+    # A norm that is NaN scales, too, as in torch, so that the gradients show it.
+    if not factor >= 1.0:
+        gradients.scale(local, factor)
+        await _ask(
+            remote,
+            lambda handles: Request(scale=ScaleRequest(context=context, parameters=handles, factor=factor)),
+            nothing,
+        )
+    return torch.tensor(total)
+
+
+async def _ask(
+    remote: dict[Session, list[Any]],
+    request: Callable[[list[Any]], Request],
+    finish: Callable[[Reply, PayloadReader], Any],
+) -> list[Any]:
+    pending = [session.submit(request(handles), None, finish) for session, handles in remote.items()]
+    return [await each for each in pending]

@@ -17,11 +17,11 @@ from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
 from trainer_client.replicas.options import choice_of
 from trainer_client.tables import deletion
-from trainer_client.tables.arguments import check_class, check_only_tables, check_policies, differences
 from trainer_client.tables.deletion import delete_rows
 from trainer_client.tables.look_ups import look_up_all
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import together
+from trainer_client.tables.wanted import check_class, check_only_tables, check_policies, differences
 
 if TYPE_CHECKING:
     import torch
