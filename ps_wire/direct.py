@@ -24,7 +24,7 @@ from ps_wire.sockets.stream_socket import StreamSocket
 from ps_wire.sockets.writer import RecordWriter
 
 if TYPE_CHECKING:
-    from ps_wire.connections.traffic import Traffic
+    from ps_wire.connections.connection import Traffic
     from ps_wire.sockets.stream_socket import Reader
 
 _TCP_INFO: Final = struct.Struct("=2xB53xI")

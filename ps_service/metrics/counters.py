@@ -11,7 +11,7 @@ from typing import Final
 
 from ps_service.measures.histogram import Distribution, Histogram
 from ps_service.passes.staleness import StepCounters
-from ps_wire.connections.traffic import Traffic
+from ps_wire.connections.connection import Traffic
 
 WINDOW_SECONDS = 10
 """Seconds over which `calls_per_second` averages."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
@@ -100,15 +100,6 @@ def _write_group(engine: Engine, most: int, reply: pb.StatusReply) -> None:
     reply.communicators.extend(pb.CommunicatorStatus(**each.as_plain()) for each in communicators[:most])
 
 
-class _Memory(NamedTuple):
-    """Memory of one kind; the fields are those of `MemoryStatus`."""
-
-    kind: str
-    bytes: int
-    budget_bytes: int = 0
-    largest_bytes: int | None = None
-
-
 def _write_memory(engine: Engine, table_bytes: int, reply: pb.StatusReply) -> None:
     budget, limits, census = engine.budget, engine.limits, engine.census
     reply.resident_bytes = psutil.Process().memory_info().rss
@@ -116,18 +107,18 @@ def _write_memory(engine: Engine, table_bytes: int, reply: pb.StatusReply) -> No
     reply.answer_bytes = engine.reply_cache.nbytes + budget.unsent
     reply.context_bytes = engine.held.nbytes
     reply.shared_bytes = engine.shared_memory.shared_bytes
-    for each in (
-        _Memory("process", reply.resident_bytes, memory()),
-        _Memory("parameters", census.parameter_bytes + census.buffer_bytes),
-        _Memory("tables", table_bytes, engine.table_budget.limit),
-        _Memory("contexts", reply.context_bytes, engine.held.limit, engine.held.largest),
-        _Memory("requests", reply.request_bytes, limits.max_owner_bytes),
-        _Memory("waiting", reply.waiting_bytes),
-        _Memory("answers", reply.answer_bytes, limits.max_owner_bytes),
-        _Memory("collectives", engine.communicators.nbytes, limits.max_owner_bytes),
-        _Memory("shared_memory", reply.shared_bytes),
+    for kind, nbytes, budget_bytes, largest in (
+        ("process", reply.resident_bytes, memory(), None),
+        ("parameters", census.parameter_bytes + census.buffer_bytes, 0, None),
+        ("tables", table_bytes, engine.table_budget.limit, None),
+        ("contexts", reply.context_bytes, engine.held.limit, engine.held.largest),
+        ("requests", reply.request_bytes, limits.max_owner_bytes, None),
+        ("waiting", reply.waiting_bytes, 0, None),
+        ("answers", reply.answer_bytes, limits.max_owner_bytes, None),
+        ("collectives", engine.communicators.nbytes, limits.max_owner_bytes, None),
+        ("shared_memory", reply.shared_bytes, 0, None),
     ):
-        reply.memory.add(**each._asdict())
+        reply.memory.add(kind=kind, bytes=nbytes, budget_bytes=budget_bytes, largest_bytes=largest)
 
 
 def _write_events(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import socket
 
     from ps_service.metrics.open_connections import OpenConnections
-    from ps_wire.connections.traffic import Traffic
+    from ps_wire.connections.connection import Traffic
 
 _log = logging.getLogger(__name__)
 

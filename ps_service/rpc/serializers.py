@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from ps_wire.connections.traffic import Traffic
+    from ps_wire.connections.connection import Traffic
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from ps_wire.v1.frames_pb2 import Hello, SharedMemoryOffer
 
 if TYPE_CHECKING:
     from ps_service.metrics.open_connections import OpenConnections
-    from ps_wire.connections.traffic import Traffic
+    from ps_wire.connections.connection import Traffic
     from ps_wire.limits import Limits
 
 _log = logging.getLogger(__name__)

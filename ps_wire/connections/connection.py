@@ -12,6 +12,22 @@ from ps_wire.v1.frames_pb2 import Frame
 if TYPE_CHECKING:
     from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 
+
+class Traffic:
+    """Counts bytes; used on one event loop. All connections of a kind may share one.
+
+    Attributes:
+        received: Bytes of received messages, tensors included.
+        sent: Bytes of sent messages, tensors included.
+    """
+
+    __slots__ = ("received", "sent")
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.sent = 0
+
+
 Handle = Callable[[Packet], bool | asyncio.Future[bool]]
 """Takes a packet and returns whether it was the last one, or a future of that. Until the future is done, no further
 packet is delivered or read, so that the other side has to wait."""

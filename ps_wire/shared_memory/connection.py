@@ -26,7 +26,7 @@ from ps_wire.v1.frames_pb2 import Frame
 if TYPE_CHECKING:
     import socket
 
-    from ps_wire.connections.traffic import Traffic
+    from ps_wire.connections.connection import Traffic
 
 SEGMENT: Final = 1
 NEW_SEGMENT: Final = 2

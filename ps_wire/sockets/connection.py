@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ps_wire.connections.connection import ConnectionBroken
-from ps_wire.connections.traffic import Traffic
+from ps_wire.connections.connection import ConnectionBroken, Traffic
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.sockets.delivery import Delivery
 from ps_wire.sockets.reader import RecordReader

@@ -17,8 +17,7 @@ from ps_wire.sockets.record import HEADER, INLINE
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
-    from ps_wire.connections.connection import Place
-    from ps_wire.connections.traffic import Traffic
+    from ps_wire.connections.connection import Place, Traffic
 
 _READ_BYTES: Final = 80 * 1024
 """A message with 64 KiB of tensors fits. What has been read of a longer payload is copied into its memory."""

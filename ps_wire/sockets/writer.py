@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ps_wire.connections.connection import ConnectionBroken
 
 if TYPE_CHECKING:
-    from ps_wire.connections.traffic import Traffic
+    from ps_wire.connections.connection import Traffic
     from ps_wire.sockets.stream_socket import Piece, StreamSocket
 
 _BUNCH: Final = 16

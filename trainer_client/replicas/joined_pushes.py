@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,37 @@ if TYPE_CHECKING:
     from trainer_client.replicas.overlap import Overlap
     from trainer_client.replicas.pass_pushes import PassPushes
     from trainer_client.replicas.protocols import OpenPass, Pushable
-    from trainer_client.replicas.scaling import ScaledParameters
     from trainer_client.session.stepped import Stepped
+
+
+class ScaledParameters:
+    """The optimizer that a GradScaler gets. The scaler unscales `.grad` in place, and decides whether to step.
+
+    Args:
+        parameters: The parameters of the replica.
+
+    Attributes:
+        param_groups: One group of them.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self.param_groups: list[dict[str, Any]] = [{"params": list(parameters)}]
+
+    def step(self) -> bool:
+        """Called by the scaler if all gradients are finite."""
+        return True
+
+    def unscale(self, scaler: torch.amp.GradScaler) -> None:
+        """Divides the gradients by the scale of the loss.
+
+        Raises:
+            RuntimeError: The scaler has unscaled them since its last update.
+        """
+        scaler.unscale_(self)  # type: ignore[arg-type]
+
+    def are_finite(self, scaler: torch.amp.GradScaler) -> bool:
+        """Whether the gradients may be applied. They are unscaled first, unless `unscale` has done that."""
+        return bool(scaler.step(self))  # type: ignore[arg-type]
 
 
 class JoinedPushes:

@@ -16,12 +16,11 @@ from ps_wire.reported import Reductions, Reported, reported, write
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.replicas.checks import check_pass, has_counted
-from trainer_client.replicas.joined_pushes import JoinedPushes, Pushing
+from trainer_client.replicas.joined_pushes import JoinedPushes, Pushing, ScaledParameters
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.options import choice_of, known_reads
 from trainer_client.replicas.overlap import Overlap, Push
 from trainer_client.replicas.pass_pushes import PassPushes
-from trainer_client.replicas.scaling import ScaledParameters
 from trainer_client.replicas.sent_gradients import GradientRequest, Sent, SentGradients
 from trainer_client.replicas.tensors import Tensors
 

@@ -12,12 +12,11 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.pending import Pending
 from trainer_client.replicas.checks import check_pass
-from trainer_client.replicas.joined_pushes import JoinedPushes, Pushing
+from trainer_client.replicas.joined_pushes import JoinedPushes, Pushing, ScaledParameters
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.overlap import Overlap
 from trainer_client.replicas.pass_pushes import PassPushes
 from trainer_client.replicas.replica import Replica
-from trainer_client.replicas.scaling import ScaledParameters
 
 if TYPE_CHECKING:
     from trainer_client.replicas.options import Reads

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_wire.connections.assembler import Assembler
+from ps_wire.connections.connection import Traffic
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import packets
-from ps_wire.connections.traffic import Traffic
 from ps_wire.limits import MIB, PART_BYTES
 from ps_wire.sockets.reader import RecordReader
 from ps_wire.sockets.record import END, HEADER, inline_record
