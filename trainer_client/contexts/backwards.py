@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -28,6 +28,7 @@ from trainer_client.session.in_flight import InFlightRequest
 
 if TYPE_CHECKING:
     from ps_wire.runtime.failures import PassFailures
+    from ps_wire.runtime.latency import Latency
     from trainer_client.contexts.gradients import LocalGradients
     from trainer_client.graph.batch import Answer, Follow
     from trainer_client.graph.short_graphs import Second, ShortGraph
@@ -160,7 +161,7 @@ class Backwards:
                     found = grads_of(graph.leaves)
             else:
                 self._propagate(current, graph, start)
-            if (answer := _answer_to(graph.second)) is not None:
+            if graph.second is not None and (answer := _answer_to(graph.second)) is not None:
                 go_on = partial(self._go_on, current, done, found, graph.second, start, answer, Autocasts.current())
                 answer[0].on_done(partial(copy_context().run, go_on))
                 return done
@@ -175,7 +176,7 @@ class Backwards:
         current: RunningBackward | LocalBackward,
         done: Pending[None],
         found: Sequence[tuple[torch.Tensor, torch.Tensor]],
-        second: Second | None,
+        second: Second,
         start: Start,
         answer: tuple[Pending[Answer], int],
         autocasts: Autocasts,
@@ -224,9 +225,10 @@ class Backwards:
             with self._gradients.reserved(leaves), borrowed_grads(leaves):
                 try:
                     self._propagate(current, graph, start)
-                    if graph is not None and (answer := _answer_to(graph.second)) is not None:
+                    second = None if graph is None else graph.second
+                    if second is not None and (answer := _answer_to(second)) is not None:
                         answer[0].wait()
-                        self._propagate_further(current, graph.second, start, answer)
+                        self._propagate_further(current, second, start, answer)
                 finally:
                     failure = first_failure(current.posts)
                 if failure is not None:
@@ -237,21 +239,15 @@ class Backwards:
         """Runs torch's engine, up to the call that a short backward waits for."""
         second = None if graph is None else graph.second
         ends = () if graph is None or second is None else [GradientEdge(node, 0) for node in graph.ends]
-        self._current, self._thread = current, threading.get_ident()
-        began = None if graph is None else graph.latency.begin()
-        try:
-            propagate(start.roots, start.gradients, start.retain_graph, ends)
-        finally:
-            self._current, self._thread = None, 0
-        if graph is not None and began is not None:
-            graph.latency.end(began)
+        run = partial(propagate, start.roots, start.gradients, start.retain_graph, ends)
+        self._run_engine(current, run, None if graph is None else graph.latency)
         waits = second is not None and (second.call.batch is not None or second.call.answer is not None)
         current.finish(None if waits else start.follow)
 
     def _propagate_further(
         self,
         current: RunningBackward | LocalBackward,
-        second: Second | None,
+        second: Second,
         start: Start,
         answer: tuple[Pending[Answer], int],
     ) -> None:
@@ -260,7 +256,7 @@ class Backwards:
         Raises:
             PsError: The owner failed.
         """
-        assert isinstance(current, RunningBackward) and second is not None
+        assert isinstance(current, RunningBackward)
         post, index = answer
         gradients = post.result().gradients
         # The end of the backward need not wait for it again.
@@ -271,14 +267,21 @@ class Backwards:
                 edges.append(edge)
                 found.append(gradient.to(device))
         if edges:
-            self._current, self._thread = current, threading.get_ident()
-            began = second.latency.begin()
-            try:
-                propagate_from(edges, found, start.retain_graph)
-            finally:
-                self._current, self._thread = None, 0
-            second.latency.end(began)
+            self._run_engine(current, partial(propagate_from, edges, found, start.retain_graph), second.latency)
         current.finish(start.follow)
+
+    def _run_engine(
+        self, current: RunningBackward | LocalBackward, run: Callable[[], None], latency: Latency | None
+    ) -> None:
+        """Runs torch's engine in this thread, and notes how long graphs of the kind take."""
+        self._current, self._thread = current, threading.get_ident()
+        began = None if latency is None else latency.begin()
+        try:
+            run()
+        finally:
+            self._current, self._thread = None, 0
+        if latency is not None and began is not None:
+            latency.end(began)
 
 
 class HasBackwards:
@@ -308,9 +311,7 @@ def _backward_of(graph: ShortGraph, start: Start, number: int) -> RunningBackwar
     return RunningBackward(start.retain_graph, number, graph.calls, holding_latency(graph.leaves, graph.calls))
 
 
-def _answer_to(second: Second | None) -> tuple[Pending[Answer], int] | None:
-    """The answer that a backward waits for; None if there is none, or if the call has got no gradient."""
-    if second is None:
-        return None
+def _answer_to(second: Second) -> tuple[Pending[Answer], int] | None:
+    """The answer that a backward waits for; None if the call has got no gradient."""
     answer, second.call.answer = second.call.answer, None
     return answer
