@@ -307,26 +307,6 @@ class TableShard:
             self.contents.put(block, self.rows)
             self._updates += 1
 
-    def upsert(self, ids: torch.Tensor, values: torch.Tensor) -> None:
-        """Replaces the values of rows, adding those that are missing. What the optimizer keeps stays as it is.
-
-        Args:
-            ids: Different ids, int64 [n].
-            values: [n, dim] of any floating-point dtype.
-
-        Raises:
-            InvalidArgumentError: Ids or values do not fit, or an id is there twice.
-            NonFiniteGradientError: A value is NaN or infinite, and the table refuses those.
-            TooLargeError: There would be more rows than the table may have.
-        """
-        ids = checked_ids(ids, self.rows)
-        values = checked_gradients(values, (len(ids), self.dim), self.refuse_non_finite)
-        if len(torch.unique(ids)) != len(ids):
-            raise InvalidArgumentError("an id is given twice")
-        with self._lock:
-            self._rows.values.write(self._population.put(ids), values.to(self.dtype))
-            self._updates += 1
-
     def remove(self, ids: torch.Tensor) -> int:
         """Removes rows, which begin anew if their ids come again. Returns how many there were.
 

@@ -105,7 +105,7 @@ def test_what_makes_room_is_never_looked_up_in_the_same_request(implementation: 
     for each in (1, 2, 3):
         for _ in range(2):
             shard.rows_of(ids(each))
-    shard.upsert(ids(1, 2, 3), torch.tensor([[1.0], [2.0], [3.0]]))
+    shard.load([{"ids": ids(1, 2, 3), "values": torch.tensor([[1.0], [2.0], [3.0]])}], clear=False)
     shard.rows_of(ids(9))
     # 9 gets its row now, and 1 would be the first to go.
     _, rows = shard.rows_of(ids(1, 9))
@@ -160,7 +160,7 @@ def test_a_table_that_is_nearly_full_makes_room_in_turns(by: str, implementation
     assert (shard.excess, list(shard.turns(7, expire=True))) == (0, [None] * 13)
     for each in range(90, 95):
         shard.rows_of(ids(each))
-    shard.upsert(torch.arange(95), torch.arange(95)[:, None] / 10 + 1.0)
+    shard.load([{"ids": torch.arange(95), "values": torch.arange(95)[:, None] / 10 + 1.0}], clear=False)
     expected = shard.evict(15, dry_run=True).tolist()
     turns = shard.turns(7, expire=False)
     for _ in range(14):

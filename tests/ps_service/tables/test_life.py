@@ -116,7 +116,7 @@ def test_rows_make_room_in_the_order_that_was_asked_for(by: str, make_shard: Mak
         for _ in range(sightings):
             clock.now += 1
             shard.look_up(_ids(identity))
-        shard.upsert(_ids(identity), torch.tensor([[value]]))
+        shard.load([{"ids": _ids(identity), "values": torch.tensor([[value]])}], clear=False)
     clock.now += 5
     first, second = {"least_recent": (1, 2), "least_frequent": (3, 1), "smallest_norm": (4, 1)}[by]
     assert shard.evict(2, dry_run=True).tolist() == [first, second]
@@ -170,13 +170,17 @@ def test_values_are_put_in_place_of_others(make_shard: MakeShard) -> None:
     shard = make_shard(2, Adagrad(0.1), Normal())
     shard.look_up(_ids(1))
     shard.apply(_ids(1), torch.ones(1, 2))
-    shard.upsert(_ids(1, 9), torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64))
+    shard.load([{"ids": _ids(1, 9), "values": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}], clear=False)
     (block,) = shard.state()
     assert (block["ids"].tolist(), block["values"].tolist()) == ([1, 9], [[1, 2], [3, 4]])
     assert block["state.sum"].tolist() == [[1, 1], [0, 0]]
-    for wrong in ((_ids(1, 1), torch.zeros(2, 2)), (_ids(1), torch.zeros(1, 3)), (_ids(1), torch.zeros(1, 2).long())):
+    for ids, values in (
+        (_ids(1, 1), torch.zeros(2, 2)),
+        (_ids(1), torch.zeros(1, 3)),
+        (_ids(1), torch.zeros(1, 2).long()),
+    ):
         with pytest.raises(InvalidArgumentError):
-            shard.upsert(*wrong)
+            shard.load([{"ids": ids, "values": values}], clear=False)
 
 
 @pytest.mark.parametrize(
