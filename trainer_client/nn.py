@@ -13,6 +13,7 @@ from ps_wire.decorators import remote
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.handles import calls
 from trainer_client.handles.handles import RemoteModule as Handle
+from trainer_client.handles.options import CallOptions
 from trainer_client.rpc import invoke
 from trainer_client.rpc.current import agent, offer
 from trainer_client.rpc.devices import check_device
@@ -170,7 +171,7 @@ class RemoteModule:
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], kind: str) -> Pending[Any]:
         handle = self.module_rref.handle()
         what = f"{self._class_name}.forward" if self._class_name else ""
-        options = calls.CallOptions(training=self.training, timeout=agent().timeout, kind=kind, what=what)
+        options = CallOptions(training=self.training, timeout=agent().timeout, kind=kind, what=what)
         return calls.call(handle.session, handle, "", args, kwargs, options)
 
     def _module(self) -> Handle:

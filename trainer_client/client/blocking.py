@@ -11,8 +11,7 @@ from types import GeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ps_wire.runtime.tracebacks import shortened
-from trainer_client.client.client import Client
-from trainer_client.client.passes import ATTEMPTS, run_in_this_thread
+from trainer_client.client.passes import ATTEMPTS, OffersPasses, run_in_this_thread
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
 from trainer_client.contexts.prefetching import LookedUp
@@ -34,14 +33,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WRAPPED = (
-    *(Client, Communicator, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps),
+    *(OffersPasses, Communicator, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps),
     *(LookedUp, OptimizerWithTables, SchedulerWithTables, Table),
 )
 
 _IN_THIS_THREAD = {
     (Context, "backward"): "propagate",
     (DistributedOptimizer, "step"): "apply",
-    (Client, "prefetch"): "prefetch_in_threads",
     (Table, "blocks"): "blocks_in_thread",
 }
 """Methods that the calling thread runs itself instead of waiting for another thread."""
@@ -121,6 +119,10 @@ class BlockingClient(Blocking):
     ) -> T:
         """Like `Client.run`, with functions that run in this thread."""
         return run_in_this_thread(self.unwrapped, lambda ctx: step(Blocking(ctx), *args), attach, attempts)
+
+    def prefetch(self, *args: Any, **kwargs: Any) -> Any:
+        """Like `Client.prefetch`, with a function that runs in this thread."""
+        return wrapped(self.unwrapped.prefetch_in_threads(*_unwrapped(args), **_unwrapped(kwargs)))
 
 
 class _Waiting:

@@ -18,7 +18,8 @@ from trainer_client.contexts.closing import Closing, Part, Stepping
 from trainer_client.contexts.ending import after, end_freed, tell_end, tell_untrained
 from trainer_client.contexts.gradients import HasLocalGradients, LocalGradients, clip, gradients
 from trainer_client.graph.current import current_context, reset_current, set_current
-from trainer_client.graph.recorder import ROOT, RecordedCall, Reserved
+from trainer_client.graph.nodes import ROOT
+from trainer_client.graph.recorder import RecordedCall, Reserved
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
 

@@ -10,7 +10,7 @@ from torch.autograd.graph import GradientEdge
 
 from ps_wire.numerics.autograd_graph import ACCUMULATING
 from ps_wire.runtime.latency import Latencies
-from trainer_client.graph.recorder import RECEIVING, SENDING
+from trainer_client.graph.nodes import RECEIVING, SENDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

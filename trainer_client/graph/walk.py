@@ -12,7 +12,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics import autograd_graph
-from trainer_client.graph.recorder import RECEIVING, ROOT
+from trainer_client.graph.nodes import RECEIVING, ROOT
 
 _REENTRANT: Final[Any] = CheckpointFunction._backward_cls
 """The class of the nodes of reentrant checkpoints."""

@@ -13,6 +13,7 @@ from ps_wire.refs import Ref
 from ps_wire.runtime.tracebacks import shortened
 from trainer_client.graph.current import current_context
 from trainer_client.handles import calls, hints, states
+from trainer_client.handles.options import USUAL
 from trainer_client.handles.parameters import RemoteParameter, set_requires_grad
 from trainer_client.handles.references import Reference, RRef
 from trainer_client.pending import DEFAULT
@@ -52,7 +53,7 @@ class RemoteObject(RRef):
         self.made_by: MadeBy | None = None
         self.was_made = False
         self._info = info
-        self._options = calls.USUAL
+        self._options = USUAL
 
     @property
     def training(self) -> bool | None:

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, raiser, when_all_done
 
 if TYPE_CHECKING:
+    from trainer_client.replicas.ready_push import Push
     from trainer_client.session.stepped import Stepped
-
-
-class Push(NamedTuple):
-    """A push that is ready to be sent.
-
-    Attributes:
-        send: Sends it.
-        withdraw: Called if it will not be sent.
-    """
-
-    send: Callable[[], Pending[Any]]
-    withdraw: Callable[[], None]
 
 
 class Overlap:

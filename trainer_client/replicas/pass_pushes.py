@@ -11,7 +11,7 @@ from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, results, when_all_done
 from trainer_client.replicas.checks import CheckedReplica, has_counted
-from trainer_client.replicas.overlap import Push
+from trainer_client.replicas.ready_push import Push
 
 if TYPE_CHECKING:
     import asyncio

@@ -19,8 +19,9 @@ from trainer_client.replicas.checks import check_pass, has_counted
 from trainer_client.replicas.joined_pushes import JoinedPushes, Pushing, ScaledParameters
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.options import choice_of, known_reads
-from trainer_client.replicas.overlap import Overlap, Push
+from trainer_client.replicas.overlap import Overlap
 from trainer_client.replicas.pass_pushes import PassPushes
+from trainer_client.replicas.ready_push import Push
 from trainer_client.replicas.sent_gradients import GradientRequest, Sent, SentGradients
 from trainer_client.replicas.tensors import Tensors
 

@@ -10,6 +10,7 @@ from ps_wire.codec.names import name_of
 from ps_wire.codec.records import codec_of
 from ps_wire.errors import DeadlineExceededError, UnavailableError, UnknownNameError
 from trainer_client.handles import calls
+from trainer_client.handles.options import CallOptions
 from trainer_client.pending import Pending, raiser
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.options import UNSET
@@ -138,7 +139,7 @@ def _call(
         failed: Pending[Any] = Pending(agent().loop)
         failed.resolve(raiser(error))
         return failed
-    options = calls.CallOptions(timeout=agent().seconds(timeout), kind=kind, what=_shown(func))
+    options = CallOptions(timeout=agent().seconds(timeout), kind=kind, what=_shown(func))
     return calls.call(session, name, "", given, kwargs or {}, options, keep=kind == "remote")
 
 

@@ -14,6 +14,7 @@ from ps_wire.codec.trees import once, parts_of
 from ps_wire.errors import RAN_OUT, DeadlineExceededError, PsError, caused
 from trainer_client.contexts.current import current_context
 from trainer_client.handles import calls
+from trainer_client.handles.options import CallOptions
 from trainer_client.handles.references import RRef as Handle
 from trainer_client.rpc.contexts import backward
 from trainer_client.rpc.current import agent, has_agent
@@ -253,7 +254,7 @@ class Proxy:
         def method(*args: Any, **kwargs: Any) -> Any:
             seconds = agent().seconds(self._timeout)
             handle = self._rref.handle(seconds)
-            options = calls.CallOptions(training=None, timeout=seconds, kind=self._kind)
+            options = CallOptions(training=None, timeout=seconds, kind=self._kind)
             keep = self._kind == "remote"
             return self._give(calls.call(handle.session, handle, name, args, kwargs, options, keep=keep))
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ps_wire.errors import InvalidArgumentError
 from tests.ps_service.threads import PATIENCE, Watched, Worker
-from trainer_client.graph.recorder import ROOT
+from trainer_client.graph.nodes import ROOT
 from trainer_client.graph.walk import Reservations, borrowed_grads, reached_from
 
 
