@@ -21,7 +21,10 @@ from tests.forking.programs import forked_programs
 from tests.ports import ReservedPort
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.usefixtures("forked_programs")
+PATIENCE = 240.0
+"""Seconds for a run that takes a few on an idle machine."""
+
+pytestmark = [pytest.mark.usefixtures("forked_programs"), pytest.mark.timeout(2 * PATIENCE)]
 REPORT = Report(False, 475.0, 3, 2, 7, 60, 0.5, [[9.0, 10.0], [9.0, 12.0], [8.0, 12.0]], [0.45, 0.88, 1.23])
 
 
@@ -39,13 +42,14 @@ async def start(*arguments: str | Path) -> asyncio.subprocess.Process:
 async def finish(*processes: asyncio.subprocess.Process) -> list[str]:
     """What the processes print, once all have ended well; none is left."""
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             outputs = [(await process.communicate())[0].decode() for process in processes]
     finally:
         for process in processes:
             if process.returncode is None:
-                process.kill()
-                await process.wait()
+                # Not killed: it has to end what it has started, which holds the other end of its output.
+                process.terminate()
+                await process.communicate()
     assert [process.returncode for process in processes] == [0] * len(processes), outputs
     return outputs
 

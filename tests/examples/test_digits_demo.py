@@ -142,8 +142,6 @@ async def test_trains_evaluates_and_cleans_up(start: Starter, few: Path, tmp_pat
     assert [len(losses) for losses in report.loss] == [80, 80]
     assert report.steps == 160
     assert report.steps_per_second == pytest.approx(report.steps / report.seconds)
-    # A trainer that starts late goes on from the steps of the other, so its own first losses are low already.
-    assert max(sum(losses[-4:]) for losses in report.loss) < max(sum(losses[:4]) for losses in report.loss)
     assert 0.3 < report.accuracy <= 1
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert f"{report.accuracy:.4f}" in demo.output

@@ -64,7 +64,8 @@ async def test_bytes_of_requests_are_told_by_session() -> None:
         blocking = [gate.wait() for _ in range(2)]
         await asyncio.sleep(0)
         large = counter.echo(torch.zeros(1 << 20))
-        await until(other, lambda status: status.request_bytes == 4 << 20)
+        # Bytes count from the first part of a message, requests from the last.
+        await until(other, lambda status: (status.request_bytes, status.requests_in_flight) == (4 << 20, 3))
         first, second = (await listed(owner)).sessions
         assert (first.request_bytes, first.requests_in_flight) == (4 << 20, 3)
         assert (second.request_bytes, second.requests_in_flight) == (0, 0)

@@ -366,5 +366,6 @@ async def test_a_freed_anonymous_optimizer_leaves_nothing_behind(owner: Server, 
         await opt.step(ctx)
     del opt, mine
     gc.collect()
-    await until(ps, lambda status: len(status.objects) == 1 and not status.optimizers)
-    assert list(owner.engine.registry.named("stays").dependents) == []
+    # The thread that ran the last request may still hold the optimizer for a moment.
+    stays = owner.engine.registry.named("stays")
+    await until(ps, lambda status: len(status.objects) == 1 and not status.optimizers and not list(stays.dependents))
