@@ -38,7 +38,7 @@ PLAIN = {
     "ps_service/metrics/counters.py": SHORT,
     "ps_service/group/directory.py": SHORT,
     "ps_service/memory/held.py": SHORT,
-    "ps_service/hosting/internals.py": SHORT,
+    "ps_service/hosting/running_statistics.py": SHORT,
     "ps_service/hosting/registry.py": SHORT,
     "ps_service/passes/staleness.py": SHORT,
     "ps_service/tables/prefaulting.py": SHORT,

@@ -14,6 +14,7 @@ from torch import nn
 import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
+from ps_service.hosting.views import CLEAN_CALLS
 from ps_service.parameters.state import ParameterState
 from ps_service.server import Server
 from tests import autograd_models, graph_models, hosted_models, optimizer_models
@@ -128,3 +129,11 @@ def identical(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)):
         return isinstance(other, type(one)) and len(one) == len(other) and all(map(identical, one, other))
     return type(one) is type(other) and bool(one == other)
+
+
+async def run_before(ps: tc.Client, net: tc.RemoteModule, *args: Any) -> None:
+    """Runs the first calls of a module, which have it to themselves; later ones run on views, side by side."""
+    for _ in range(CLEAN_CALLS):
+        await net(*args)
+        async with ps.context():
+            await net(*args)

@@ -11,7 +11,6 @@ from torch.nn.parameter import is_lazy
 from ps_service.hosting.aliases import check_aliases
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.hooks import check_hooks
-from ps_service.hosting.identities import check_identities
 from ps_service.hosting.objects import HostedObject
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.random import Seeded
@@ -51,8 +50,8 @@ def create(
     Raises:
         NotAllowedError: The class is not on the allow-list.
         NameConflictError: An object with that name exists and was made with another class or other arguments.
-        InvalidArgumentError: It is a module with parameters without shapes, hooks that cannot run here, attributes in
-            the memory of parameters, or tables that it looks up by its own identity.
+        InvalidArgumentError: It is a module with parameters without shapes, with hooks that cannot run here, or with
+            attributes in the memory of parameters.
         TooLargeError: It is a module of torch, and larger than the limit.
         Exception: The constructor raised it.
     """
@@ -67,7 +66,6 @@ def create(
             check_hooks(class_name, value)
             value.to(engine.device)
             check_aliases(class_name, value)
-            check_identities(class_name, value)
         made = HostedObject(engine.name, value, engine.parameter_locks, name, fingerprint, object_id)
         made.class_name = class_name
         return made

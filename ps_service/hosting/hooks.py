@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -32,48 +32,21 @@ def check_hooks(class_name: str, module: nn.Module) -> None:
                 f"{class_name} has registered a post-accumulate-grad hook at parameter {name!r}, but nothing is ever "
                 "accumulated in the .grad of hosted parameters: gradients belong to passes. Use register_hook"
             )
-        if any(getattr(each, "__qualname__", "").startswith(_OF_SEVERAL) for each in _hooks(parameter).values()):
+        hooks = parameter._backward_hooks or {}
+        if any(getattr(each, "__qualname__", "").startswith(_OF_SEVERAL) for each in hooks.values()):
             raise InvalidArgumentError(
                 f"{class_name} has registered a hook of several tensors (register_multi_grad_hook) at parameter "
-                f"{name!r}, which would never run: each call has other tensors in the place of the parameters. "
-                "Register it in forward, at what that computes, or use register_hook"
+                f"{name!r}, which torch refuses in backwards that accumulate nothing. Register it in forward, at what "
+                "that computes, or use register_hook"
             )
     names = {id(parameter): name for name, parameter in module.named_parameters() if _has_node(parameter)}
     for each in all_below(module, MOST) if names else ():
         if isinstance(each, ACCUMULATING) and id(each.variable) in names:
             raise InvalidArgumentError(
                 f"{class_name} keeps the node of torch's graph that accumulates the gradient of parameter "
-                f"{names[id(each.variable)]!r}; such hooks would never run, because each call has other tensors "
-                "in the place of the parameters. Use register_hook of the parameter"
+                f"{names[id(each.variable)]!r}; such hooks would never run, because nothing is ever "
+                "accumulated there: gradients belong to passes. Use register_hook of the parameter"
             )
-
-
-class HookWatch:
-    """Notices hooks that a run registers at leaves, and removes them.
-
-    Args:
-        leaves: The leaves of the parameters.
-        had_none: Whether the run has ended already, and the leaves had no hooks when it began.
-    """
-
-    def __init__(self, leaves: Sequence[torch.Tensor], had_none: bool = False) -> None:
-        self._leaves = leaves
-        marked = [] if had_none else [(i, leaf) for i, leaf in enumerate(leaves) if leaf._backward_hooks]
-        self._before = {i: set(_hooks(leaf)) for i, leaf in marked}
-
-    def remove_new(self) -> list[int]:
-        """Removes the hooks that are new; returns the indices of their leaves."""
-        found = []
-        for i, leaf in enumerate(self._leaves):
-            if not leaf._backward_hooks and not getattr(leaf, "_post_accumulate_grad_hooks", None):
-                continue
-            hooks, before = _hooks(leaf), self._before.get(i, ())
-            new = [key for key in list(hooks) if key not in before]
-            for key in new:
-                hooks.pop(key, None)
-            if new or leaf._post_accumulate_grad_hooks:
-                found.append(i)
-        return found
 
 
 def hooked_nodes(leaves: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -99,7 +72,3 @@ def _has_any(register: Callable[[Any], Any]) -> bool:
 
 def _nothing(*_: Any) -> None:
     """A hook that never runs."""
-
-
-def _hooks(tensor: torch.Tensor) -> dict[int, Any]:
-    return tensor._backward_hooks or {}

@@ -15,8 +15,9 @@ from google.protobuf.message import Message
 from torch import nn
 
 from ps_service.functions.layers import LayerCheck
-from ps_service.hosting.bound_copy_pool import BoundCopies
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
+from ps_service.hosting.internals import Internals
+from ps_service.hosting.turns import Turns
 from ps_service.hosting.views import Views
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.close_names import hint
@@ -84,7 +85,9 @@ class HostedObject:
         parameters: Its parameters by dotted name, if it is a module.
         parameter_refs: The handles of its parameters, in the same order.
         parameter_states: The states of its parameters, in the same order.
-        bound_copies: The pool of its bound copies, if it is a module.
+        is_module: Whether it is a module.
+        internals: Its tensors besides the parameters, if it is a module.
+        turns: The turns of the calls on the module itself.
         views: Its views, if it is a module.
         readers: Names of the methods and functions that have run on it without writing to its parameters.
         writers: Names of those that write to its parameters.
@@ -129,7 +132,7 @@ class HostedObject:
         self.is_detached = False
         self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
         self.layer_check = LayerCheck(value) if self.is_layer else None
-        self.readers = {"", "forward"}
+        self.readers = {""}
         self.writers: set[str] = set()
         self.uses_others = False
         self.recorded: Counter[str] = Counter()
@@ -145,10 +148,9 @@ class HostedObject:
         self.when_removed: Callable[[], None] | None = None
         self._parameter_locks = parameter_locks
         self.parameters: dict[str, nn.Parameter] = {}
-        self.bound_copies: BoundCopies | None = None
-        if isinstance(value, nn.Module):
+        self.is_module = isinstance(value, nn.Module)
+        if self.is_module:
             self.parameters = dict(value.named_parameters())
-            self.bound_copies = BoundCopies(value)
             if any(getattr(module, "max_norm", None) is not None for module in value.modules()):
                 self.writers.add("forward")  # an embedding that rescales the rows it looks up
         elif isinstance(value, nn.Parameter):
@@ -159,12 +161,15 @@ class HostedObject:
         self.parameter_states: list[ParameterState] = [
             parameter_locks.state(parameter) for parameter in self.parameters.values()
         ]
+        self.internals: Internals | None = None
+        self.turns: Turns | None = None
         self.views: Views | None = None
-        if self.bound_copies is not None:
+        if self.is_module:
+            self.internals = Internals(value)
+            self.turns = Turns(parameter_locks, self.parameter_states)
+            self.views = Views(value, self.parameter_refs, self.parameter_states, self.internals)
             for state in self.parameter_states:
                 state.of_module = True
-            internals = self.bound_copies.internals
-            self.views = Views(value, self.parameter_refs, self.parameter_states, internals)
 
     @functools.cached_property
     def size(self) -> tuple[int, int]:
@@ -234,9 +239,9 @@ class HostedObject:
                 f"{self} has no attribute {name!r} that can be called; trainers may call "
                 f"{_few(self.methods())}{hint(name, self.methods())}"
             )
-        if name in _MODES and self.bound_copies is not None and not is_remote(function):
+        if name in MODES and self.is_module and not is_remote(function):
             self.readers.add(name)
-            return Method(partial(_MODES[name], self.value), False, False)
+            return Method(partial(_without_result, function), False, False)
         if not (is_remote(function) or name in self._unmarked()):
             raise NotAllowedError(
                 f"method {name!r} of {self} may not be called remotely; mark it with @remote in its class, or call "
@@ -254,7 +259,7 @@ class HostedObject:
 
     def _unmarked(self) -> tuple[str, ...]:
         """Names of the methods that trainers may call although they are not marked."""
-        if self.bound_copies is not None:
+        if self.is_module:
             return ("forward",)
         value = self.value
         if isinstance(value, torch.optim.Optimizer) and type(value).__module__.startswith("torch.optim."):
@@ -277,18 +282,11 @@ def _taking_self(cls: type, name: str, function: Callable[..., Any]) -> Callable
     return without_self
 
 
-def _train(module: nn.Module, copy: nn.Module, mode: bool = True) -> None:
-    """Sets the mode of a module itself, and not of the bound copy that the call runs on."""
-    if not isinstance(mode, bool):
-        raise ValueError("training mode is expected to be boolean")
-    module.train(mode)
+def _without_result(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    function(*args, **kwargs)
 
 
-def _eval(module: nn.Module, copy: nn.Module) -> None:
-    module.eval()
-
-
-_MODES: Final[dict[str, Callable[..., None]]] = {"train": _train, "eval": _eval}
+MODES: Final = ("train", "eval")
 """Methods of every module that need no mark. They set the mode in which functions of the owner find it."""
 
 

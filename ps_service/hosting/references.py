@@ -98,11 +98,11 @@ class RRef:
     def local_value(self) -> Any:
         """The object itself.
 
-        For a module, inside a call, that is a private copy, and its computations are recorded in the call's context.
+        For a module, inside a call, that may be a view of it, and its computations are recorded in the call's context.
         For a parameter it is its leaf in this call.
         """
         hosted, call = self._hosted, binder.get()
-        if hosted is None or hosted.bound_copies is None:
+        if hosted is None or not hosted.is_module:
             if call is not None:
                 call.meets(self._value)
             return self._value

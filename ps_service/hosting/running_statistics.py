@@ -1,13 +1,15 @@
-"""Lets concurrent calls use layers with running statistics."""
+"""Lets concurrent calls on views use layers with running statistics."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 
 def with_statistics(module: nn.Module) -> list[_NormBase]:
@@ -24,82 +26,53 @@ def _is_compiled(module: nn.Module) -> bool:
     return wrapped or module._compiled_call_impl is not None
 
 
-class Updating:
-    """The forward of a layer that may be in training mode; one call at a time, so that no update is lost.
+class StatisticsLock:
+    """A reentrant lock. Another thread may release it for its holder, when the holder's call takes too long."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread = 0
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        thread = threading.get_ident()
+        if self._thread != thread:
+            self._lock.acquire()
+            self._thread = thread
+        self._depth += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._thread = 0
+            self._lock.release()
+
+
+class Guarded:
+    """The forward of a layer whose statistics many calls share.
+
+    In training mode one call at a time updates them, so that no update is lost. In evaluation mode each call computes
+    with a copy: torch saves them for the backward, and later updates must not change what it has saved.
 
     Args:
         layer: A copy of the layer, which shares its statistics.
-        lock: Held while it runs.
+        lock: Held while they are updated or copied.
     """
 
-    def __init__(self, layer: nn.Module, lock: threading.Lock) -> None:
+    def __init__(self, layer: nn.Module, lock: StatisticsLock) -> None:
         self._layer = layer
         self._lock = lock
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        layer = self._layer
+        if layer.training:
+            with self._lock:
+                return type(layer).forward(layer, *args, **kwargs)
+        made: Any = object.__new__(type(layer))
+        made.__dict__.update(layer.__dict__)
         with self._lock:
-            return type(self._layer).forward(self._layer, *args, **kwargs)
-
-
-class Evaluating:
-    """The forward of a layer in evaluation mode. It notices that the call has put the layer into training mode.
-
-    Torch updates the statistics without a change of their version then.
-
-    Args:
-        layer: A copy of the layer.
-        reading: Its statistics.
-    """
-
-    def __init__(self, layer: nn.Module, reading: Reading) -> None:
-        self._layer = layer
-        self._reading = reading
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._layer.training:
-            self._reading.is_updated = True
-        return type(self._layer).forward(self._layer, *args, **kwargs)
-
-
-class Reading:
-    """The statistics of a layer in evaluation mode, copied between two updates.
-
-    Args:
-        shared: The buffers of the layer.
-        lock: Held while they are copied.
-
-    Attributes:
-        own: The buffers of its copy.
-        is_updated: Whether the layer has run in training mode.
-    """
-
-    def __init__(self, shared: dict[str, torch.Tensor | None], lock: threading.Lock) -> None:
-        self._shared = shared
-        self._lock = lock
-        self._taken: dict[str, torch.Tensor | None] = {}
-        self.own = shared.copy()
-        self.is_updated = False
-
-    def take(self) -> None:
-        """Copies the present statistics."""
-        with self._lock:
-            self._taken = {name: None if each is None else each.clone() for name, each in self._shared.items()}
-        self.own.clear()
-        self.own.update(self._taken)
-
-    def give_back(self) -> None:
-        """Applies changes that the call itself has made in evaluation mode, such as a reset."""
-        with self._lock:
-            for name, each in self.own.items():
-                if each is not self._taken.get(name) or name not in self._taken:
-                    self._shared[name] = each
-                elif each is not None and (each._version or self.is_updated):
-                    shared = self._shared[name]
-                    assert shared is not None
-                    shared.copy_(each)
-            for name in self._taken.keys() - self.own.keys():
-                self._shared.pop(name, None)
-        self._taken = {}
-        self.is_updated = False
-        self.own.clear()
-        self.own.update(self._shared)
+            copies = {name: None if each is None else each.clone() for name, each in layer._buffers.items()}
+        made.__dict__["_buffers"] = copies
+        return type(layer).forward(made, *args, **kwargs)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from itertools import repeat
 from operator import attrgetter, is_not, methodcaller
 from typing import TYPE_CHECKING, Any, Final
+
+from torch.autograd.graph import increment_version
 
 from ps_service.hosting.leaf import Leaf
 from ps_service.parameters.leaves import StandIn, is_written, stand_in
@@ -37,6 +40,8 @@ class SharedLeaves:
         self._parameters = parameters
         self._refs = refs
         self.version = 0
+        # Leaves that were replaced, and that open graphs may still have saved.
+        self._former: list[list[weakref.ref[torch.Tensor]]] = [[] for _ in parameters]
         self.all: list[Leaf] = [self._leaf(i) for i in range(len(parameters))]
         self.uses = LeafUses([leaf.tensor for leaf in self.all])
         self._settle()
@@ -60,6 +65,8 @@ class SharedLeaves:
             return
         self.all = self.all.copy()
         for i in old:
+            self._former[i] = [each for each in self._former[i] if each() is not None]
+            self._former[i].append(weakref.ref(self.all[i].tensor))
             self.all[i] = self._leaf(i)
             self.uses.leaves[i] = self.all[i].tensor
             self.uses.replaced(i)
@@ -92,6 +99,15 @@ class SharedLeaves:
     def is_moved(self, i: int) -> bool:
         """Whether a call has given a leaf other memory."""
         return bool(self.uses.leaves[i].data_ptr() != self._pointers[i])
+
+    def note_written(self, positions: Iterable[int]) -> None:
+        """Has graphs raise that have saved leaves of parameters that hosted code has written to."""
+        for i in positions:
+            pointer = self._parameters[i].data_ptr()
+            for leaf in (self.all[i].tensor, *(each() for each in self._former[i])):
+                if leaf is not None and leaf.data_ptr() == pointer:
+                    increment_version(leaf)
+            self._dropped.add(i)
 
     def drop(self, positions: Iterable[int]) -> None:
         """Has some leaves replaced when leaves are renewed, whether or not their parameters have moved."""

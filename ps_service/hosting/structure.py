@@ -120,17 +120,6 @@ def below(value: Any) -> Iterator[Any]:
             yield from list(attributes.values())
 
 
-def reaches(value: Any, ids: set[int], most: int = 10_000) -> bool:
-    """Whether a value is an object with one of these ids, or refers to one.
-
-    Args:
-        value: Any value.
-        ids: The ids.
-        most: Most objects to examine; a value that refers to more counts as reaching none.
-    """
-    return any(id(each) in ids for each in all_below(value, most))
-
-
 def all_below(value: Any, most: int, into_modules: bool = True, ends: Container[int] = ()) -> Iterator[Any]:
     """A value and the objects that it refers to.
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import weakref
-from operator import gt, is_, methodcaller
+from operator import gt
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 
-from ps_service.hosting.running_statistics import Updating, with_statistics
+from ps_service.hosting.dicts import Dicts
+from ps_service.hosting.running_statistics import Guarded, with_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 RECURRENT: Final = ("_flat_weights", "_flat_weight_refs")
 """Attributes in which recurrent layers of torch keep lists of their parameters."""
 
-_values: Final = methodcaller("values")
-
 
 class View:
     """A shallow structure that the calls of one mode share.
@@ -33,7 +31,7 @@ class View:
 
     Args:
         module: The module.
-        training: Whether its calls run in training mode.
+        training: Whether its calls run in training mode; None for the modes that the parts of the module have now.
         internals: Has the locks of running statistics.
 
     Attributes:
@@ -43,7 +41,7 @@ class View:
         version: The version of the leaves in it.
     """
 
-    def __init__(self, module: nn.Module, training: bool, internals: Internals) -> None:
+    def __init__(self, module: nn.Module, training: bool | None, internals: Internals) -> None:
         self.running = 0
         self.version = -1
         # For each parameter, the dicts of modules in which it stands.
@@ -53,19 +51,19 @@ class View:
         self.module = _shallow(module, {id(each): i for i, each in enumerate(module.parameters())}, self._places, {})
         self._own.extend(self.module.modules())
         self.modules = list(zip(self._own, originals, strict=True))
-        self.module.train(training)
-        if training:
-            layers = set(map(id, with_statistics(module)))
-            for i, original in enumerate(originals):
-                if id(original) in layers:
-                    made = self._own[i]
-                    made.__dict__["forward"] = Updating(made, internals.norm_lock(original))
+        if training is not None:
+            self.module.train(training)
+        layers = set(map(id, with_statistics(module)))
+        for i, original in enumerate(originals):
+            if id(original) in layers:
+                made = self._own[i]
+                made.__dict__["forward"] = Guarded(made, internals.norm_lock(original))
         self._recurrent = [i for i, each in enumerate(self._own) if isinstance(each, nn.RNNBase)]
         lists = [id(self._own[i]._parameters) for i in self._recurrent]
         # A leaf is in the dict of a module, in what is known of that dict, and in the list of a recurrent layer.
         self._references_to = [sum(3 if id(place) in lists else 2 for place, _ in each) for each in self._places]
         self._present: list[Leaf | None] = [None] * len(self._places)
-        self._given = _Dicts([each.__dict__ for each in originals])
+        self._given = Dicts([each.__dict__ for each in originals])
 
     def begin(self) -> None:
         """Counts the references to its modules. No call runs on it yet."""
@@ -86,7 +84,7 @@ class View:
             layer.__dict__["_flat_weights"] = weights
             layer.__dict__["_flat_weight_refs"] = [None if each is None else weakref.ref(each) for each in weights]
         self.version = version
-        self._begun = _Dicts([each for made in self._own for each in (made.__dict__, made._parameters, made._modules)])
+        self._begun = Dicts([each for made in self._own for each in (made.__dict__, made._parameters, made._modules)])
 
     def follows(self) -> bool:
         """Whether the attributes of the original are those that it was made with."""
@@ -135,42 +133,3 @@ def _shallow(
     for name, each in module._modules.items():
         submodules[name] = None if each is None else _shallow(each, index, places, made)
     return found
-
-
-class _Dicts:
-    """The entries of some dicts at one moment, to be compared by identity with those of later."""
-
-    __slots__ = ("_dicts", "_lengths", "_names", "_values")
-
-    def __init__(self, dicts: Sequence[dict[str, Any]]) -> None:
-        self._dicts = dicts
-        self._lengths = list(map(len, dicts))
-        self._names = [list(each) for each in dicts]
-        self._values = list(itertools.chain.from_iterable(map(_values, dicts)))
-
-    def are_same(self) -> bool:
-        """Whether no value has been set or deleted."""
-        try:
-            now = itertools.chain.from_iterable(map(_values, self._dicts))
-            return self._lengths == list(map(len, self._dicts)) and all(map(is_, now, self._values))
-        except RuntimeError:
-            return False  # another thread changes one
-
-    def changes(self) -> list[tuple[int, str, Any]]:
-        """The position of a dict, a name, and the value that is there now or `ABSENT`, for each change."""
-        found = []
-        values = iter(self._values)
-        for i, (each, names) in enumerate(zip(self._dicts, self._names, strict=True)):
-            now, before = each.copy(), {name: next(values) for name in names}
-            for name in now.keys() | before.keys():
-                value = now.get(name, ABSENT)
-                if value is not before.get(name, ABSENT):
-                    found.append((i, name, value))
-        return found
-
-
-class _Absent:
-    """The value of an attribute that is not there."""
-
-
-ABSENT: Final = _Absent()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import nn
 
-from ps_service.hosting.running_statistics import with_statistics
+from ps_service.hosting.identities import looks_itself_up
 from ps_service.hosting.shared_leaves import SharedLeaves
 from ps_service.hosting.structure import Structure, attributes_of
 from ps_service.hosting.view import RECURRENT, View
@@ -43,8 +43,8 @@ class Views:
     """The views of a module, one for each mode, and the calls that may run on them.
 
     A module is ordinary if only its own dicts refer to its parameters and submodules, and if its calls change nothing
-    of it. The first is examined when it is made. For the second, the first calls of each kind run on bound copies, and
-    changes are looked for after them. A view is used under the lock of the parameters.
+    of it. The first is examined when it is made. For the second, the first calls of each kind run on the module itself,
+    one at a time, and changes are looked for after them. A view is used under the lock of the parameters.
 
     Args:
         module: The module.
@@ -71,39 +71,44 @@ class Views:
         self._states = states
         self._internals = internals
         self._is_ordinary = is_ordinary(module)
-        self._has_statistics = bool(with_statistics(module))
         self._clean: dict[Call, int] = {}
         self._changes: Counter[Call] = Counter()
         self._refused: set[Call] = set()
         # None until the first call runs on a view.
         self._leaves: SharedLeaves | None = None
         self._are_stale = False
-        self._of: dict[bool, View] = {}
+        self._of: dict[bool | None, View] = {}
         # These, and those on which calls still run or to which graphs refer.
         self._made: list[View] = []
         if self._is_ordinary:
             reference: weakref.ref[Readers] = weakref.ref(self)
             for state in states:
-                state.views.append(reference)
+                state.readers.append(reference)
 
-    def admits(self, call: Call) -> bool:
-        """Whether a call may run on a view."""
+    def admits(self, call: Call, is_running: bool) -> bool:
+        """Whether a call may run on a view.
+
+        Args:
+            call: The call.
+            is_running: Whether another call runs on the module itself, and may be changing its attributes.
+        """
         if not self._is_ordinary or self._clean.get(call, 0) < CLEAN_CALLS:
             return False
-        if self._has_statistics and not call[1]:
-            # In evaluation mode calls keep statistics, which calls in training mode update where they are.
-            return False
-        view = self._of.get(bool(call[1]))
+        view = self._of.get(call[1])
+        if is_running:
+            return view is not None
         if view is None or not view.follows():
             # Earlier calls may have set attributes that refer to parameters.
             self._is_ordinary = is_ordinary(self._module)
-            self._of.pop(bool(call[1]), None)
+            self._of.pop(call[1], None)
         return self._is_ordinary
 
+    def asks_for(self, call: Call) -> bool:
+        """Whether it is to be told if a call on the module itself changes nothing."""
+        return self._is_ordinary and call not in self._refused
+
     def note(self, call: Call, is_clean: bool) -> None:
-        """Notes whether a call on a bound copy has changed nothing."""
-        if not self._is_ordinary or call[1] is None or call in self._refused:
-            return
+        """Notes whether a call on the module itself has changed nothing."""
         if is_clean:
             self._clean[call] = self._clean.get(call, 0) + 1
             return
@@ -132,6 +137,12 @@ class Views:
         """Number of calls that run on views."""
         return sum([view.running for view in self._made])
 
+    def await_calls(self) -> None:
+        """Nothing: the leaves of calls on views keep the values from before a step."""
+
+    def await_writer(self) -> None:
+        """Nothing, as `await_calls`."""
+
     def is_used(self) -> bool:
         """Whether a parameter may be needed by a call that runs, by an open graph or by other code."""
         for view in self._made:
@@ -155,7 +166,13 @@ class Views:
         """Notes that parameters may have moved, or were frozen."""
         self._are_stale = True
 
-    def begin(self, training: bool) -> tuple[View, SharedLeaves]:
+    def note_written(self, state: ParameterState) -> None:
+        """Notes that hosted code has written to a parameter: graphs that have saved its leaf must not use it."""
+        if self._leaves is not None:
+            self._leaves.note_written([i for i, each in enumerate(self._states) if each is state])
+            self._are_stale = True
+
+    def begin(self, training: bool | None) -> tuple[View, SharedLeaves]:
         """The view for a call that begins now, and its leaves. The call has ended with `end`."""
         leaves = self._leaves
         if leaves is None:
@@ -201,6 +218,10 @@ class Views:
             current = list(self._of.values())
             self._made = [each for each in self._made if each in current or each.running or each.is_referred()]
 
+    def refuse_all(self) -> None:
+        """Has no call run on a view any more, because one has found parameters in another way than through the view."""
+        self._is_ordinary = False
+
     def refuse(self, view: View, call: Call) -> None:
         """Has no call of a kind run on a view any more, because one has changed the module, and drops its view."""
         self._clean.pop(call, None)
@@ -211,7 +232,7 @@ class Views:
 
 def is_ordinary(module: nn.Module) -> bool:
     """Whether nothing but the dicts of a module and its submodules refers to its parameters and submodules."""
-    if not all(map(_is_plain, module.parameters())):
+    if not all(map(_is_plain, module.parameters())) or looks_itself_up(module):
         return False
     structure = Structure(module)
     return all(_is_ordinary(each, structure) for each in module.modules())

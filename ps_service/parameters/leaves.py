@@ -10,8 +10,6 @@ from typing import Any, Final
 import torch
 from torch.nn import Parameter
 
-from ps_wire.errors import InvalidArgumentError
-
 _data: Any = torch.Tensor.data
 _detach: Any = torch.Tensor.detach
 
@@ -45,17 +43,10 @@ class StandIn(Parameter):
         _data.__set__(self, value)
 
     def detach(self) -> torch.Tensor:
-        """A tensor on the same storage, detached from autograd.
-
-        Raises:
-            InvalidArgumentError: `nn.Parameter` was called with the leaf.
-        """
-        if sys._getframe(1).f_code is _MAKING:
-            raise InvalidArgumentError(
-                "nn.Parameter(weight) cannot be made of a parameter of a hosted module while that is called; "
-                "nn.Parameter(weight.detach()) can, and is the same"
-            )
+        """A tensor on the same storage, detached from autograd. `nn.Parameter` needs one of the same class."""
         found: torch.Tensor = _detach(self)
+        if sys._getframe(1).f_code is _MAKING:
+            found.__class__ = type(self)
         return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -65,16 +56,11 @@ class StandIn(Parameter):
         return memo[id(self)]
 
 
-def stand_in(parameter: torch.Tensor, copied: bool = False) -> torch.Tensor:
-    """A fresh leaf for a parameter, with its hooks and attributes, and an instance of its class.
-
-    Args:
-        parameter: The parameter.
-        copied: Whether the leaf gets a copy of the data.
-    """
+def stand_in(parameter: torch.Tensor) -> torch.Tensor:
+    """A fresh leaf for a parameter, with its hooks and attributes, and an instance of its class."""
     # `.data`, not `.detach()`: a detached tensor shares the version counter, and torch would then refuse the
     # backward of a pass whose parameters another trainer has stepped, although the values it needs still exist.
-    leaf = parameter.data.clone() if copied else parameter.data
+    leaf = parameter.data
     leaf.requires_grad_(parameter.requires_grad)
     if type(leaf) is torch.Tensor:
         leaf.__class__ = StandIn if type(parameter) is Parameter else _class_for(type(parameter))
@@ -84,11 +70,6 @@ def stand_in(parameter: torch.Tensor, copied: bool = False) -> torch.Tensor:
         # The same dict, so that hooks added or removed while a pass is open take effect, as they do locally.
         leaf._backward_hooks = parameter._backward_hooks
     return leaf
-
-
-def attributes(tensor: torch.Tensor) -> dict[str, Any]:
-    """The attributes that code has set on a parameter or on its leaf, by name."""
-    return {name: value for name, value in tensor.__dict__.items() if name != "_data"}
 
 
 @functools.cache
@@ -103,8 +84,3 @@ def is_written(leaf: torch.Tensor) -> bool:
         return True
     given = leaf.__dict__.get("_data")
     return given is not None and bool(given._version)
-
-
-def let_go(leaf: torch.Tensor) -> None:
-    """Drops a leaf's references to hooks and to its `.data` tensor."""
-    leaf.__dict__.pop("_data", None)

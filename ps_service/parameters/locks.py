@@ -175,6 +175,8 @@ class ParameterLocks:
         """
         scope = current_scope.get()
         with self.lock:
+            for readers in readers_of(states):
+                readers.await_writer()
             while any(state.stepped for state in states):
                 left = None if scope is None else scope.within(None)
                 if left is not None and left <= LEAST_SECONDS_LEFT:
@@ -192,7 +194,11 @@ class ParameterLocks:
 
     @contextmanager
     def writing(
-        self, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState], consistent: bool
+        self,
+        parameters: Sequence[torch.Tensor],
+        states: Sequence[ParameterState],
+        consistent: bool,
+        counts: bool = True,
     ) -> Iterator[None]:
         """Lets the block write the parameters in place.
 
@@ -200,6 +206,7 @@ class ParameterLocks:
             parameters: What will be written.
             states: Their parameter states.
             consistent: Whether open passes and running forwards must not see it.
+            counts: Whether it counts as a write to all of them; otherwise the block counts what it writes.
         """
         if not consistent:
             for state in states:
@@ -216,13 +223,15 @@ class ParameterLocks:
                 readers.claimed += 1
         try:
             with self.lock:
+                for readers in all_readers:
+                    readers.await_calls()
                 self._await_readers(parameters, states)
                 begun = 1
                 for readers in all_readers:
                     readers.writing += 1
                 for state in states:
                     state.writing = True
-                    state.changes += 1
+                    state.changes += counts
                 pinned = _in_use(states, all_readers)
             for i in pinned:
                 # New storage in the same Parameter object: optimizers identify parameters by object.
@@ -259,7 +268,7 @@ def _copied_bytes(parameters: Sequence[torch.Tensor], states: Sequence[Parameter
     if not large:
         return 0
     running = [readers for readers in readers_of(state for state, _ in large) if readers.running]
-    read = {id(state) for state, _ in large if any(each() in running for each in state.views)} if running else set()
+    read = {id(state) for state, _ in large if any(each() in running for each in state.readers)} if running else set()
     saved = set().union(*(readers.saved() for readers in running))
     return sum(
         nbytes
@@ -275,5 +284,8 @@ def _in_use(states: Sequence[ParameterState], all_readers: Iterable[Readers]) ->
     return [
         i
         for i, state in enumerate(states)
-        if state.pin.reading or state.pin.saved or id(state) in saved or any(each() in running for each in state.views)
+        if state.pin.reading
+        or state.pin.saved
+        or id(state) in saved
+        or any(each() in running for each in state.readers)
     ]

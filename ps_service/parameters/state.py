@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Readers(Protocol):
-    """The views of a module: calls that run on them read its parameters without pins."""
+    """The calls of a module: those on its views, or those on the module itself. They read parameters without pins."""
 
     claimed: int
     writing: int
@@ -26,6 +26,12 @@ class Readers(Protocol):
     def expect_leaves(self) -> None:
         """Notes that other views have made leaves on the memory of its parameters."""
 
+    def await_calls(self) -> None:
+        """Waits for a call on the module itself, which must not see the step; the lock of the parameters is held."""
+
+    def await_writer(self) -> None:
+        """Waits for such a call if it writes to parameters; the lock of the parameters is held."""
+
     def is_used(self) -> bool:
         """Whether a parameter may be needed by a call that runs, by an open graph or by other code."""
 
@@ -34,6 +40,9 @@ class Readers(Protocol):
 
     def note_moved(self) -> None:
         """Notes that parameters may have moved, or were frozen."""
+
+    def note_written(self, state: ParameterState) -> None:
+        """Notes that hosted code has written to a parameter: graphs that have saved it must not use it."""
 
 
 class Pin:
@@ -70,11 +79,11 @@ class ParameterState:
         steps: Number of steps applied to it.
         changes: Number of writes to it, by steps and by anything else, except those that `writes` counts.
         writes: Number of calls that have written to it where it is, as their own code did.
-        of_module: Whether it is a parameter of a hosted module, which calls read through leaves.
-        views: The views of the modules that have it.
+        of_module: Whether it is a parameter of a hosted module.
+        readers: The calls of the modules that have it.
     """
 
-    __slots__ = ("changes", "claimed", "of_module", "pin", "stepped", "steps", "views", "writes", "writing")
+    __slots__ = ("changes", "claimed", "of_module", "pin", "readers", "stepped", "steps", "writes", "writing")
 
     def __init__(self) -> None:
         self.pin = Pin()
@@ -85,14 +94,14 @@ class ParameterState:
         self.changes = 0
         self.writes = 0
         self.of_module = False
-        self.views: list[ref[Readers]] = []
+        self.readers: list[ref[Readers]] = []
 
 
 def readers_of(states: Iterable[ParameterState]) -> set[Readers]:
-    """The views of the modules that have some parameters."""
+    """The calls of the modules that have some parameters."""
     all_found = set()
     for state in states:
-        for each in state.views:
+        for each in state.readers:
             found = each()
             if found is not None:
                 all_found.add(found)

@@ -45,11 +45,11 @@ class LeafUses:
         self.leaves = leaves
         self._unsaved = [_UNSAVED] * len(leaves)
         self._holders = [_ALONE + 1] * len(leaves)
-        self._referrers = _references(leaves)
+        self._referrers = references(leaves)
 
     def replaced(self, i: int) -> None:
         """Notes that a leaf was replaced by another, which nothing uses yet."""
-        (self._referrers[i],) = _references(self.leaves[i : i + 1])
+        (self._referrers[i],) = references(self.leaves[i : i + 1])
         self._referrers[i] -= 1  # that of the slice
 
     def expect(self, i: int, references: int) -> None:
@@ -88,7 +88,7 @@ class LeafUses:
         return found
 
 
-def _references(leaves: list[torch.Tensor]) -> list[int]:
+def references(leaves: Sequence[torch.Tensor]) -> list[int]:
     """The numbers of references from Python. Torch has one of its own to the object of a tensor that C++ refers to."""
     return list(map(sub, map(sys.getrefcount, leaves), map(gt, map(_uses, leaves), repeat(1))))
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ps_service.hosting.aliases import WHY
 from ps_service.hosting.histories import REFUSAL, reaches_ended
 from ps_service.hosting.hooks import hooked_nodes
 from ps_service.parameters.leaves import StandIn
-from ps_service.passes import refusals
 from ps_service.passes.lineage import has_own_functions, runs_own_function
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, leaves_of
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ps_service.passes.bindings import Binding
     from ps_service.passes.refusals import Bound
 
 FIRST_EXAMINED: Final = 8
@@ -29,30 +26,22 @@ EXAMINED_EVERY: Final = 64
 
 
 def inspect(binding: Bound, roots: Sequence[torch.Tensor], known: Container[int]) -> None:
-    """Checks that the backward of a call needs only tensors that its record keeps.
+    """Checks that the backward of a call needs only tensors that its record keeps, and notes others.
 
     Args:
         roots: The tensors of the call's result that require grad.
         known: `id()` of all leaves of the call.
 
     Raises:
-        InvalidArgumentError: Their graph reaches a parameter itself instead of its leaf, or a tensor whose history has
-            ended with an earlier call.
+        InvalidArgumentError: Their graph reaches a tensor whose history has ended with an earlier call.
     """
     if binding.internals.ends_histories and reaches_ended(roots):
         raise InvalidArgumentError(f"{binding.code} of {binding.hosted} {REFUSAL}")
     # The node that accumulates a parameter's gradient refers to the parameter.
-    found: set[int] | None = None
-    for i, parameter in enumerate(binding.parameters):
-        if parameter._use_count() != 1:  # type: ignore[attr-defined]
-            found = set(map(id, _some_leaves(roots))) if found is None else found
-            if id(parameter) in found:
-                raise InvalidArgumentError(
-                    f"{binding.code} has computed with parameter {binding.name(i)!r} of {binding.hosted} in a way that "
-                    "a trainer cannot train: not through the module's attributes, but through something that was "
-                    "computed in the constructor, a global variable, a class attribute or a generator. Look the "
-                    "parameter up on self when the module is called"
-                )
+    others = [each for each in binding.parameters if id(each) not in known and each._use_count() != 1]  # type: ignore[attr-defined]
+    if others and not set(map(id, others)).isdisjoint(map(id, _some_leaves(roots))):
+        # Through a global variable, for example, instead of the module's attributes.
+        binding.finds_parameters()
     if _is_examined(binding):
         _examine(binding, _some_leaves(roots), known)
     if has_own_functions() and runs_own_function(roots):
@@ -70,14 +59,15 @@ def _some_leaves(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _is_examined(binding: Bound) -> bool:
     """Whether the whole graph is examined, which costs more than a small call.
 
-    It is in the first calls, then now and then, and always once unknown code has kept using a bound copy.
+    It is in the first calls, and then now and then.
     """
     count = binding.hosted.recorded[binding.code] = binding.hosted.recorded[binding.code] + 1
-    return binding.internals.is_remembered or count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0
+    return count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0
 
 
 def _examine(binding: Bound, leaves: Sequence[torch.Tensor], known: Container[int]) -> None:
-    if any(map(binding.parameter_locks.lends, leaves)):
+    own = {*map(id, binding.parameters)}
+    if any(binding.parameter_locks.lends(leaf) for leaf in leaves if id(leaf) not in known and id(leaf) not in own):
         raise InvalidArgumentError(
             f"{binding.code} of {binding.hosted} has computed with a parameter of another hosted module in a way that "
             "a trainer cannot train. Make that module a submodule (an attribute, or in an nn.ModuleList), or take "
@@ -93,35 +83,3 @@ def _examine(binding: Bound, leaves: Sequence[torch.Tensor], known: Container[in
             "parameter's gradient, and here no such node runs. Register it on a tensor that the call computes, or, in "
             "the constructor, on the parameter"
         )
-
-
-def check(binding: Binding) -> None:
-    """Refuses changes of a call to its module that would not have the effect that they have locally.
-
-    Raises:
-        InvalidArgumentError: It has changed the structure, or left gradients, hooks, or attributes that refer to
-            parameters.
-    """
-    if not binding.returned.whole:
-        raise refusals.restructured(binding)
-    if binding.returned.failed is not None:
-        raise InvalidArgumentError(
-            f"{binding.code} has changed attributes or containers that refer to parameters or submodules of "
-            f"{binding.hosted}, and the changes cannot be applied to the hosted object: {binding.returned.failed!r}. "
-            "Change them in the constructor, or use a plain list or dict"
-        )
-    if binding.returned.remembered:
-        raise InvalidArgumentError(f"{binding.code} of {binding.hosted} {binding.returned.remembered}")
-    for name in binding.aliases:
-        raise refusals.aliased(binding, name)
-    for i, name in binding.leaf_watch.refused:
-        raise InvalidArgumentError(
-            f"{binding.code} has set attribute {name!r} of parameter {binding.name(i)!r} of {binding.hosted} to "
-            "something that refers to a parameter or submodule, or lies in the memory of a parameter, but "
-            f"{WHY}. Set it in the constructor, or keep a copy"
-        )
-    for i in binding.leaf_watch.hooked:
-        raise refusals.hooked(binding, i)
-    for i in binding.leaf_watch.touched:
-        if binding.tensors[i].grad is not None:
-            raise refusals.accumulated(binding, i)

@@ -14,10 +14,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from ps_service.hosting.references import binder
 from ps_service.memory.held import Share, storages
-from ps_service.passes import binding_checks, transforms
-from ps_service.passes.bindings import Binding
+from ps_service.passes import binding_checks, late_code, transforms
 from ps_service.passes.lineage import results_in
 from ps_service.passes.saved_tensors import Kept, Pinned, Watch
+from ps_service.passes.turn_binding import TurnBinding
 from ps_service.passes.view_binding import ViewBinding
 from ps_wire.codec.trees import mapped, parts_of
 from ps_wire.errors import InvalidArgumentError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class CallFrame:
-    """The modules that one call uses: private bound copies, whose parameters are pinned until the call has ended.
+    """The modules that one call uses: views that it shares with others, or modules that it has to itself meanwhile.
 
     A call that returns a future (`@async_execution`) cannot use modules: its frame would have to stay open in one
     thread while its code continues in others.
@@ -58,12 +58,12 @@ class CallFrame:
 
     # Calls of plain objects do not need these; a call that binds a module sets them.
     _hooks: saved_tensors_hooks | None = None
-    _lifted = False
+    _is_held = False
     _expected = 0
     _measured: ViewBinding | None = None
     uses_others = False
     # By storage; several parameters may be views of one storage.
-    _watches: dict[int, list[Watch]]
+    _watches: dict[int, list[tuple[Watch, TurnBinding]]]
     _storages: set[int]
     _buffers: set[int]
     _others: AbstractContextManager[None] | None = None
@@ -88,7 +88,7 @@ class CallFrame:
         self._held = held
         self._nbytes = nbytes
         self._saved: dict[int, int] = {}
-        self._bindings: dict[str, Binding | ViewBinding] = {}
+        self._bindings: dict[str, TurnBinding | ViewBinding] = {}
 
     def calling(self, nested_pass: AbstractContextManager[None]) -> None:
         """Enters a context manager that records the calls of hosted code to other owners, until the call has ended."""
@@ -121,7 +121,7 @@ class CallFrame:
                 self._settle(error is not None)
 
     def bind(self, hosted: HostedObject, is_target: bool = False) -> nn.Module:
-        """The bound copy of a module for this call.
+        """A module for this call: itself, or a view of it.
 
         Args:
             hosted: The module.
@@ -149,36 +149,38 @@ class CallFrame:
             self._hooks = saved_tensors_hooks(self._pack, _unpack)
             self._hooks.__enter__()
         self._bindings[hosted.ref.object_id] = binding
-        if self._lifted:
+        if self._is_held:
             binding.hold()
         if binding.uses_others:
             self.uses_others = True
         self.leaves = [*self.leaves, *binding.leaves] if self.leaves else binding.leaves
         self.steps = [*self.steps, *binding.steps] if self.steps else binding.steps
         self._storages = self._storages | binding.storages if self._storages else binding.storages
-        for leaf, watch in zip(binding.leaves, binding.watches, strict=False):
-            watches = self._watches.setdefault(_storage(leaf.tensor), [])
-            if watch is not None:
-                watches.append(watch)
+        if isinstance(binding, TurnBinding):
+            self._watch(binding)
+            binding.on_resumed(partial(self._watch, binding))
         for tensor in binding.saved:
             if not tensor.is_sparse:
                 self._buffers.add(_storage(tensor))
         return binding.module
 
-    def _bound(self, hosted: HostedObject, training: bool | None, code: str, nested: bool) -> Binding | ViewBinding:
-        views = hosted.views
-        if (
-            views is None
-            or training is None
-            or code in hosted.writers
-            or not views.admits((code, training, self._recorded))
-        ):
-            return Binding(self._parameter_locks, hosted, training, code, nested, self._recorded)
-        return ViewBinding(self._parameter_locks, hosted, views, training, code, nested, self._recorded)
+    def _watch(self, binding: TurnBinding) -> None:
+        """Notes where the parameters of a module lie now."""
+        self._storages = self._storages | binding.storages
+        for leaf, watch in zip(binding.leaves, binding.watches, strict=True):
+            self._watches.setdefault(_storage(leaf.tensor), []).append((watch, binding))
 
-    def _needs_hooks(self, binding: Binding | ViewBinding) -> bool:
-        """Whether what torch saves has to be looked at: for bound copies, and to count its bytes now and then."""
-        if isinstance(binding, Binding):
+    def _bound(self, hosted: HostedObject, training: bool | None, code: str, nested: bool) -> TurnBinding | ViewBinding:
+        views, turns = hosted.views, hosted.turns
+        assert views is not None
+        assert turns is not None
+        if code not in hosted.writers and views.admits((code, training, self._recorded), bool(turns.running)):
+            return ViewBinding(self._parameter_locks, hosted, views, training, code, nested, self._recorded)
+        return TurnBinding(self._parameter_locks, hosted, training, code, nested, self._recorded)
+
+    def _needs_hooks(self, binding: TurnBinding | ViewBinding) -> bool:
+        """Whether what torch saves has to be looked at: for modules themselves, and to count its bytes now and then."""
+        if isinstance(binding, TurnBinding):
             return True
         if self._held is None:
             return False
@@ -211,15 +213,15 @@ class CallFrame:
         """Whether a result can stay on the owner as it is, with its own containers and tensors.
 
         A result that the call has computed from tensors that need a gradient cannot, nor one that holds parts of a
-        bound copy, which belong to the call, nor one that shares memory with tensors of modules, which other calls may
-        change. Leaves can: they have no history.
+        view, nor one that shares memory with tensors of modules, which other calls may change. Leaves can: they have
+        no history.
         """
         if not self._bindings:
             return not self._recorded or not any(map(_has_history, parts_of(result)))
         return not self._holds(result, self._kept_after())
 
     def lends(self, value: Any) -> bool:
-        """Whether a value holds parts of a bound copy, or shares memory with parameters or buffers of modules."""
+        """Whether a value holds parts of a view, or shares memory with parameters or buffers of modules."""
         if not self._bindings:
             return False
         buffers = [each for binding in self._bindings.values() for each in binding.internals.buffers()]
@@ -257,11 +259,25 @@ class CallFrame:
         """
         if pack != self._pack:
             return False
-        if not self._lifted:
-            self._lifted = True
+        self.runs_later()
+        return True
+
+    def runs_later(self) -> None:
+        """Notes that code of the call will run in its backward: it finds the values of this call then."""
+        if not self._is_held:
+            self._is_held = True
             for binding in self._bindings.values():
                 binding.hold()
-        return True
+
+    def sets_hooks(self, pack: Any) -> None:
+        """Notes that hooks of saved tensors are set; those of other code run in the backward."""
+        if pack != self._pack:
+            self.runs_later()
+
+    def sets_attribute(self) -> None:
+        """Notes that the code sets an attribute of a module."""
+        for binding in self._bindings.values():
+            binding.has_set = True
 
     def own(self, result: Any) -> Any:
         """The result, with copies of tensors that share memory with a module, because other calls may change those."""
@@ -270,6 +286,7 @@ class CallFrame:
             roots = results_in(result)
             for binding in self._bindings.values():
                 binding_checks.inspect(binding, roots, self._ids)
+                self.uses_others |= binding.uses_others
         return mapped(result, lambda tensor: tensor.clone() if is_shared(tensor) else tensor)
 
     def _settle(self, raised: bool) -> None:
@@ -277,19 +294,18 @@ class CallFrame:
         failed: BaseException | None = None
         bindings = list(self._bindings.values())[::-1]
         self._bindings.clear()
+        self._watches.clear()
         for binding in bindings:
             binding.give_back()
         for binding in bindings:
             try:
                 binding.settle(raised)
-                if not raised and isinstance(binding, Binding):
-                    binding_checks.check(binding)
             except RuntimeError as error:
                 failed = failed or error
         if failed is not None and not raised:
             raise failed
 
-    def _pack(self, tensor: torch.Tensor) -> Kept:
+    def _pack(self, tensor: torch.Tensor) -> Kept | Pinned:
         # Called for every tensor a forward saves for its backward.
         if tensor.is_sparse:
             return self._kept(tensor._values(), tensor)
@@ -303,7 +319,10 @@ class CallFrame:
         if watches is None and storage in self._storages:
             return Kept(tensor)  # steps see that its memory is used
         if watches is not None:
-            return Pinned(tensor, self._parameter_locks, watches)
+            saved = Pinned(tensor, self._parameter_locks, [watch for watch, _ in watches])
+            for _, binding in watches:
+                binding.pinned.append(saved)
+            return saved
         if tensor.requires_grad and tensor.grad_fn is None:
             self.uses_others = True
         kept = tensor.clone() if storage in self._buffers else tensor
@@ -334,6 +353,7 @@ class CallFrame:
 
 
 transforms.install()
+late_code.install()
 
 
 def _name(function: Callable[..., Any]) -> str:

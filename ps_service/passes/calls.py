@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ps_service.execution.deferred import Deferred
-from ps_service.hosting.objects import HostedObject
+from ps_service.hosting.objects import MODES, HostedObject
 from ps_service.hosting.references import RRef
 from ps_service.passes import kept_values, table_calls
 from ps_service.passes.call_frame import CallFrame
@@ -86,8 +86,10 @@ def call(
         ContextEndedError: The context has ended.
         Exception: The method raised it.
     """
-    if target.bound_copies is not None:
+    if target.is_module:
         code = method or "forward"
+        if code in MODES:
+            training = None
         return _call_module(engine, target, code, arguments, args, kwargs, training, recording, keep)
     if target.is_table:
         return table_calls.call(engine, target, method, arguments, args, kwargs, recording, keep is not NO)
@@ -248,7 +250,7 @@ def fetch(engine: PassHost, ref: Ref, arguments: Arguments, recording: Recording
             return call_function(engine, kept.local_value, arguments, (), {}, True, recording)
         with suppress(ContextEndedError):
             engine.contexts.get(recording.context)
-    if target.bound_copies is None:
+    if not target.is_module:
         try:
             return mapped(target.value, marked_copy_of)
         except RecursionError:
@@ -267,7 +269,7 @@ def _is_differentiable(target: HostedObject, ref: Ref, context: ContextId) -> bo
         return target.parameter(ref.parameter).requires_grad
     if target.history is not None and target.history.context == context:
         return True
-    return target.bound_copies is None and any(map(_needs_gradient, parts_of(target.value)))
+    return not target.is_module and any(map(_needs_gradient, parts_of(target.value)))
 
 
 def hosted(engine: PassHost, rref: RRef, trainer: bytes = b"", object_id: str = "") -> HostedObject:

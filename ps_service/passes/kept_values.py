@@ -65,7 +65,7 @@ def find(engine: Host, object_id: str) -> HostedObject:
         InvalidArgumentError: The id is that of another kind of object.
     """
     hosted = engine.registry.find(Ref(engine.name, object_id))
-    if hosted.bound_copies is not None:
+    if hosted.is_module:
         raise InvalidArgumentError(f"{hosted} is a module and not a result: send its handle")
     by_value(hosted.value, _same)
     return hosted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from ps_service.hosting.leaf import Leaf
 from ps_service.parameters.leaves import StandIn
 from ps_service.passes.entry import ENTERING
 from ps_service.passes.gradients import Gradient, added
-from ps_service.passes.late_runs import LateRun
+from ps_service.passes.pass_values import PassValues
 from ps_service.passes.propagated import Gathered, KeptInput, Propagated
 from ps_service.passes.torch_backward import gradients_of
 from ps_wire.compression.registry import decode
@@ -112,12 +112,15 @@ class Record:
         self._entry = entry
         self._wanted = wanted
         self._leaves: list[Leaf] = []
+        # For each leaf that is a parameter itself, which may be frozen meanwhile, where its gradient arrives.
+        self._edges: list[GradientEdge | None] = []
         self.steps: list[int] = []
         # One list for each module, by `id()`, whether or not its parameters are trained.
         self._holds: dict[int, list[Any]] = {}
         for leaf, count in zip(leaves, steps, strict=True):
             if leaf.tensor.requires_grad:
                 self._leaves.append(leaf)
+                self._edges.append(get_gradient_edge(leaf.tensor) if leaf.tensor is leaf.parameter else None)
                 self.steps.append(count)
             self._holds[id(leaf.holds)] = leaf.holds
         self._kept_inputs = kept_inputs
@@ -158,7 +161,7 @@ class Record:
             if output is None or gradient.shape != output.shape or gradient.dtype != output.dtype:
                 raise _misfit(position, output, gradient)
         # Different calls do not share a graph, so their backwards may run concurrently; those of one call may not.
-        with self._lock:
+        with self._lock, self._values() if any(self._holds.values()) else _NO_CONTEXT:
             began = self._latency.begin() if self._latency is not None else None
             places, seeds = list(positions), list(gradients)
             if self._gathered:
@@ -189,6 +192,16 @@ class Record:
             if of_input is not None:
                 of_kept.append((kept, of_input))
         return Propagated(list(entered[: self._wanted]), of_parameters, of_kept)
+
+    @contextmanager
+    def _values(self) -> Iterator[None]:
+        """Gives modules whose code runs in the backward the values of the pass."""
+        with ExitStack() as stack:
+            for holds in self._holds.values():
+                for held in holds:
+                    if isinstance(held, PassValues):
+                        stack.enter_context(held)
+            yield
 
     def decoded(self, position: int, gradient: torch.Tensor | Encoded) -> torch.Tensor:
         """The gradient of an output that a codec may have encoded. Its lengths are checked before it is allocated.
@@ -232,7 +245,10 @@ class Record:
         Returns:
             The leaves, and the gradient of each, in order; further gradients follow, which are not needed.
         """
-        roots, leaves, targets = [], self._leaves, []
+        roots, leaves = [], self._leaves
+        targets: list[torch.Tensor | GradientEdge] = []
+        for leaf, edge in zip(leaves, self._edges, strict=True):
+            targets.append(leaf.tensor if edge is None else edge)
         for place in places:
             output = self._outputs[place]
             if output is not None:
@@ -242,18 +258,12 @@ class Record:
         if self._nested_pass is not None:
             ends.append(self._nested_pass.root)
         if self._others:
-            leaves = [*leaves, *self._other_leaves(roots, {id(each) for each in ends})]
-        for leaf in leaves:
-            targets.append(leaf.tensor)
+            others = self._other_leaves(roots, {id(each) for each in ends})
+            leaves = [*leaves, *others]
+            targets += [leaf.tensor for leaf in others]
         targets += ends
-        around: list[AbstractContextManager[None]] = []
-        if self._nested_pass is not None:
-            around.append(self._nested_pass.propagating(retain_graph, backward))
-        for holds in self._holds.values():
-            for held in holds:
-                if isinstance(held, LateRun):
-                    around.append(held)
-        with _all_of(around) if around else _NO_CONTEXT:
+        nested = self._nested_pass
+        with _NO_CONTEXT if nested is None else nested.propagating(retain_graph, backward):
             found = gradients_of((*roots, _ELSEWHERE), tuple(targets), (*seeds, _NO_GRADIENT), retain_graph)
         return leaves, found
 
@@ -268,7 +278,9 @@ class Record:
         others = [leaf for leaf in leaves if id(leaf) not in known]
         if any(each.entry is not self._entry for each in entries) or any(isinstance(leaf, StandIn) for leaf in others):
             raise InvalidArgumentError(f"the call {REFUSAL}")
-        return [Leaf(None, leaf, leaf) for leaf in others]
+        # Code may have found a parameter in another way than through its view.
+        refs = {id(each.parameter): each.ref for each in self._leaves}
+        return [Leaf(refs.get(id(leaf)), leaf, leaf) for leaf in others]
 
     def _add_gathered(self, places: list[int], seeds: list[torch.Tensor]) -> None:
         """Adds the gathered gradients to the outputs at which a backward begins, and to their gradients."""
@@ -297,7 +309,7 @@ class Record:
                 continue
             if leaf.is_shared:
                 # Other calls may use it. Without a reference from here, the last of them frees the memory.
-                self._leaves, self._is_spent = [], True
+                self._leaves, self._edges, self._is_spent = [], [], True
                 return
             leaf.tensor.data = leaf.tensor.detach().new_empty(0)
 
@@ -314,12 +326,3 @@ def _misfit(position: int, output: Output | None, gradient: torch.Tensor) -> Inv
 
 def _no_gradient(position: int) -> InvalidArgumentError:
     return InvalidArgumentError(f"output {position} of the call has no gradient to propagate")
-
-
-@contextmanager
-def _all_of(managers: Sequence[AbstractContextManager[None]]) -> Iterator[None]:
-    """Enters several context managers, in order."""
-    with ExitStack() as stack:
-        for each in managers:
-            stack.enter_context(each)
-        yield

@@ -32,6 +32,9 @@ class Bound(Protocol):
     def hold(self) -> None:
         """Keeps the values of the parameters for as long as the graph of the call."""
 
+    def finds_parameters(self) -> None:
+        """Notes that the call has computed with parameters themselves, and not with the leaves of its view."""
+
     def name(self, i: int) -> str:
         """The dotted name of a parameter."""
 
@@ -55,11 +58,11 @@ def aliased(bound: Bound, name: str) -> InvalidArgumentError:
 
 
 def hooked(bound: Bound, i: int) -> InvalidArgumentError:
-    """The error for a call that has left a hook at a parameter."""
+    """The error for a call that has left a hook at a parameter which would never run, or only for some calls."""
     return InvalidArgumentError(
-        f"{bound.code} has registered a hook at parameter {bound.name(i)!r} of {bound.hosted}, and has not "
-        "removed it. Locally such hooks stay, one for each call; here each call computes with other tensors "
-        "instead of the parameters. Register it in the constructor, or on a tensor that the call computes"
+        f"{bound.code} has registered a hook at parameter {bound.name(i)!r} of {bound.hosted} that could not run as it "
+        "does locally: nothing is ever accumulated in the .grad of hosted parameters, and other calls have tensors of "
+        "their own in the parameter's place. Register it with register_hook in the constructor"
     )
 
 

@@ -61,24 +61,49 @@ class Watch:
         self.seen = pin.written
 
 
-class Pinned(Kept):
-    """A saved parameter; keeps its storage pinned as long as torch keeps it."""
+class Pinned:
+    """A saved parameter, or a part of one; keeps its storage pinned as long as torch keeps it.
 
-    __slots__ = ("_hold", "_watches")
+    It is kept as an alias with a version of its own: a step that moves the parameter counts in the parameter's version.
+
+    Args:
+        tensor: The tensor.
+        parameter_locks: Guards the pins.
+        watches: Notice writes of other calls to its storage.
+    """
+
+    __slots__ = ("_counted", "_hold", "_is_written", "_tensor", "_version", "_watches")
 
     def __init__(self, tensor: torch.Tensor, parameter_locks: ParameterLocks, watches: Sequence[Watch]) -> None:
-        super().__init__(tensor)
+        self._tensor = tensor.data
+        # It shares the version of the parameter, until the code of the call has ended.
+        self._counted: torch.Tensor | None = tensor.detach()
+        self._version = tensor._version
+        self._is_written = False
         self._watches = watches
         self._hold = Hold(parameter_locks, [watch.pin for watch in watches])
 
+    def settle(self) -> None:
+        """Notes whether the call itself has written to it since it was saved. Called when steps may come."""
+        if self._counted is not None:
+            self._is_written = self._counted._version != self._version
+            self._counted = None
+
     def unpack(self) -> torch.Tensor:
-        if any(watch.pin.written != watch.seen for watch in self._watches):
+        """The tensor.
+
+        Raises:
+            RuntimeError: It was written to since it was saved.
+        """
+        counted = self._counted
+        is_written = self._is_written if counted is None else counted._version != self._version
+        if is_written or any(watch.pin.written != watch.seen for watch in self._watches):
+            by = "the call itself" if is_written else "another call that ran on its module. Run the pass again"
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"a parameter of shape {tuple(self._tensor.shape)}, by another call that ran on its module. Run the "
-                "pass again"
+                f"a parameter of shape {tuple(self._tensor.shape)}, by {by}"
             )
-        return super().unpack()
+        return self._tensor
 
 
 class Hold:

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def gradients_of(
-    roots: Sequence[GradientEdge], targets: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor], retain_graph: bool
+    roots: Sequence[GradientEdge],
+    targets: Sequence[torch.Tensor | GradientEdge],
+    seeds: Sequence[torch.Tensor],
+    retain_graph: bool,
 ) -> Sequence[torch.Tensor | None]:
     """Like `torch.autograd.grad`, for first derivatives and with unused targets allowed.
 
@@ -21,7 +24,7 @@ def gradients_of(
 
     Args:
         roots: The edges at which the backward begins.
-        targets: The tensors to compute gradients of.
+        targets: The tensors to compute gradients of, or their edges in the graph.
         seeds: The gradients of the roots, in their shapes and dtypes.
         retain_graph: Whether the graph is kept for another backward.
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from torch.autograd.graph import increment_version
 
 from ps_service.hosting.aliases import is_within
+from ps_service.hosting.dicts import ABSENT
 from ps_service.hosting.histories import Ending, has_open_history
 from ps_service.hosting.internals import MOST, Found
 from ps_service.hosting.replacing import Counterpart
 from ps_service.hosting.structure import tensors_below
-from ps_service.hosting.view import ABSENT
 from ps_service.parameters.leaves import is_written
 from ps_service.passes import refusals, writes
 
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.hosting.views import Views
     from ps_service.parameters.locks import ParameterLocks
-    from ps_service.passes.saved_tensors import Watch
     from ps_wire.errors import InvalidArgumentError
 
 
 class ViewBinding:
-    """A view of a module, which other calls use at the same time. It has the interface of a `Binding`.
+    """A view of a module, which other calls use at the same time.
 
     Entering waits for a consistent step that writes. Nothing is done for each parameter but to note its steps.
 
@@ -38,7 +37,7 @@ class ViewBinding:
         parameter_locks: Guards the parameters.
         hosted: The module.
         views: Its views.
-        training: Whether the call runs in training mode.
+        training: Whether the call runs in training mode; None for the mode of the module.
         code: Name of the method or function that runs.
         nested: Whether the call has bound a module before, or is nested in another request.
         recorded: Whether the call is recorded for backward.
@@ -51,30 +50,32 @@ class ViewBinding:
         leaves: For each parameter, what a record keeps of it.
         steps: For each parameter, the number of its steps when the call began.
         storages: Addresses of the memory of the leaves.
-        watches: Nothing: steps look for the users of leaves themselves.
+        has_set: Whether the call has set an attribute of a module.
+        uses_others: Whether the graph of the call may reach leaves that are not those of the view, as far as is known.
     """
 
-    watches: Sequence[Watch | None] = ()
+    has_set = False
 
     def __init__(
         self,
         parameter_locks: ParameterLocks,
         hosted: HostedObject,
         views: Views,
-        training: bool,
+        training: bool | None,
         code: str,
         nested: bool,
         recorded: bool,
     ) -> None:
-        assert hosted.bound_copies is not None
+        assert hosted.internals is not None
         self.hosted = hosted
-        self.internals = hosted.bound_copies.internals
+        self.internals = hosted.internals
         self.parameter_locks = parameter_locks
         self._views = views
         self.code = code
         self._training = training
         self._recorded = recorded
         self._leaves_histories = False
+        self.uses_others = hosted.uses_others
         with parameter_locks.lock:
             while views.writing or (views.claimed and not nested):
                 parameter_locks.wait()
@@ -87,11 +88,6 @@ class ViewBinding:
     def module(self) -> nn.Module:
         """The module of the view."""
         return self._view.module
-
-    @property
-    def uses_others(self) -> bool:
-        """Whether the graph of the call may reach leaves that are not parameters of the module, as far as is known."""
-        return self.hosted.uses_others
 
     @property
     def saved(self) -> Sequence[torch.Tensor]:
@@ -126,6 +122,11 @@ class ViewBinding:
     def hold(self) -> None:
         """Nothing: steps see what refers to leaves."""
 
+    def finds_parameters(self) -> None:
+        """Has later calls run on the module itself; the gradients of this one reach the parameters, too."""
+        self._views.refuse_all()
+        self.uses_others = True
+
     def give_back(self) -> None:
         """Ends the read of the parameters, because the code has ended."""
         with self.parameter_locks.lock:
@@ -133,13 +134,14 @@ class ViewBinding:
             self.parameter_locks.notify()
 
     def settle(self, raised: bool) -> None:
-        """Applies what calls on the view have changed, after `give_back`. Later calls of the kind run on bound copies.
+        """Applies what calls on the view have changed, after `give_back`. Later calls of the kind run on the
+        module itself.
 
         Raises:
             InvalidArgumentError: It is a change that is refused.
         """
         touched, changes = self._shared.touched(), self._view.changes()
-        if not touched and not changes and not self._leaves_histories:
+        if not (touched or changes or self.has_set or self._leaves_histories):
             return
         self._views.refuse(self._view, (self.code, self._training, self._recorded))
         if self._leaves_histories:

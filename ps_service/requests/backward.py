@@ -19,6 +19,7 @@ from ps_service.training.outcomes import Outcome
 from ps_wire import errors
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MIB
+from ps_wire.numbers import LONGEST_SECONDS, no_seconds
 from ps_wire.refs import CallKey, ContextId, Ref
 from ps_wire.runtime.latency import busy_since
 
@@ -39,9 +40,9 @@ _MOST_INLINE: Final = MIB
 def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.BackwardReply) -> None:
     """Propagates gradients through recorded calls. Then steps and ends the pass, as far as the request asks for it."""
     id = fields.context_id(request)
-    if request.steps:
+    if not 0.0 <= request.wait_seconds <= LONGEST_SECONDS:
         # Rounds wait for that long, after the backward; a request that is refused has changed nothing.
-        fields.wait_seconds(request)
+        raise no_seconds("wait_seconds", request.wait_seconds)
     progress = ctx.progress
     if progress is None:
         progress = ctx.progress = Progress()

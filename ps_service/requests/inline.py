@@ -44,7 +44,7 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
     if method.is_deferred or not (hosted.is_layer or method.is_inline):
         return _NEVER
     results = request.results
-    if hosted.bound_copies is None and (ctx.payload is None or len(ctx.payload) <= SMALL_INLINE_BYTES) and not results:
+    if not hosted.is_module and (ctx.payload is None or len(ctx.payload) <= SMALL_INLINE_BYTES) and not results:
         return 0.0
     # The mark is not enough, because the time depends on the size of the arguments.
     size = ctx.size(request)

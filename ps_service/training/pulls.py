@@ -58,7 +58,7 @@ def pull(
         WouldBlock: A step is in progress, and this thread must not wait.
     """
     module = hosted.value
-    if not isinstance(module, nn.Module) or hosted.bound_copies is None:
+    if not isinstance(module, nn.Module) or hosted.internals is None:
         raise InvalidArgumentError(f"{hosted} is no module, so it has no replicas")
     parameters, states = list(hosted.parameters.values()), hosted.parameter_states
     if marks and len(marks) != len(states):
@@ -80,7 +80,7 @@ def pull(
         ]
         lacking = [i for i, mark in enumerate(now) if not marks or not mark or mark != marks[i]]
         copies = [sources[i].detach().clone() for i in lacking]
-        stack.enter_context(hosted.bound_copies.internals.quiet())
+        stack.enter_context(hosted.internals.quiet())
         buffers = {name: each.detach() for name, each in module.named_buffers()}
         mark = _mark(buffers)
         own = None if mark == buffers_mark else {name: each.clone() for name, each in buffers.items()}

@@ -38,10 +38,10 @@ def state_of(engine: Host, target: HostedObject) -> Any:
     """
     if isinstance(target.value, nn.Module):
         # From a private copy, whose parameters were all read between the same two steps.
-        assert target.bound_copies is not None
+        assert target.internals is not None
         with CallFrame(engine.parameter_locks, target.value.training, recorded=False, grad=False) as call_frame:
             module = call_frame.bind(target)
-            with target.bound_copies.internals.quiet():
+            with target.internals.quiet():
                 state = {name: _copy(value) for name, value in module.state_dict().items()}
             del module
             return state
@@ -89,11 +89,11 @@ def _load_module(
                 f"own load_state_dict; missing {missing}"
             )
         raise InvalidArgumentError(f"the state does not fit {target}: missing {missing}, unexpected {unexpected}")
-    assert target.bound_copies is not None
+    assert target.internals is not None
     with (
         engine.parameter_locks.stepping(target.parameter_states),
         engine.parameter_locks.writing(list(target.parameters.values()), target.parameter_states, consistent=True),
-        target.bound_copies.internals.quiet(),
+        target.internals.quiet(),
     ):
         before = {name: _copy(value) for name, value in module.state_dict().items()}
         try:

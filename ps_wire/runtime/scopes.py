@@ -82,24 +82,47 @@ current_scope: Final[ContextVar[Scope | None]] = ContextVar("ps_wire_scope", def
 """The scope of the request that this code runs for."""
 
 
+class Pausable(Protocol):
+    """Something that a thread has for itself, and gives to others while it waits."""
+
+    def pause(self) -> None:
+        """Gives it to others."""
+
+    def resume(self) -> None:
+        """Takes it back."""
+
+
 class Waiting(threading.local):
     """Reports that this thread waits for another process or for a lock.
 
     Attributes:
         begins: Called before a wait; set by the pool of the thread.
         ends: Called after it.
+        held: What the thread has for itself, and gives to others meanwhile; the last one first.
     """
 
     begins: Callable[[], None] | None = None
     ends: Callable[[], None] | None = None
+    held: tuple[Pausable, ...] = ()
 
     def __enter__(self) -> None:
         if self.begins is not None:
             self.begins()
+        if self.held:
+            for each in reversed(self.held):
+                each.pause()
 
     def __exit__(self, *_: object) -> None:
         if self.ends is not None:
             self.ends()
+        if self.held:
+            # Taking it back may be a wait, too.
+            held, self.held = self.held, ()
+            try:
+                for each in held:
+                    each.resume()
+            finally:
+                self.held = held
 
 
 waiting: Final = Waiting()

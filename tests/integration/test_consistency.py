@@ -11,7 +11,7 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
-from ps_service.hosting.views import CLEAN_CALLS
+from ps_service.hosting.views import CLEAN_CALLS, MOST_CHANGES
 from ps_service.parameters.locks import COPY_AT_MOST
 from ps_service.server import Server
 from tests import autograd_models
@@ -22,6 +22,7 @@ from tests.training import (
     hosted_value,
     owners,
     pins,
+    run_before,
     same,
     same_gradients,
     same_state,
@@ -149,7 +150,7 @@ async def test_only_parameters_saved_by_another_pass_are_copied(trainers: Traine
         assert not any(torch.equal(parameter, values[name]) for name, parameter in parameters.items())
         return {name for name, parameter in parameters.items() if parameter.data_ptr() != places[name]}
 
-    # After the first calls, which run on bound copies.
+    # After the first calls, which have the modules to themselves.
     for _ in range(CLEAN_CALLS + 1):
         assert await moved() == set()
     async with one.context() as ctx:
@@ -169,7 +170,7 @@ async def test_only_parameters_saved_by_another_pass_are_copied(trainers: Traine
         await nets[1](torch.ones(1, 4, requires_grad=True))
         assert await moved() == {"weight"}
     await one.status()
-    # After the first calls, which run on bound copies.
+    # After the first calls, which have the modules to themselves.
     for _ in range(CLEAN_CALLS + 1):
         assert await moved() == set()
     assert pins(server) == 0
@@ -182,6 +183,7 @@ async def test_inconsistent_steps_write_in_place_under_open_passes(trainers: Tra
     weight = hosted_value(server, net).weight
     place = weight.data_ptr()
     x = torch.ones(1, 4, requires_grad=True)
+    await run_before(one, net, x)
     async with one.context() as ctx:
         loss = (await net(x)).sum()
         await apart(_step(other, theirs, opt, torch.ones(1, 4)))
@@ -227,10 +229,14 @@ async def test_two_optimizers_of_one_parameter_step_one_after_the_other(trainers
 async def test_passes_of_a_trainer_that_leaves_pin_nothing(trainers: Trainers) -> None:
     server, one, _ = trainers
     async with tc.connect(server.address) as third:
-        net = await third.module(f"{MODELS}.Flat", 4, name="net")
+        # It changes itself in each call, so it has no views; its first calls have memory of their own.
+        net = await third.module(f"{MODELS}.Averaging", 4, name="net")
+        for _ in range(MOST_CHANGES + 1):
+            async with third.context():
+                await net(torch.ones(2, 4))
         context = third.context()
         context.enter()
-        await net(torch.ones(2, 4))
+        await net(torch.ones(2, 4, requires_grad=True))
         assert pins(server) > 0
     status = await one.status()
     assert status.contexts == 0
@@ -308,9 +314,11 @@ async def test_a_step_during_a_forward_leaves_it_its_numbers(trainers: Trainers,
     inner = await one.module("torch.nn.Linear", 1, 1, name="inner")
     also: Any = await other.attach("inner")
     opt = await other.optimizer(optim.SGD, [*theirs.parameters(), *also.parameters()], lr=1.0)
-    place = hosted_value(server, net).weight.data_ptr()
     local = await twin(inner, nn.Linear(1, 1))
     go, begun = (autograd_models.event(f"{name} {what}") for what in ("may go on", "has begun"))
+    go.set()
+    await run_before(other, theirs, torch.zeros(1), also)
+    place = hosted_value(server, net).weight.data_ptr()
     propagated, reading, issued = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def step() -> dict[str, int]:

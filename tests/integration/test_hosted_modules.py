@@ -15,7 +15,19 @@ from ps_wire.connections.connection import Connection, Connector
 from ps_wire.connections.frames import Packet
 from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 from tests import autograd_models
-from tests.training import MODELS, apart, hosted_value, owners, pins, same, same_gradients, same_state, training, twin
+from tests.training import (
+    MODELS,
+    apart,
+    hosted_value,
+    owners,
+    pins,
+    run_before,
+    same,
+    same_gradients,
+    same_state,
+    training,
+    twin,
+)
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
 from trainer_client.transport.in_process import MemoryConnector
 
@@ -159,7 +171,9 @@ async def test_dropout_draws_the_numbers_of_local_torch() -> None:
 async def test_forwards_of_one_module_by_several_trainers_run_side_by_side(recorded: bool) -> None:
     meeting = f"forwards {recorded}"
     async with owners("ps0") as (server,), tc.connect(server.address) as one, tc.connect(server.address) as other:
-        nets = [await ps.module(f"{MODELS}.Meets", SIZE, meeting, 3, name="net") for ps in (one, other, one)]
+        nets = [await ps.module(f"{MODELS}.Meets", SIZE, meeting, 1, name="net") for ps in (one, other, one)]
+        await run_before(one, nets[0], torch.ones(2, SIZE))
+        hosted_value(server, nets[0]).meeting = (f"{meeting} of three", 3)
         local = nn.Linear(SIZE, SIZE)
         state = await nets[0].state_dict()
         local.load_state_dict({name.removeprefix("inner."): value for name, value in state.items()})
@@ -182,6 +196,10 @@ async def test_forwards_of_one_module_by_several_trainers_run_side_by_side(recor
 async def test_an_attribute_survives_a_longer_call_that_only_read_it() -> None:
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.Waits", 1, 1, "settings")
+        autograd_models.event("settings may go on").set()
+        await run_before(ps, net, torch.ones(1))
+        autograd_models.event("settings may go on").clear()
+        autograd_models.event("settings has begun").clear()
         pending = net(torch.ones(1))
         assert await asyncio.to_thread(autograd_models.event("settings has begun").wait, 20)
         await net.set("new")

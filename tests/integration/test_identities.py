@@ -1,50 +1,27 @@
-"""Tests that hosted modules must not store the identities of their parts, which differ in each call."""
+"""Tests that hosted modules may store the identities of their parts."""
 
 from __future__ import annotations
-
-import re
 
 import pytest
 import torch
 
-import trainer_client as tc
-from tests.integration.odd_training import training
+from tests import restructuring_modules
+from tests.integration.odd_training import beside_local, training
 from tests.restructuring_modules import SIZE
 
 MODELS = "tests.restructuring_modules"
-WAYS = {
-    "names": "id()",
-    "id": "id()",
-    "ids": "id()",
-    "global table": "WeakKeyDictionary",
-    "table": "WeakKeyDictionary",
-    "set": "WeakSet",
-}
+WAYS = ["names", "id", "ids", "global table", "table", "set"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_an_identity_is_refused_when_the_module_is_made(way: str) -> None:
+@pytest.mark.parametrize("when", ["early", "late"])
+async def test_modules_that_store_their_identities_train_as_they_do_locally(way: str, when: str) -> None:
+    await beside_local("Remembering", (way, "") if when == "early" else ("", way), 5, models=restructuring_modules)
+
+
+async def test_a_method_that_is_cached_finds_its_results_again() -> None:
     async with training() as (_, ps):
-        with pytest.raises(tc.errors.InvalidArgumentError, match=re.escape(WAYS[way])):
-            await ps.module(f"{MODELS}.Remembering", way)
-        assert await ps.module(f"{MODELS}.Remembering")
-
-
-@pytest.mark.parametrize("recorded", [False, True], ids=["not recorded", "recorded"])
-@pytest.mark.parametrize("way", WAYS)
-async def test_an_identity_is_refused_when_a_call_stores_it(way: str, recorded: bool) -> None:
-    async with training() as (_, ps):
-        net = await ps.module(f"{MODELS}.Remembering", "", way)
-        match = re.escape(WAYS[way])
-        for _ in range(2):
-            with pytest.raises(tc.errors.InvalidArgumentError, match=match):
-                if not recorded:
-                    await net(torch.ones(2, SIZE))
-                async with ps.context():
-                    await net(torch.ones(2, SIZE))
-
-
-async def test_methods_that_are_cached_are_refused() -> None:
-    async with training() as (_, ps):
-        with pytest.raises(tc.errors.InvalidArgumentError, match=r"Caching\.mask .* is cached by functools"):
-            await ps.module(f"{MODELS}.Caching")
+        net = await ps.module(f"{MODELS}.Caching")
+        first = await net(torch.ones(2, SIZE))
+        for _ in range(4):
+            assert torch.equal(await net(torch.ones(2, SIZE)), first)

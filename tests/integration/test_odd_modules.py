@@ -87,16 +87,8 @@ def _backward(local: torch.nn.Module, x: torch.Tensor) -> torch.nn.Module:
     return local
 
 
-@pytest.mark.parametrize("way", ["global", "generator", "computed before", "class attribute"])
-async def test_a_reference_that_cannot_be_followed_is_refused_when_called(way: str) -> None:
-    async with training() as (_, ps):
-        net = await ps.module(f"{MODELS}.Unreachable", way)
-        x = torch.ones(odd_modules.SIZE)
-        assert torch.equal(await net(x), x if way != "computed before" else 2 * x), "nothing is lost without a pass"
-        async with ps.context():
-            for call in (net, net.kept):
-                with pytest.raises(tc.errors.InvalidArgumentError, match=r"parameter 'weight' .* cannot train"):
-                    await call(x)
+async def test_a_parameter_that_is_found_in_another_way_is_trained() -> None:
+    await beside_local("Unreachable", ("generator",), 5)
 
 
 @pytest.mark.parametrize("way", ["registered", "reference", "list"])

@@ -42,7 +42,7 @@ def x(*, grad: bool = False) -> torch.Tensor:
 async def all_gone(ps: tc.Client, *servers: Server) -> None:
     """Waits until no owner has an anonymous object that is no module."""
     there = [each.engine.registry for each in servers]
-    await until(ps, lambda _: all(each.bound_copies for registry in there for each in registry.objects()))
+    await until(ps, lambda _: all(each.is_module for registry in there for each in registry.objects()))
 
 
 async def test_a_chain_is_what_it_is_locally() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.hosting.views import CLEAN_CALLS
 from ps_service.parameters.locks import COPY_AT_MOST
 from tests import odd_modules, parameter_modules
 from tests.integration.odd_training import MODELS, beside_local, training
@@ -54,12 +55,19 @@ async def test_a_write_applies_to_later_passes_and_not_to_open_ones(way: str) ->
 
 
 @pytest.mark.parametrize("way", ["clamp_", "data in place"])
-async def test_a_method_that_writes_only_now_and_then_is_noticed(way: str) -> None:
+@pytest.mark.parametrize("calls", [1, CLEAN_CALLS])
+async def test_a_method_that_writes_only_now_and_then_is_noticed(way: str, calls: int) -> None:
     async with training() as (_, ps):
         net = await written(ps)
-        assert await net.change("nothing") == 3
-        with pytest.raises(tc.errors.RemoteError, match="modified by an inplace operation"):
-            await gradient(ps, net, [way])
+        for _ in range(calls):
+            assert await gradient(ps, net, []) == 6
+            assert await net.change("nothing") == 3
+        if calls == CLEAN_CALLS:
+            # Both run on views by now, in the same memory.
+            with pytest.raises(tc.errors.RemoteError, match="modified by an inplace operation"):
+                await gradient(ps, net, [way])
+        else:
+            assert await gradient(ps, net, [way]) == 6, "first calls have memory of their own"
         assert await net.read() == 1
         # From now on it is known to write.
         await net.load_state_dict({"weight": torch.full((SIZE,), 3.0), "extra": torch.ones(2)})

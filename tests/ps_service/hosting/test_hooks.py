@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
 
-from ps_service.hosting.hooks import HookWatch, check_hooks, hooked_nodes
+from ps_service.hosting.hooks import check_hooks, hooked_nodes
 from ps_wire.errors import InvalidArgumentError
 
 
@@ -47,24 +47,6 @@ def test_a_module_that_keeps_the_node_of_a_parameter_is_refused() -> None:
     module.node = get_gradient_edge(module.weight).node
     with pytest.raises(InvalidArgumentError, match="gradient of parameter 'weight'"):
         check_hooks("Linear", module)
-
-
-def test_hooks_that_a_run_registers_are_removed_and_told() -> None:
-    ran: list[int] = []
-    leaves = [torch.ones(2, requires_grad=True) for _ in range(3)]
-    leaves[0].register_hook(lambda _: ran.append(0))
-    watch = HookWatch(leaves)
-    leaves[0].register_hook(lambda _: ran.append(10))
-    leaves[2].register_hook(lambda _: ran.append(2))
-    assert watch.remove_new() == [0, 2]
-    torch.stack(leaves).sum().backward()
-    assert ran == [0]
-
-
-def test_a_run_without_new_hooks_has_nothing_to_tell() -> None:
-    leaf = torch.ones(2, requires_grad=True)
-    leaf.register_hook(nothing)
-    assert HookWatch([leaf]).remove_new() == []
 
 
 def test_leaves_whose_node_has_a_hook_are_found() -> None:

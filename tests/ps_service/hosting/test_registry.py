@@ -276,12 +276,12 @@ def test_an_object_does_not_keep_its_dependents_alive(shelf: Shelf) -> None:
 def test_the_mode_of_a_module_can_be_set_without_a_mark(shelf: Shelf) -> None:
     net = Affine(2, 3)
     hosted = shelf.object("net", value=net)
-    hosted.method("eval").function(object())
+    hosted.method("eval").function(net)
     assert not net.training and "eval" in hosted.readers
-    hosted.method("train").function(object())
+    hosted.method("train").function(net)
     assert net.training
     with pytest.raises(ValueError, match="expected to be boolean"):
-        hosted.method("train").function(object(), "yes")
+        hosted.method("train").function(net, "yes")
 
 
 def test_only_marked_methods_and_forward_can_be_called(shelf: Shelf) -> None:

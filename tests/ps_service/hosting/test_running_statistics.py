@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from ps_service.hosting.bound_copy_pool import BoundCopies
+from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.running_statistics import with_statistics
-from tests.ps_service.hosting.host import bound
+from ps_service.parameters.locks import ParameterLocks
+from ps_service.passes.call_frame import CallFrame
 
 
 def block() -> nn.Sequential:
@@ -53,26 +54,20 @@ class Switching(nn.Module):
         return found
 
 
-def test_statistics_that_a_call_in_evaluation_mode_has_updated_are_kept() -> None:
-    module, local = Switching(), Switching()
-    pool = BoundCopies(module)
-    for _ in range(3):
-        x = torch.randn(8, 2)
-        with bound(pool, module, training=False) as copy:
-            assert torch.equal(copy(x), local.eval()(x))
-        assert torch.equal(module.norm.running_mean, local.norm.running_mean)
-        assert torch.equal(module.norm.running_var, local.norm.running_var)
-        assert torch.equal(module.norm.num_batches_tracked, local.norm.num_batches_tracked)
+def run(hosted: HostedObject, locks: ParameterLocks, training: bool | None, x: torch.Tensor) -> torch.Tensor:
+    with CallFrame(locks, training, recorded=True, code="forward") as frame:
+        result: torch.Tensor = frame.own(frame.bind(hosted, is_target=True)(x))
+    return result.detach()
 
 
-def test_a_layer_in_the_mode_of_its_module_updates_its_statistics_as_locally() -> None:
-    module, local = block(), block()
+@pytest.mark.parametrize("make", [Switching, block])
+def test_calls_in_any_mode_leave_the_statistics_that_they_leave_locally(make: type[nn.Module]) -> None:
+    module, local, locks = make(), make(), ParameterLocks()
     local.load_state_dict(module.state_dict())
-    pool = BoundCopies(module)
-    for mode in (True, False, True):
-        module.train(mode), local.train(mode)
+    hosted = HostedObject("ps0", module, locks)
+    for mode in [True, True, True, False, False, False, None, None, None, True, False, None]:
+        local.train(module.training if mode is None else mode)
         x = torch.randn(8, 2)
-        with bound(pool, module, training=None) as copy:
-            assert torch.equal(copy(x), local(x))
+        assert torch.equal(run(hosted, locks, mode, x), local(x).detach())
         for name, value in local.state_dict().items():
             assert torch.equal(module.state_dict()[name], value)

@@ -24,7 +24,6 @@ from ps_service.hosting.structure import (
     contents,
     is_atom,
     is_instance,
-    reaches,
     target_of,
     tensors_below,
 )
@@ -228,15 +227,6 @@ def test_all_below_may_end_at_modules_and_at_objects() -> None:
     assert inside in map(id, all_below(value, 1000))
     assert inside not in map(id, all_below(value, 1000, into_modules=False))
     assert id(inner) not in map(id, all_below(value, 1000, ends={id(value[1])}))
-
-
-def test_an_object_is_reached_within_a_number_of_objects() -> None:
-    target = Holder()
-    value = [[[target]]]
-    assert reaches(value, {id(target)})
-    assert reaches(target, {id(target)})
-    assert not reaches(value, {id(target)}, most=3)
-    assert not reaches([1, 2], {id(target)})
 
 
 def test_tensors_are_collected_but_not_those_of_modules() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ps_service.hosting.views import CLEAN_CALLS, is_ordinary
+from ps_service.hosting.views import is_ordinary
 from ps_wire.errors import InvalidArgumentError
 from tests.ps_service.passes.viewed import Viewed, expected
 from tests.ps_service.passes.viewed_models import Normed, Switching
@@ -131,8 +131,14 @@ def test_a_reference_that_is_set_after_it_was_made_makes_it_not_ordinary() -> No
     assert not forward.leaves[0].is_shared
 
 
-def test_calls_in_evaluation_mode_of_running_statistics_have_no_view() -> None:
+def test_an_open_pass_in_evaluation_mode_keeps_the_statistics_that_it_has_seen() -> None:
     viewed = Viewed(Normed(), IDS, training=False)
-    for _ in range(CLEAN_CALLS):
-        viewed.forward(IDS)
-    assert not viewed.has_views
+    training = Viewed(viewed.hosted.value, IDS)
+    forward = viewed.forward(IDS)
+    assert viewed.has_views
+    reference = copy.deepcopy(viewed.hosted.value).eval()
+    training.forward(IDS)
+    assert not torch.equal(viewed.hosted.value.norm.running_mean, reference.norm.running_mean)
+    gradient = torch.ones_like(forward.result)
+    expected = torch.autograd.grad(reference(IDS), list(reference.parameters()), gradient)
+    assert all(map(torch.equal, forward.backward(gradient), expected))

@@ -47,18 +47,12 @@ def test_a_call_borrows_a_module_once(engine: Engine) -> None:
     linear = host(engine, nn.Linear(2, 3))
     with call_frame(engine) as call:
         module = call.bind(linear)
-        assert call.bind(linear) is module is not linear.value
+        assert call.bind(linear) is module is linear.value
         assert [leaf.ref.parameter for leaf in call.leaves] == ["weight", "bias"]
         assert [leaf.parameter for leaf in call.leaves] == list(linear.value.parameters())
         assert [leaf.tensor for leaf in call.leaves] == list(module.parameters())
-        assert [parameter_state.pin.reading for parameter_state in linear.parameter_states] == [1, 1]
-    assert [parameter_state.pin.reading for parameter_state in linear.parameter_states] == [0, 0]
-
-
-def test_two_calls_borrow_different_skins(engine: Engine) -> None:
-    linear = host(engine, nn.Linear(2, 3))
-    with call_frame(engine) as one, call_frame(engine) as other:
-        assert one.bind(linear) is not other.bind(linear)
+        assert linear.turns is not None and linear.turns.has_call
+    assert not linear.turns.has_call
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -77,9 +71,8 @@ def test_other_code_sets_the_mode_of_a_module_for_later_calls(engine: Engine) ->
     with call_frame(engine) as call:
         call.bind(net)[1].eval()
     assert modes(False, True) == modes(False, None) == modes(True, None) == [True, True, False, False]
-    with call_frame(engine) as call, call_frame(engine) as other:
+    with call_frame(engine) as call:
         call.bind(net).eval()
-        assert other.bind(net)[0].training
     assert modes(False, True) == [False] * 4
     # A caller that chooses a mode for its call gets that one, and changes nothing.
     assert modes(True, True) == [True] * 4 and modes(False, False) == [False] * 4
@@ -102,18 +95,18 @@ def test_everything_is_given_back_when_the_call_raises(engine: Engine) -> None:
         call.bind(linear)(torch.ones(1, 5))
     assert torch.is_grad_enabled()
     assert binder.get() is None
-    assert [parameter_state.pin.reading for parameter_state in linear.parameter_states] == [0, 0]
+    assert linear.turns is not None and not linear.turns.has_call
     with call_frame(engine) as call:
         call.bind(linear)(torch.ones(1, 2))
 
 
-def test_hosted_code_sees_private_copies_through_its_handles(engine: Engine) -> None:
+def test_hosted_code_sees_modules_and_parameters_through_its_handles(engine: Engine) -> None:
     linear = host(engine, nn.Sequential(nn.Linear(2, 3)))
     module, weight, plain = RRef.to(linear), RRef.to(linear, "0.weight"), RRef.to(host(engine, {"a": 1}))
     assert module.local_value() is linear.value
     assert weight.local_value() is linear.value[0].weight
     with call_frame(engine) as call:
-        assert module.local_value() is call.bind(linear) is not linear.value
+        assert module.local_value() is call.bind(linear)
         assert weight.local_value() is call.bind(linear)[0].weight
         assert plain.local_value() == {"a": 1}
     assert module.local_value() is linear.value

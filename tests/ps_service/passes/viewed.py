@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
@@ -35,7 +36,10 @@ class Forward(NamedTuple):
     def backward(self, gradient: torch.Tensor) -> list[torch.Tensor]:
         """The gradients of the parameters; zeros for those that are not used."""
         leaves = [each.tensor for each in self.leaves]
-        found = torch.autograd.grad(self.result, leaves, gradient, allow_unused=True)
+        with ExitStack() as stack:
+            for each in self.leaves[0].holds:
+                stack.enter_context(each)
+            found = torch.autograd.grad(self.result, leaves, gradient, allow_unused=True)
         return [torch.zeros_like(each) if g is None else g for each, g in zip(leaves, found, strict=True)]
 
 

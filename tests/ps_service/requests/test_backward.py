@@ -201,7 +201,7 @@ def inline(ask: Asker, message: pb.BackwardRequest) -> tuple[RequestContext, Any
 async def all_short(ask: Asker, *optimizers: pb.ObjectInfo) -> list[HostedOptimizer]:
     """Everything counts as short, whatever its size."""
     for hosted in ask.engine.registry.objects():
-        if hosted.bound_copies is not None:
+        if hosted.is_module:
             expect(hosted.backward_latency, 0.0)
     found = [ask.engine.registry.find(Ref.from_message(each.handle)).value for each in optimizers]
     for each in found:

@@ -1,0 +1,107 @@
+"""Gives parameters memory of their own while code runs that may write to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from ps_service.parameters.state import Pin, readers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from ps_service.parameters.state import ParameterState
+
+
+class _Taken(NamedTuple):
+    """A parameter that has other memory for some time.
+
+    Attributes:
+        i: Its position.
+        data: Its memory before.
+        pin: The pin of that.
+        made: The address of its own memory.
+        version: Its version then.
+        changes: Number of writes to it by others then.
+    """
+
+    i: int
+    data: torch.Tensor
+    pin: Pin
+    made: int
+    version: int
+    changes: int
+
+
+class PrivateMemory:
+    """Gives parameters memory of their own inside a block, with the same values.
+
+    So others never see half of what the block writes, and open passes keep their values, also where the block writes
+    unseen by torch, through numpy for example. If it has not written, the parameters get their former memory back.
+
+    Args:
+        parameters: The parameters.
+        states: Their states.
+        most_bytes: Size of the largest parameters that are copied. Larger ones are if an open pass has saved them.
+        is_lost: Whether the block may not have ended; then what it has written is dropped.
+
+    Attributes:
+        written: Positions of the parameters that the block has written to.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.Tensor],
+        states: Sequence[ParameterState],
+        most_bytes: int,
+        is_lost: Callable[[], bool],
+    ) -> None:
+        self.written: list[int] = []
+        self._parameters = parameters
+        self._states = states
+        self._most_bytes = most_bytes
+        self._is_lost = is_lost
+        self._taken: list[_Taken] = []
+
+    def __enter__(self) -> None:
+        for i, (parameter, state) in enumerate(zip(self._parameters, self._states, strict=True)):
+            if parameter.numel() * parameter.element_size() <= self._most_bytes or state.pin.saves:
+                data, pin = parameter.data, state.pin
+                parameter.data, state.pin = data.clone(), Pin()
+                taken = _Taken(i, data, pin, parameter.data_ptr(), parameter._version, state.changes)
+                self._taken.append(taken)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        taken, self._taken = self._taken, []
+        kept = []
+        for each in taken:
+            parameter, state = self._parameters[each.i], self._states[each.i]
+            if state.changes != each.changes:
+                continue  # others have written to its own memory meanwhile
+            if self._is_lost() or not _is_written(parameter, each):
+                parameter.data, state.pin = each.data, each.pin
+            else:
+                state.changes += 1
+                kept.append(each.i)
+        self.written += kept
+        for readers in readers_of([self._states[i] for i in kept]):
+            readers.note_moved()
+
+
+def _is_written(parameter: torch.Tensor, taken: _Taken) -> bool:
+    if parameter._version != taken.version or parameter.data_ptr() != taken.made:
+        return True
+    return not have_same_bytes(parameter, taken.data)
+
+
+def have_same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and dtype hold the same bytes; so NaN equals itself."""
+    return torch.equal(_bytes(one), _bytes(other))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -1,0 +1,87 @@
+"""Gives a module the parameters' values of a pass back while code of the module runs in its backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ps_service.hosting.turns import Turn
+from ps_service.passes.saved_tensors import Hold
+from ps_wire.errors import ContextLostError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ps_service.passes.refusals import Bound
+
+
+class _Swapped:
+    """Gives parameters other memory inside a block. It is their memory of an earlier time, with its version."""
+
+    def __init__(self, bound: Bound) -> None:
+        self._parameters = list(bound.parameters)
+        self._states = bound.hosted.parameter_states
+        self._data = [each.data for each in self._parameters]
+        self._versions = [each._version for each in self._parameters]
+        self._present: list[tuple[int, torch.Tensor, int, bool]] = []
+
+    def __enter__(self) -> None:
+        for i, parameter in enumerate(self._parameters):
+            if parameter.data_ptr() != self._data[i].data_ptr():
+                self._present.append((i, parameter.data, parameter._version, self._states[i].writing))
+                self._states[i].writing = True  # nobody reads it meanwhile
+                _set(parameter, self._data[i], self._versions[i])
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        present, self._present = self._present, []
+        for i, data, version, writing in present:
+            _set(self._parameters[i], data, version)
+            self._states[i].writing = writing
+
+
+def _set(parameter: torch.Tensor, data: torch.Tensor, version: int) -> None:
+    parameter.data = data
+    torch._C._autograd._unsafe_set_version_counter((parameter,), (version,))
+
+
+class PassValues:
+    """The values of a module's parameters in one pass. Steps move the parameters instead of writing to them.
+
+    Inside its block, the module has them, and no call or step has the module: hooks, recomputations and functions of
+    hosted code find the values of their pass.
+
+    Args:
+        bound: The module, which the call has now.
+    """
+
+    def __init__(self, bound: Bound) -> None:
+        self._name = str(bound.hosted)
+        self._swapped = _Swapped(bound)
+        self._turns = bound.hosted.turns
+        self._hold = Hold(bound.parameter_locks, [state.pin for state in bound.hosted.parameter_states])
+        self._turn: Turn | None = None
+
+    def __enter__(self) -> None:
+        assert self._turns is not None
+        self._turn = Turn(self._turns, nested=True, around=(self._swapped,))
+        self._turn.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        turn, self._turn = self._turn, None
+        assert turn is not None
+        turn.end()
+        if turn.is_lost and error is None:
+            raise lost(self._name, "a backward")
+
+
+def lost(name: str, code: str) -> ContextLostError:
+    """The error for a call that others did not wait for."""
+    return ContextLostError(
+        f"{code} of {name} took so long that others have gone on: it may have seen the values of two steps. Run the "
+        "pass again"
+    )

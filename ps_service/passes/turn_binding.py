@@ -1,0 +1,261 @@
+"""A module itself while one call has it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ps_service.hosting.aliases import is_within
+from ps_service.hosting.contents import Contents
+from ps_service.hosting.dicts import Dicts
+from ps_service.hosting.internals import MOST, Found
+from ps_service.hosting.leaf import Leaf
+from ps_service.hosting.modes import Mode
+from ps_service.hosting.structure import is_atom, tensors_below
+from ps_service.hosting.turns import Turn
+from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
+from ps_service.parameters.private_memory import PrivateMemory
+from ps_service.passes import refusals
+from ps_service.passes.parameter_changes import ParameterChanges
+from ps_service.passes.pass_values import PassValues, lost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    import torch
+    from torch import nn
+
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.passes.saved_tensors import Pinned, Watch
+    from ps_wire.errors import PsError
+
+
+class TurnBinding:
+    """A module while a call runs on it and has it to itself. It has the interface of a `ViewBinding`.
+
+    What the code does to the module is done: attributes, containers, hooks and caches are those of Python. What
+    autograd saves of a parameter is an alias of its memory, and steps move the parameters that are saved. Code that
+    runs for the first time has memory of its own for the parameters, because it may write to them in ways that do not
+    show.
+
+    Args:
+        parameter_locks: Guards the parameters.
+        hosted: The module.
+        training: Whether the call runs in training mode; None for the mode of the module.
+        code: Name of the method or function that runs.
+        nested: Whether the call has bound a module before, or is nested in another request.
+        recorded: Whether the call is recorded for backward.
+
+    Attributes:
+        hosted: The module.
+        code: Name of the method or function that runs.
+        parameter_locks: Guards the parameters.
+        internals: The tensors of the module besides its parameters.
+        parameters: Its parameters.
+        leaves: For each parameter, what a record keeps of it.
+        steps: For each parameter, the number of its steps when the call began.
+        has_set: Whether the call has set an attribute of a module.
+    """
+
+    has_set = False
+
+    def __init__(
+        self,
+        parameter_locks: ParameterLocks,
+        hosted: HostedObject,
+        training: bool | None,
+        code: str,
+        nested: bool,
+        recorded: bool,
+    ) -> None:
+        assert hosted.internals is not None
+        assert hosted.turns is not None
+        self.hosted = hosted
+        self.code = code
+        self.parameter_locks = parameter_locks
+        self.internals = hosted.internals
+        self.parameters: Sequence[torch.Tensor] = list(hosted.parameters.values())
+        self._recorded = recorded
+        self._kind = (code, training, recorded)
+        self._parts: list[nn.Module] = list(hosted.value.modules())
+        self._holds: list[Any] = []
+        self._failed: PsError | None = None
+        self._set: list[tuple[int, str, Any]] | None = None
+        self._turn = Turn(hosted.turns, nested, self._around(training), self._exclusive(), is_patient=not code)
+        self._turn.begin()
+        self.leaves = [
+            Leaf(ref, parameter, parameter, self._holds)
+            for ref, parameter in zip(hosted.parameter_refs, self.parameters, strict=True)
+        ]
+        self.steps = [state.steps for state in hosted.parameter_states]
+        try:
+            self._note_before()
+        except BaseException:
+            self._turn.end()
+            raise
+
+    def _around(self, training: bool | None) -> list[AbstractContextManager[None]]:
+        """What is entered whenever the call gets the module."""
+        around: list[AbstractContextManager[None]] = []
+        views = self.hosted.views
+        is_unsettled = self.code not in self.hosted.readers or (views is not None and views.asks_for(self._kind))
+        if training is not None:
+            around.append(Mode(self.hosted.value, self._parts, training))
+        around.append(self.internals.quiet())
+        self._memory: PrivateMemory | None = None
+        if is_unsettled and self.code and self.code not in self.hosted.writers:
+            states = self.hosted.parameter_states
+            self._memory = PrivateMemory(self.parameters, states, COPY_AT_MOST, lambda: self._turn.is_lost)
+            around.append(self._memory)
+        self._changes = ParameterChanges(self, bool(self.code), self.code in self.hosted.writers)
+        return [*around, self._changes]
+
+    def _exclusive(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """What code that writes to parameters needs besides its turn, as steps do."""
+        if self.code not in self.hosted.writers:
+            return None
+        return self._writing
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        states = self.hosted.parameter_states
+        with (
+            self.parameter_locks.stepping(states),
+            self.parameter_locks.writing(self.parameters, states, consistent=True, counts=False),
+        ):
+            yield
+
+    def _note_before(self) -> None:
+        views = self.hosted.views
+        self._contents = Contents(self.hosted.value) if views is not None and views.asks_for(self._kind) else None
+        self._attributes = Dicts([each.__dict__ for each in (*self._parts, *self.parameters)])
+        self._structure = Dicts([each for part in self._parts for each in (part._parameters, part._modules)])
+        found = self.internals.found()
+        self._found = found
+        self._historic = {id(tensor) for tensor in found.tensors if tensor.requires_grad}
+        if any(each._backward_hooks for each in self.parameters) or any(map(_has_hooks, self._parts)):
+            self.hold()
+
+    @property
+    def module(self) -> nn.Module:
+        """The module."""
+        module: nn.Module = self.hosted.value
+        return module
+
+    def on_resumed(self, note: Callable[[], None]) -> None:
+        """Has a function called when others had the module meanwhile: steps may have moved the parameters."""
+        self._turn.resumed = note
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        """The watch of each parameter's storage."""
+        return self._changes.watches
+
+    @property
+    def pinned(self) -> list[Pinned]:
+        """Where to note the parameters that autograd saves."""
+        return self._changes.saved
+
+    @property
+    def storages(self) -> set[int]:
+        """Addresses of the memory of the parameters."""
+        return {tensor.untyped_storage().data_ptr() for tensor in self.parameters}
+
+    @property
+    def uses_others(self) -> bool:
+        """Whether the graph of the call may reach leaves that are not parameters of the module, as far as is known."""
+        return self.hosted.uses_others or any(each.requires_grad for each in self._found.tensors)
+
+    @property
+    def saved(self) -> Sequence[torch.Tensor]:
+        """The tensors besides the parameters that a backward needs copies of, because other calls may change them."""
+        return self.internals.kept()
+
+    def private_ids(self) -> set[int]:
+        """Nothing: the parts of the module belong to no call."""
+        return set()
+
+    def parameter_behind(self, leaf: torch.Tensor) -> str | None:
+        """The dotted name of a parameter."""
+        return next((name for name, each in self.hosted.parameters.items() if each is leaf), None)
+
+    def name(self, i: int) -> str:
+        """The dotted name of a parameter."""
+        return list(self.hosted.parameters)[i]
+
+    def kept(self) -> Found:
+        """The tensors besides the parameters that outlive the call."""
+        self._learn()
+        tensors, is_all = self.internals.found()
+        return Found([*tensors, *self.internals.buffers()], is_all)
+
+    def hold(self) -> None:
+        """Has a backward find the values of this call, because code of the module may run in it."""
+        if self._recorded and not self._holds:
+            self._holds.append(PassValues(self))
+
+    def finds_parameters(self) -> None:
+        """Nothing: its leaves are the parameters themselves."""
+
+    def give_back(self) -> None:
+        """Ends the turn, because the code has ended."""
+        try:
+            if not self._turn.is_lost:
+                self._end_code()
+        finally:
+            self._turn.end()
+            self._failed = self._changes.failed or self._failed
+            if self._changes.written or (self._memory is not None and self._memory.written):
+                self.hosted.writers.add(self.code)
+            else:
+                self.hosted.readers.add(self.code)
+            if self._turn.is_lost:
+                self._failed = lost(str(self.hosted), self.code or "a call")
+
+    def _end_code(self) -> None:
+        if not self._structure.are_same():
+            self._structure.restore()
+            self._failed = refusals.restructured(self)
+        changes = self._learn()
+        for _, name, value in changes:
+            if self._is_alias(value):
+                self._failed = refusals.aliased(self, name)
+        self.internals.end_histories(self._historic)
+        views = self.hosted.views
+        if self._contents is not None and views is not None:
+            is_clean = (
+                not (changes or self.has_set) and self._failed is None and not self._holds and self._contents.are_same()
+            )
+            views.note(self._kind, is_clean)
+
+    def _learn(self) -> list[tuple[int, str, Any]]:
+        """The attributes that the code has set, once the internals know of them. The code has ended."""
+        if self._set is None:
+            self._set = [] if self._attributes.are_same() else self._attributes.changes()
+            if not all(is_atom(value) for _, _, value in self._set):
+                self.internals.learn()
+        return self._set
+
+    def _is_alias(self, value: Any) -> bool:
+        tensors: list[torch.Tensor] = []
+        tensors_below(value, tensors, MOST)
+        own = set(map(id, self.parameters))
+        return any(is_within(each, self.parameters) for each in tensors if id(each) not in own)
+
+    def settle(self, raised: bool) -> None:
+        """Raises the error for what the code has done, after `give_back`.
+
+        Raises:
+            InvalidArgumentError: It has changed the structure, or something else that is refused.
+            ContextLostError: Others went on before the call had ended.
+        """
+        failed = self._failed
+        # These refer to each other; what they hold must not wait for the garbage collector.
+        del self._turn, self._changes, self._memory
+        if failed is not None and not raised:
+            raise failed
+
+
+def _has_hooks(part: nn.Module) -> bool:
+    return bool(part._backward_hooks or part._backward_pre_hooks)

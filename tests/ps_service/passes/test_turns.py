@@ -1,0 +1,106 @@
+"""Passes on a module that changes itself have the gradients of torch, whatever other passes and steps do between."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.ps_service.passes.viewed import Viewed, expected
+
+IDS = torch.tensor([1, 3, 1])
+THREADS, PASSES = 4, 30
+
+
+class Odd(nn.Module):
+    """Counts, keeps references to a parameter, and has a hook, a closure and running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.a, self.norm, self.b = nn.Embedding(20, 8), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 6)
+        self.calls, self.hooked, self.seen = 0, [0], {"rows": 0}
+        self.also, self.by = [self.b.weight], {self.b.weight: 2.0}
+        self.act = lambda h: torch.relu(self.norm(self.a(h)))
+        self.b.weight.register_hook(self.count)
+
+    def count(self, gradient: torch.Tensor) -> None:
+        self.hooked[0] += 1
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen["rows"] += len(ids)
+        h = self.act(self.table(ids))
+        h.register_hook(lambda gradient: gradient * self.a.bias.exp())
+        return h @ self.also[0].t() * self.by[self.b.weight] + self.b(h)  # type: ignore[no-any-return]
+
+
+class Penalized(nn.Module):
+    """Differentiates in its forward, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.a, self.calls = nn.Embedding(20, 8), nn.Linear(8, 4), 0
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        x = self.table(ids)
+        y = torch.tanh(self.a(x))
+        (slope,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        return y + slope.square().sum(-1, keepdim=True)
+
+
+class Transformed(nn.Module):
+    """Uses a transform of torch.func, which refuses hooks of saved tensors, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.a, self.calls = nn.Embedding(20, 8), nn.Linear(8, 4), 0
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        x = self.table(ids)
+
+        def energy(each: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.a(each)).square().sum()
+
+        return torch.func.grad(energy)(x) @ self.a.weight.t() + self.a(x)
+
+
+@pytest.mark.parametrize("cls", [Odd, Penalized, Transformed])
+def test_many_threads_pass_and_step_on_a_module_that_changes_itself(cls: type[Any]) -> None:
+    torch.manual_seed(1)
+    viewed = Viewed(cls(), IDS)
+    module: Any = viewed.hosted.value
+    reference, wrong, lock = cls(), [], threading.Lock()
+    begun = module.calls
+
+    def train(seed: int) -> None:
+        choose, numbers = random.Random(seed), torch.Generator().manual_seed(seed)
+        for number in range(PASSES):
+            ids = torch.randint(0, 20, (4,), generator=numbers)
+            forward = viewed.forward(ids)
+            gradient = torch.randn(forward.result.shape, generator=numbers)
+            if choose.random() < 0.5:
+                viewed.step()
+            found = forward.backward(gradient)
+            with lock:
+                if not all(map(torch.equal, found, expected(reference, viewed.history[forward.steps], ids, gradient))):
+                    wrong.append((seed, number))
+            viewed.step(found)
+
+    threads = [threading.Thread(target=train, args=(seed,)) for seed in range(THREADS)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not wrong
+    assert not viewed.has_views
+    assert module.calls - begun == THREADS * PASSES
+    if isinstance(module, Odd):
+        assert module.hooked == [THREADS * PASSES]
+        assert module.seen["rows"] == 4 * THREADS * PASSES + 3 * begun
+        assert int(module.norm.num_batches_tracked) == module.calls
