@@ -22,6 +22,56 @@ if TYPE_CHECKING:
     from ps_wire.refs import Ref
 
 
+class LeafSet:
+    """Some leaves, and the state in which calls leave them that change none.
+
+    Args:
+        leaves: What a record keeps of each leaf.
+
+    Attributes:
+        leaves: These.
+        storages: Addresses of their memory.
+    """
+
+    def __init__(self, leaves: list[Leaf]) -> None:
+        self.leaves = leaves
+        tensors = list(map(_tensor, leaves))
+        self.storages = {each.untyped_storage().data_ptr() for each in tensors}
+        self._pointers = list(map(_pointer, tensors))
+        self._are_trained = list(map(_is_trained, tensors))
+
+    def touched(self) -> list[int]:
+        """The positions of leaves that calls have written to, moved, frozen, hooked, or accumulated gradients at."""
+        tensors = list(map(_tensor, self.leaves))
+        if not (
+            any(map(_version, tensors))
+            or any(map(_hooks, tensors))
+            or any(map(_late_hooks, tensors))
+            or any(map(is_not, map(_grad, tensors), repeat(None)))
+            or list(map(_pointer, tensors)) != self._pointers
+            or list(map(_is_trained, tensors)) != self._are_trained
+            or StandIn.data_was_read
+        ):
+            return []
+        return [i for i, each in enumerate(tensors) if self._is_touched(i, each)]
+
+    def _is_touched(self, i: int, leaf: torch.Tensor) -> bool:
+        marked = is_written(leaf) or leaf._backward_hooks or leaf._post_accumulate_grad_hooks or leaf.grad is not None
+        return bool(marked) or self.is_moved(i) or self.has_set_requires_grad(i)
+
+    def has_set_requires_grad(self, i: int) -> bool:
+        """Whether a call has frozen or unfrozen a leaf."""
+        return bool(self.leaves[i].tensor.requires_grad is not self._are_trained[i])
+
+    def is_moved(self, i: int) -> bool:
+        """Whether a call has given a leaf other memory."""
+        return bool(self.leaves[i].tensor.data_ptr() != self._pointers[i])
+
+    def is_overtaken(self, i: int) -> bool:
+        """Whether a step has moved the parameter since the leaf was made: it does not have what was written to that."""
+        return bool(self.leaves[i].parameter.data_ptr() != self._pointers[i])
+
+
 class SharedLeaves:
     """One leaf for each parameter. A step writes to the memory in place if nothing needs the leaf as it is.
 
@@ -30,10 +80,9 @@ class SharedLeaves:
         refs: Their handles.
 
     Attributes:
-        all: What a record keeps of each leaf. The list is replaced when leaves are, so that records keep theirs.
+        current: The leaves. The object is replaced when leaves are, so that calls and records keep theirs.
         version: Number of times that leaves were replaced.
         uses: Counts the references to the leaves.
-        storages: Addresses of the memory of the leaves.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], refs: Sequence[Ref]) -> None:
@@ -42,69 +91,36 @@ class SharedLeaves:
         self.version = 0
         # Leaves that were replaced, and that open graphs may still have saved.
         self._former: list[list[weakref.ref[torch.Tensor]]] = [[] for _ in parameters]
-        self.all: list[Leaf] = [self._leaf(i) for i in range(len(parameters))]
-        self.uses = LeafUses([leaf.tensor for leaf in self.all])
-        self._settle()
+        self.current = LeafSet([self._leaf(i) for i in range(len(parameters))])
+        self.uses = LeafUses(list(map(_tensor, self.current.leaves)))
+        self._dropped: set[int] = set()
 
     def _leaf(self, i: int) -> Leaf:
         parameter = self._parameters[i]
         return Leaf(self._refs[i], parameter, stand_in(parameter), is_shared=True)
 
-    def _settle(self) -> None:
-        """Notes the state in which calls leave the leaves."""
-        leaves = self.uses.leaves
-        self.storages = {tensor.untyped_storage().data_ptr() for tensor in leaves}
-        self._pointers = list(map(_pointer, leaves))
-        self._are_trained = list(map(_is_trained, leaves))
-        self._dropped: set[int] = set()
-
     def renew(self) -> None:
         """Replaces the leaves of parameters that have moved, were frozen or were written to by hosted code."""
-        old = [i for i, leaf in enumerate(self.all) if i in self._dropped or not _is_current(leaf)]
+        leaves = self.current.leaves
+        old = [i for i, leaf in enumerate(leaves) if i in self._dropped or not _is_current(leaf)]
         if not old:
             return
-        self.all = self.all.copy()
+        leaves = leaves.copy()
         for i in old:
             self._former[i] = [each for each in self._former[i] if each() is not None]
-            self._former[i].append(weakref.ref(self.all[i].tensor))
-            self.all[i] = self._leaf(i)
-            self.uses.leaves[i] = self.all[i].tensor
+            self._former[i].append(weakref.ref(leaves[i].tensor))
+            leaves[i] = self._leaf(i)
+            self.uses.leaves[i] = leaves[i].tensor
             self.uses.replaced(i)
         self.version += 1
-        self._settle()
-
-    def touched(self) -> list[int]:
-        """The positions of leaves that calls have written to, moved, frozen, hooked, or accumulated gradients at."""
-        leaves = self.uses.leaves
-        if not (
-            any(map(_version, leaves))
-            or any(map(_hooks, leaves))
-            or any(map(_late_hooks, leaves))
-            or any(map(is_not, map(_grad, leaves), repeat(None)))
-            or list(map(_pointer, leaves)) != self._pointers
-            or list(map(_is_trained, leaves)) != self._are_trained
-            or StandIn.data_was_read
-        ):
-            return []
-        return [i for i, leaf in enumerate(leaves) if self._is_touched(i, leaf)]
-
-    def _is_touched(self, i: int, leaf: torch.Tensor) -> bool:
-        marked = is_written(leaf) or leaf._backward_hooks or leaf._post_accumulate_grad_hooks or leaf.grad is not None
-        return bool(marked) or self.is_moved(i) or self.has_set_requires_grad(i)
-
-    def has_set_requires_grad(self, i: int) -> bool:
-        """Whether a call has frozen or unfrozen a leaf."""
-        return bool(self.uses.leaves[i].requires_grad) is not self._are_trained[i]
-
-    def is_moved(self, i: int) -> bool:
-        """Whether a call has given a leaf other memory."""
-        return bool(self.uses.leaves[i].data_ptr() != self._pointers[i])
+        self.current = LeafSet(leaves)
+        self._dropped.clear()
 
     def note_written(self, positions: Iterable[int]) -> None:
         """Has graphs raise that have saved leaves of parameters that hosted code has written to."""
         for i in positions:
             pointer = self._parameters[i].data_ptr()
-            for leaf in (self.all[i].tensor, *(each() for each in self._former[i])):
+            for leaf in (self.uses.leaves[i], *(each() for each in self._former[i])):
                 if leaf is not None and leaf.data_ptr() == pointer:
                     increment_version(leaf)
             self._dropped.add(i)
@@ -114,6 +130,7 @@ class SharedLeaves:
         self._dropped.update(positions)
 
 
+_tensor: Final = attrgetter("tensor")
 _version: Final = attrgetter("_version")
 _hooks: Final = attrgetter("_backward_hooks")
 _late_hooks: Final = attrgetter("_post_accumulate_grad_hooks")

@@ -184,11 +184,11 @@ class Views:
         view = self._of.get(training)
         if view is None or (view.version != leaves.version and not self._can_change(view)):
             view = self._of[training] = View(self._module, training, self._internals)
-            view.put(leaves.all, leaves.version, leaves.uses)
+            view.put(leaves.current.leaves, leaves.version, leaves.uses)
             view.begin()
             self._made.append(view)
         elif view.version != leaves.version:
-            view.put(leaves.all, leaves.version, leaves.uses)
+            view.put(leaves.current.leaves, leaves.version, leaves.uses)
         view.running += 1
         return view, leaves
 

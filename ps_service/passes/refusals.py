@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ps_service.hosting.aliases import WHY
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import ContextLostError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +72,14 @@ def accumulated(bound: Bound, i: int) -> InvalidArgumentError:
         f"{bound.code} has called backward() on what it computed from parameter {bound.name(i)!r} of "
         f"{bound.hosted}. Gradients of hosted parameters belong to the pass of a trainer; inside hosted "
         "code use torch.autograd.grad"
+    )
+
+
+def overtaken(bound: Bound, i: int) -> ContextLostError:
+    """The error for a call whose write to a parameter a step may have undone; later calls of the kind take turns."""
+    return ContextLostError(
+        f"{bound.code} has written to parameter {bound.name(i)!r} of {bound.hosted} while a step changed it, so that "
+        "what it has written may be lost: run it again"
     )
 
 

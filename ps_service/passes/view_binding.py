@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.hosting.views import Views
     from ps_service.parameters.locks import ParameterLocks
-    from ps_wire.errors import InvalidArgumentError
+    from ps_wire.errors import InvalidArgumentError, PsError
 
 
 class ViewBinding:
@@ -75,14 +75,18 @@ class ViewBinding:
         self._training = training
         self._recorded = recorded
         self._leaves_histories = False
+        self._touched: Sequence[int] = ()
+        self._overtaken: set[int] = set()
+        self._failed: PsError | None = None
         self.uses_others = hosted.uses_others
         with parameter_locks.lock:
             while views.writing or (views.claimed and not nested):
                 parameter_locks.wait()
             self._view, self._shared = views.begin(training)
-            self.leaves: Sequence[Leaf] = self._shared.all
-            self.storages = self._shared.storages
+            self._begun = self._shared.current
             self.steps = [state.steps for state in hosted.parameter_states]
+        self.leaves: Sequence[Leaf] = self._begun.leaves
+        self.storages = self._begun.storages
 
     @property
     def module(self) -> nn.Module:
@@ -128,49 +132,58 @@ class ViewBinding:
         self.uses_others = True
 
     def give_back(self) -> None:
-        """Ends the read of the parameters, because the code has ended."""
-        with self.parameter_locks.lock:
-            self._views.end(self._view)
-            self.parameter_locks.notify()
+        """Ends the read of the parameters, because the code has ended. Later calls find the attributes that it has set.
 
-    def settle(self, raised: bool) -> None:
-        """Applies what calls on the view have changed, after `give_back`. Later calls of the kind run on the
-        module itself.
-
-        Raises:
-            InvalidArgumentError: It is a change that is refused.
+        Later calls of the kind run on the module itself if this one has changed anything.
         """
-        touched, changes = self._shared.touched(), self._view.changes()
-        if not (touched or changes or self.has_set or self._leaves_histories):
+        with self.parameter_locks.lock:
+            try:
+                self._end_code()
+            finally:
+                self._views.end(self._view)
+                self.parameter_locks.notify()
+
+    def _end_code(self) -> None:
+        # Before the view gets other leaves for the next call.
+        self._touched, changes = self._begun.touched(), self._view.changes()
+        if not (self._touched or changes or self.has_set or self._leaves_histories):
             return
         self._views.refuse(self._view, (self.code, self._training, self._recorded))
+        self._shared.drop(self._touched)
+        self._overtaken = set(filter(self._begun.is_overtaken, self._touched))
         if self._leaves_histories:
             self.internals.end_histories(())
-        failed: InvalidArgumentError | None = None
-        if touched:
-            self._shared.drop(touched)
-            failed = self._take_over_leaves(touched)
         if changes:
-            failed = self._take_over(changes) or failed
-        if failed is not None and not raised:
-            raise failed
+            self._failed = self._take_over(changes)
 
-    def _take_over_leaves(self, touched: Sequence[int]) -> InvalidArgumentError | None:
+    def settle(self, raised: bool) -> None:
+        """Applies what the call has done to leaves, after `give_back`.
+
+        Raises:
+            InvalidArgumentError: It has changed something in a way that is refused.
+            ContextLostError: It has written to a parameter while a step changed that.
+        """
+        if self._touched:
+            self._failed = self._take_over_leaves() or self._failed
+        if self._failed is not None and not raised:
+            raise self._failed
+
+    def _take_over_leaves(self) -> PsError | None:
         """Applies what calls have done to leaves; returns the error for what is refused."""
-        failed = None
-        for i in touched:
-            leaf, parameter = self._shared.uses.leaves[i], self._views.parameters[i]
+        failed: PsError | None = None
+        for i in self._touched:
+            leaf, parameter = self.leaves[i].tensor, self._views.parameters[i]
             state = self.hosted.parameter_states[i]
             if leaf._backward_hooks or leaf._post_accumulate_grad_hooks:
                 failed = refusals.hooked(self, i)
             if leaf.grad is not None:
                 leaf.grad = None
                 failed = refusals.accumulated(self, i)
-            if self._shared.is_moved(i):
+            if self._begun.is_moved(i):
                 if leaf.shape != parameter.shape or leaf.dtype != parameter.dtype:
                     failed = refusals.misshapen(self, i)
                     continue
-                others = [each for each in self._shared.uses.leaves if each is not leaf]
+                others = [each.tensor for each in self.leaves if each.tensor is not leaf]
                 owner = writes.taken_memory(leaf, others, self.internals.found().tensors)
                 if owner:
                     failed = refusals.shared(self, i, owner)
@@ -184,6 +197,10 @@ class ViewBinding:
                 increment_version(leaf)
                 self.parameter_locks.note_written(state.pin)
                 state.writes += 1
+            else:
+                self._overtaken.discard(i)
+            if i in self._overtaken:
+                failed = refusals.overtaken(self, i)
             if leaf.requires_grad is not parameter.requires_grad:
                 self.parameter_locks.set_requires_grad([parameter], leaf.requires_grad)
         return failed

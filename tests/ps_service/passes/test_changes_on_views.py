@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from ps_service.hosting.views import is_ordinary
-from ps_wire.errors import InvalidArgumentError
+from ps_service.passes.view_binding import ViewBinding
+from ps_wire.errors import ContextLostError, InvalidArgumentError
 from tests.ps_service.passes.viewed import Viewed, expected
-from tests.ps_service.passes.viewed_models import Normed, Switching
+from tests.ps_service.passes.viewed_models import Normed, Switching, pauses
 
 X = torch.arange(6.0).reshape(2, 3) / 6
 IDS = torch.tensor([1, 3, 1])
@@ -52,6 +53,36 @@ def test_a_late_write_to_a_parameter_reaches_later_passes_and_never_open_ones(wh
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             torch.autograd.grad(first.result.sum(), x)
     viewed.forward(X).backward(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("what", ["clamp", "data", "move"])
+def test_a_late_write_during_a_step_raises(what: str) -> None:
+    viewed, module = switched(what)
+    pauses.during = viewed.step
+    with pytest.raises(ContextLostError, match="while a step changed it, so that what it has written may be lost"):
+        viewed.forward(X)
+    viewed.forward(X)
+    assert torch.equal(module.layer.weight, module.layer.weight.clamp(max=0))
+
+
+def test_a_call_that_begins_when_another_ends_finds_its_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    viewed, module = switched("nothing")
+    # It has saved the weight, so the step moves that and the next call gets other leaves.
+    open_pass = viewed.forward(X.clone().requires_grad_())
+    module.what[0] = "count"
+    give_back, others = ViewBinding.give_back, [True]
+
+    def another(self: ViewBinding) -> None:
+        give_back(self)
+        while others:
+            others.clear()
+            viewed.step()
+            module.what[0] = "nothing"
+            viewed.forward(X)
+
+    monkeypatch.setattr(ViewBinding, "give_back", another)
+    viewed.forward(X)
+    assert (module.calls, others, open_pass.steps) == (1, [], 0)
 
 
 def test_a_late_freeze_is_that_of_the_module() -> None:
