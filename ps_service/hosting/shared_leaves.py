@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from ps_service.parameters.state import ParameterState
     from ps_wire.refs import Ref
 
 
@@ -27,14 +28,16 @@ class LeafSet:
 
     Args:
         leaves: What a record keeps of each leaf.
+        states: The states of the parameters.
 
     Attributes:
         leaves: These.
         storages: Addresses of their memory.
     """
 
-    def __init__(self, leaves: list[Leaf]) -> None:
+    def __init__(self, leaves: list[Leaf], states: Sequence[ParameterState]) -> None:
         self.leaves = leaves
+        self._states = states
         tensors = list(map(_tensor, leaves))
         self.storages = {each.untyped_storage().data_ptr() for each in tensors}
         self._pointers = list(map(_pointer, tensors))
@@ -69,7 +72,7 @@ class LeafSet:
 
     def is_overtaken(self, i: int) -> bool:
         """Whether a step has moved the parameter since the leaf was made: it does not have what was written to that."""
-        return bool(self.leaves[i].parameter.data_ptr() != self._pointers[i])
+        return bool(self._states[i].visible_of(self.leaves[i].parameter).data_ptr() != self._pointers[i])
 
 
 class SharedLeaves:
@@ -78,6 +81,7 @@ class SharedLeaves:
     Args:
         parameters: The parameters.
         refs: Their handles.
+        states: Their states.
 
     Attributes:
         current: The leaves. The object is replaced when leaves are, so that calls and records keep theirs.
@@ -85,24 +89,27 @@ class SharedLeaves:
         uses: Counts the references to the leaves.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], refs: Sequence[Ref]) -> None:
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], refs: Sequence[Ref], states: Sequence[ParameterState]
+    ) -> None:
         self._parameters = parameters
         self._refs = refs
+        self._states = states
         self.version = 0
         # Leaves that were replaced, and that open graphs may still have saved.
         self._former: list[list[weakref.ref[torch.Tensor]]] = [[] for _ in parameters]
-        self.current = LeafSet([self._leaf(i) for i in range(len(parameters))])
+        self.current = LeafSet([self._leaf(i) for i in range(len(parameters))], states)
         self.uses = LeafUses(list(map(_tensor, self.current.leaves)))
         self._dropped: set[int] = set()
 
     def _leaf(self, i: int) -> Leaf:
         parameter = self._parameters[i]
-        return Leaf(self._refs[i], parameter, stand_in(parameter), is_shared=True)
+        return Leaf(self._refs[i], parameter, stand_in(parameter, self._states[i]), is_shared=True)
 
     def renew(self) -> None:
         """Replaces the leaves of parameters that have moved, were frozen or were written to by hosted code."""
         leaves = self.current.leaves
-        old = [i for i, leaf in enumerate(leaves) if i in self._dropped or not _is_current(leaf)]
+        old = [i for i, leaf in enumerate(leaves) if i in self._dropped or not self._is_current(i, leaf)]
         if not old:
             return
         leaves = leaves.copy()
@@ -113,8 +120,14 @@ class SharedLeaves:
             self.uses.leaves[i] = leaves[i].tensor
             self.uses.replaced(i)
         self.version += 1
-        self.current = LeafSet(leaves)
+        self.current = LeafSet(leaves, self._states)
         self._dropped.clear()
+
+    def _is_current(self, i: int, leaf: Leaf) -> bool:
+        present = self._states[i].visible_of(leaf.parameter)
+        return (
+            leaf.tensor.data_ptr() == present.data_ptr() and leaf.tensor.requires_grad is leaf.parameter.requires_grad
+        )
 
     def note_written(self, positions: Iterable[int]) -> None:
         """Has graphs raise that have saved leaves of parameters that hosted code has written to."""
@@ -137,8 +150,3 @@ _late_hooks: Final = attrgetter("_post_accumulate_grad_hooks")
 _grad: Final = attrgetter("grad")
 _is_trained: Final = attrgetter("requires_grad")
 _pointer: Any = methodcaller("data_ptr")
-
-
-def _is_current(leaf: Leaf) -> bool:
-    tensor, parameter = leaf.tensor, leaf.parameter
-    return tensor.data_ptr() == parameter.data_ptr() and tensor.requires_grad is parameter.requires_grad

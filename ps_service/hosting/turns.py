@@ -181,10 +181,14 @@ class Turns:
     def note_written(self, state: ParameterState) -> None:
         """Nothing, as `note_moved`."""
 
-    def await_calls(self) -> None:
-        """Waits for the call that runs, as long as it may take. The lock of the parameters is held."""
+    def await_calls(self) -> bool:
+        """Waits for the call that runs, as long as it may take; returns whether there was one. The lock of the
+        parameters is held."""
+        waited = False
         while (holder := self._holder) is not None and not self._is_mine():
             self._wait_for(holder)
+            waited = True
+        return waited
 
     def await_writer(self) -> None:
         """Like `await_calls`, for a call that writes to parameters."""

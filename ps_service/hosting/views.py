@@ -92,15 +92,18 @@ class Views:
             call: The call.
             is_running: Whether another call runs on the module itself, and may be changing its attributes.
         """
-        if not self._is_ordinary or self._clean.get(call, 0) < CLEAN_CALLS:
+        name, training, is_recorded = call
+        # Code without a name never writes to parameters.
+        is_reading = not name and not is_recorded and call not in self._refused
+        if not self._is_ordinary or (not is_reading and self._clean.get(call, 0) < CLEAN_CALLS):
             return False
-        view = self._of.get(call[1])
+        view = self._of.get(training)
         if is_running:
             return view is not None
         if view is None or not view.follows():
             # Earlier calls may have set attributes that refer to parameters.
             self._is_ordinary = is_ordinary(self._module)
-            self._of.pop(call[1], None)
+            self._of.pop(training, None)
         return self._is_ordinary
 
     def asks_for(self, call: Call) -> bool:
@@ -137,11 +140,12 @@ class Views:
         """Number of calls that run on views."""
         return sum([view.running for view in self._made])
 
-    def await_calls(self) -> None:
-        """Nothing: the leaves of calls on views keep the values from before a step."""
+    def await_calls(self) -> bool:
+        """Does not wait: the leaves of calls on views keep the values from before a step."""
+        return False
 
     def await_writer(self) -> None:
-        """Nothing, as `await_calls`."""
+        """Does not wait, as `await_calls`."""
 
     def is_used(self) -> bool:
         """Whether a parameter may be needed by a call that runs, by an open graph or by other code."""
@@ -176,7 +180,7 @@ class Views:
         """The view for a call that begins now, and its leaves. The call has ended with `end`."""
         leaves = self._leaves
         if leaves is None:
-            leaves = self._leaves = SharedLeaves(self.parameters, self._refs)
+            leaves = self._leaves = SharedLeaves(self.parameters, self._refs, self._states)
             self._expect_leaves()
         if self._are_stale:
             leaves.renew()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.nn import Parameter
+
+if TYPE_CHECKING:
+    from ps_service.parameters.state import ParameterState
 
 _data: Any = torch.Tensor.data
 _detach: Any = torch.Tensor.detach
@@ -56,11 +59,11 @@ class StandIn(Parameter):
         return memo[id(self)]
 
 
-def stand_in(parameter: torch.Tensor) -> torch.Tensor:
+def stand_in(parameter: torch.Tensor, state: ParameterState) -> torch.Tensor:
     """A fresh leaf for a parameter, with its hooks and attributes, and an instance of its class."""
     # `.data`, not `.detach()`: a detached tensor shares the version counter, and torch would then refuse the
     # backward of a pass whose parameters another trainer has stepped, although the values it needs still exist.
-    leaf = parameter.data
+    leaf = state.visible_of(parameter).data
     leaf.requires_grad_(parameter.requires_grad)
     if type(leaf) is torch.Tensor:
         leaf.__class__ = StandIn if type(parameter) is Parameter else _class_for(type(parameter))

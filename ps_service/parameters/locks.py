@@ -223,9 +223,7 @@ class ParameterLocks:
                 readers.claimed += 1
         try:
             with self.lock:
-                for readers in all_readers:
-                    readers.await_calls()
-                self._await_readers(parameters, states)
+                self._await_readers(parameters, states, all_readers)
                 begun = 1
                 for readers in all_readers:
                     readers.writing += 1
@@ -248,10 +246,20 @@ class ParameterLocks:
                     state.claimed = state.writing = False
                 self.notify()
 
-    def _await_readers(self, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState]) -> None:
-        """Waits for forwards that only read parameters that are costly to copy, for at most the time of the copy."""
+    def _await_readers(
+        self, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState], all_readers: Iterable[Readers]
+    ) -> None:
+        """Waits for calls on modules themselves, and for forwards that only read parameters that are costly to copy.
+
+        For these it waits at most for the time of the copy.
+        """
         began = time.monotonic()
-        while waited_for := _copied_bytes(parameters, states):
+        while True:
+            while any([readers.await_calls() for readers in all_readers]):
+                pass  # nested calls may have begun meanwhile
+            waited_for = _copied_bytes(parameters, states)
+            if not waited_for:
+                return
             left = began + min(waited_for * COPY_SECONDS_PER_BYTE, LONGEST_WAIT_SECONDS) - time.monotonic()
             if left <= 0:
                 return

@@ -10,6 +10,7 @@ from ps_service.parameters.state import Pin, readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from ps_service.parameters.state import ParameterState
@@ -25,6 +26,7 @@ class _Taken(NamedTuple):
         made: The address of its own memory.
         version: Its version then.
         changes: Number of writes to it by others then.
+        visible: What others read before.
     """
 
     i: int
@@ -33,6 +35,7 @@ class _Taken(NamedTuple):
     made: int
     version: int
     changes: int
+    visible: torch.Tensor | None
 
 
 class PrivateMemory:
@@ -44,6 +47,7 @@ class PrivateMemory:
     Args:
         parameters: The parameters.
         states: Their states.
+        lock: Guards the states.
         most_bytes: Size of the largest parameters that are copied. Larger ones are if an open pass has saved them.
         is_lost: Whether the block may not have ended; then what it has written is dropped.
 
@@ -55,12 +59,14 @@ class PrivateMemory:
         self,
         parameters: Sequence[torch.Tensor],
         states: Sequence[ParameterState],
+        lock: AbstractContextManager[object],
         most_bytes: int,
         is_lost: Callable[[], bool],
     ) -> None:
         self.written: list[int] = []
         self._parameters = parameters
         self._states = states
+        self._lock = lock
         self._most_bytes = most_bytes
         self._is_lost = is_lost
         self._taken: list[_Taken] = []
@@ -68,28 +74,32 @@ class PrivateMemory:
     def __enter__(self) -> None:
         for i, (parameter, state) in enumerate(zip(self._parameters, self._states, strict=True)):
             if parameter.numel() * parameter.element_size() <= self._most_bytes or state.pin.saves:
-                data, pin = parameter.data, state.pin
-                parameter.data, state.pin = data.clone(), Pin()
-                taken = _Taken(i, data, pin, parameter.data_ptr(), parameter._version, state.changes)
+                data, pin, own, visible = parameter.data, state.pin, parameter.data.clone(), state.visible
+                with self._lock:
+                    state.visible = data if visible is None else visible
+                    parameter.data, state.pin = own, Pin()
+                taken = _Taken(i, data, pin, own.data_ptr(), parameter._version, state.changes, visible)
                 self._taken.append(taken)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         taken, self._taken = self._taken, []
-        kept = []
         for each in taken:
             parameter, state = self._parameters[each.i], self._states[each.i]
-            if state.changes != each.changes:
-                continue  # others have written to its own memory meanwhile
-            if self._is_lost() or not _is_written(parameter, each):
-                parameter.data, state.pin = each.data, each.pin
-            else:
-                state.changes += 1
-                kept.append(each.i)
-        self.written += kept
-        for readers in readers_of([self._states[i] for i in kept]):
-            readers.note_moved()
+            is_written = not self._is_lost() and _is_written(parameter, each)
+            with self._lock:
+                state.visible = each.visible
+                if state.changes != each.changes:
+                    pass  # others have written to its own memory meanwhile
+                elif is_written:
+                    state.changes += 1
+                    self.written.append(each.i)
+                else:
+                    parameter.data, state.pin = each.data, each.pin
+                    continue
+                for readers in readers_of([state]):
+                    readers.note_moved()
 
 
 def _is_written(parameter: torch.Tensor, taken: _Taken) -> bool:

@@ -74,7 +74,7 @@ class Reading:
                 self.pins.append(state.pin)
                 self.steps.append(state.steps)
                 self.changes.append(state.changes)
-            self.leaves = list(map(stand_in, self._parameters))
+            self.leaves = list(map(stand_in, self._parameters, states))
             for pin in self.pins:
                 pin.reading += 1
         return self

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from weakref import ref
 
+    import torch
+
 
 class Readers(Protocol):
     """The calls of a module: those on its views, or those on the module itself. They read parameters without pins."""
@@ -26,8 +28,12 @@ class Readers(Protocol):
     def expect_leaves(self) -> None:
         """Notes that other views have made leaves on the memory of its parameters."""
 
-    def await_calls(self) -> None:
-        """Waits for a call on the module itself, which must not see the step; the lock of the parameters is held."""
+    def await_calls(self) -> bool:
+        """Waits for a call on the module itself, which must not see the step; the lock of the parameters is held.
+
+        Returns:
+            Whether it has waited, so that other calls may have begun.
+        """
 
     def await_writer(self) -> None:
         """Waits for such a call if it writes to parameters; the lock of the parameters is held."""
@@ -81,9 +87,22 @@ class ParameterState:
         writes: Number of calls that have written to it where it is, as their own code did.
         of_module: Whether it is a parameter of a hosted module.
         readers: The calls of the modules that have it.
+        visible: What others than a call read while that has the parameter with memory of its own; otherwise None. It is
+            set under the lock of the parameters.
     """
 
-    __slots__ = ("changes", "claimed", "of_module", "pin", "readers", "stepped", "steps", "writes", "writing")
+    __slots__ = (
+        "changes",
+        "claimed",
+        "of_module",
+        "pin",
+        "readers",
+        "stepped",
+        "steps",
+        "visible",
+        "writes",
+        "writing",
+    )
 
     def __init__(self) -> None:
         self.pin = Pin()
@@ -95,6 +114,11 @@ class ParameterState:
         self.writes = 0
         self.of_module = False
         self.readers: list[ref[Readers]] = []
+        self.visible: torch.Tensor | None = None
+
+    def visible_of(self, parameter: torch.Tensor) -> torch.Tensor:
+        """A tensor with the memory of the parameter that others than a call on its module may read."""
+        return parameter if self.visible is None else self.visible
 
 
 def readers_of(states: Iterable[ParameterState]) -> set[Readers]:

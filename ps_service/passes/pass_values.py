@@ -24,22 +24,26 @@ class _Swapped:
         self._states = bound.hosted.parameter_states
         self._data = [each.data for each in self._parameters]
         self._versions = [each._version for each in self._parameters]
-        self._present: list[tuple[int, torch.Tensor, int, bool]] = []
+        self._lock = bound.parameter_locks.lock
+        self._present: list[tuple[int, torch.Tensor, int, torch.Tensor | None]] = []
 
     def __enter__(self) -> None:
         for i, parameter in enumerate(self._parameters):
             if parameter.data_ptr() != self._data[i].data_ptr():
-                self._present.append((i, parameter.data, parameter._version, self._states[i].writing))
-                self._states[i].writing = True  # nobody reads it meanwhile
-                _set(parameter, self._data[i], self._versions[i])
+                state, data = self._states[i], parameter.data
+                self._present.append((i, data, parameter._version, state.visible))
+                with self._lock:
+                    state.visible = data if state.visible is None else state.visible
+                    _set(parameter, self._data[i], self._versions[i])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         present, self._present = self._present, []
-        for i, data, version, writing in present:
-            _set(self._parameters[i], data, version)
-            self._states[i].writing = writing
+        for i, data, version, visible in present:
+            with self._lock:
+                _set(self._parameters[i], data, version)
+                self._states[i].visible = visible
 
 
 def _set(parameter: torch.Tensor, data: torch.Tensor, version: int) -> None:

@@ -106,7 +106,8 @@ class TurnBinding:
         self._memory: PrivateMemory | None = None
         if is_unsettled and self.code and self.code not in self.hosted.writers:
             states = self.hosted.parameter_states
-            self._memory = PrivateMemory(self.parameters, states, COPY_AT_MOST, lambda: self._turn.is_lost)
+            lock = self.parameter_locks.lock
+            self._memory = PrivateMemory(self.parameters, states, lock, COPY_AT_MOST, lambda: self._turn.is_lost)
             around.append(self._memory)
         self._changes = ParameterChanges(self, bool(self.code), self.code in self.hosted.writers)
         return [*around, self._changes]

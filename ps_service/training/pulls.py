@@ -70,7 +70,7 @@ def pull(
             sources: Sequence[torch.Tensor] = reading.leaves
             changes, steps = reading.changes, reading.steps
         else:
-            sources = parameters
+            sources = [state.visible_of(each) for each, state in zip(parameters, states, strict=True)]
             changes, steps = [each.changes for each in states], [each.steps for each in states]
         # After the counts: a write that has ended by now is part of them and of the copies.
         first = locks.first_mark

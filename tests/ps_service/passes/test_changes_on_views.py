@@ -13,6 +13,7 @@ from ps_service.passes.view_binding import ViewBinding
 from ps_wire.errors import ContextLostError, InvalidArgumentError
 from tests.ps_service.passes.viewed import Viewed, expected
 from tests.ps_service.passes.viewed_models import Normed, Switching, pauses
+from tests.ps_service.threads import Worker
 
 X = torch.arange(6.0).reshape(2, 3) / 6
 IDS = torch.tensor([1, 3, 1])
@@ -83,6 +84,17 @@ def test_a_call_that_begins_when_another_ends_finds_its_changes(monkeypatch: pyt
     monkeypatch.setattr(ViewBinding, "give_back", another)
     viewed.forward(X)
     assert (module.calls, others, open_pass.steps) == (1, [], 0)
+
+
+def test_a_view_never_gets_the_memory_that_a_call_on_the_module_itself_has() -> None:
+    viewed, module = switched("nothing")
+    open_pass = viewed.forward(X.clone().requires_grad_())
+    assert any(viewed.step())  # so that the next call gets other leaves
+    pauses.during = lambda: Worker(lambda: viewed.forward(X)).result()
+    viewed.forward(X, code="again")
+    del open_pass
+    viewed.step()
+    assert torch.equal(viewed.forward(X).result, module.layer(X))
 
 
 def test_a_late_freeze_is_that_of_the_module() -> None:

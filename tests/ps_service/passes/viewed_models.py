@@ -170,3 +170,6 @@ class Switching(nn.Module):
                 self.seen = self.layer(x)
         result: torch.Tensor = self.layer(x)
         return result
+
+    def again(self, x: torch.Tensor) -> torch.Tensor:
+        return self.forward(x)
