@@ -115,7 +115,7 @@ class Replacing:
 
 
 class Counterpart(Replacing):
-    """Replaces known objects by their counterparts: parts of the original by those of a copy, or the other way.
+    """Replaces known objects by their counterparts: parts of a view by those of the module.
 
     Args:
         known: The counterparts, by `id()` of the objects that they replace. Those objects live as long as this one.

@@ -81,6 +81,11 @@ def _class_for(cls: type[Parameter]) -> type[Parameter]:
     return types.new_class(cls.__name__, (StandIn, cls))
 
 
+def is_stand_in(leaf: torch.Tensor) -> bool:
+    """Whether a leaf replaces a parameter. Torch marks those that code has made of one with `nn.Parameter`."""
+    return isinstance(leaf, StandIn) and "_is_param" not in leaf.__dict__
+
+
 def is_written(leaf: torch.Tensor) -> bool:
     """Whether code has written to a leaf in place."""
     if leaf._version:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ps_service.hosting.histories import REFUSAL, reaches_ended
 from ps_service.hosting.hooks import hooked_nodes
-from ps_service.parameters.leaves import StandIn
+from ps_service.parameters.leaves import is_stand_in
 from ps_service.passes.lineage import has_own_functions, runs_own_function
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, leaves_of
@@ -73,7 +73,7 @@ def _examine(binding: Bound, leaves: Sequence[torch.Tensor], known: Container[in
             "a trainer cannot train. Make that module a submodule (an attribute, or in an nn.ModuleList), or take "
             "it from its reference, with rref.local_value(), when the module is called"
         )
-    if any(isinstance(leaf, StandIn) and id(leaf) not in known for leaf in leaves):
+    if any(is_stand_in(leaf) and id(leaf) not in known for leaf in leaves):
         raise InvalidArgumentError(f"{binding.code} of {binding.hosted} {REFUSAL}")
     if any(id(leaf) not in known for leaf in leaves):
         binding.hosted.uses_others = True

@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ps_service.hosting.histories import REFUSAL
 from ps_service.hosting.leaf import Leaf
-from ps_service.parameters.leaves import StandIn
+from ps_service.parameters.leaves import is_stand_in
 from ps_service.passes.entry import ENTERING
 from ps_service.passes.gradients import Gradient, added
 from ps_service.passes.pass_values import PassValues
@@ -276,7 +276,7 @@ class Record:
         known = known | {id(leaf.tensor) for leaf in self._leaves}
         leaves, entries = reached_from(roots, ENTERING)
         others = [leaf for leaf in leaves if id(leaf) not in known]
-        if any(each.entry is not self._entry for each in entries) or any(isinstance(leaf, StandIn) for leaf in others):
+        if any(each.entry is not self._entry for each in entries) or any(map(is_stand_in, others)):
             raise InvalidArgumentError(f"the call {REFUSAL}")
         # Code may have found a parameter in another way than through its view.
         refs = {id(each.parameter): each.ref for each in self._leaves}

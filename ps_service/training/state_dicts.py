@@ -37,7 +37,7 @@ def state_of(engine: Host, target: HostedObject) -> Any:
         InvalidArgumentError: The object has no state.
     """
     if isinstance(target.value, nn.Module):
-        # From a private copy, whose parameters were all read between the same two steps.
+        # All parameters are read between the same two steps.
         assert target.internals is not None
         with CallFrame(engine.parameter_locks, target.value.training, recorded=False, grad=False) as call_frame:
             module = call_frame.bind(target)

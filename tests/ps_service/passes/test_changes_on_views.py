@@ -97,6 +97,13 @@ def test_a_view_never_gets_the_memory_that_a_call_on_the_module_itself_has() -> 
     assert torch.equal(viewed.forward(X).result, module.layer(X))
 
 
+def test_a_parameter_that_a_call_makes_of_one_is_its_own() -> None:
+    viewed, module = switched("parameter")
+    forward = viewed.forward(X)
+    assert torch.equal(forward.result, X @ module.layer.weight)
+    assert all(not each.any() for each in forward.backward(torch.ones(2, 3)))
+
+
 def test_a_late_freeze_is_that_of_the_module() -> None:
     viewed, module = switched("freeze")
     viewed.forward(X)

@@ -166,6 +166,8 @@ class Switching(nn.Module):
                 found: torch.Tensor = self.layer(x)
                 self.layer.weight.data = torch.zeros(2, 3)
                 return found
+            case "parameter":
+                return x @ nn.Parameter(self.layer.weight)
             case "history":
                 self.seen = self.layer(x)
         result: torch.Tensor = self.layer(x)
