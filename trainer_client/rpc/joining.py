@@ -214,12 +214,12 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
         if graceful:
             leaving.finish(deadline.left)
             if members is not None:
-                members.rendezvous("shutdown", deadline.remaining, leaving=True)
+                members.rendezvous("shutdown", deadline, leaving=True)
             # The last calls of other members may call further members.
             _run(leaving.server.servicer.settled(), deadline.left())
             leaving.finish(deadline.left)
             if members is not None:
-                members.rendezvous("shutdown for good", deadline.remaining, leaving=True)
+                members.rendezvous("shutdown for good", deadline, leaving=True)
     finally:
         _end(leaving.leave(min(deadline.left(), 5.0) if graceful and members is not None else 0.0))
 

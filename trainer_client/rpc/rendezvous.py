@@ -45,12 +45,12 @@ class Group:
             )
         self._agent = agent
 
-    def rendezvous(self, what: str, seconds: float, value: Any = None, *, leaving: bool = False) -> dict[str, Any]:
+    def rendezvous(self, what: str, deadline: Deadline, value: Any = None, *, leaving: bool = False) -> dict[str, Any]:
         """Waits until all members have called it with the same name, and returns their values.
 
         Args:
             what: Name of the rendezvous, for its key and for error messages.
-            seconds: Seconds to wait; 0 is no limit for members that are there.
+            deadline: Until when to wait; without a limit, only for members that are there.
             value: The value of this process.
             leaving: Whether the members leave: those that have left already are not waited for.
 
@@ -63,7 +63,7 @@ class Group:
             self._agent.rendezvous_counts[counted] += 1
             key = f"{what} {self._agent.rendezvous_counts[counted]} of {' '.join(self.names)}"
         request = RendezvousRequest(key=key, name=self._agent.name, names=self.names, leaving=leaving)
-        arrival = Arrival(self._agent, what, request, value, seconds)
+        arrival = Arrival(self._agent, what, request, value, deadline)
         try:
             reply, answer = Pending.run(self._agent.loop, arrival.complete()).wait()
         except BaseException:
@@ -91,19 +91,19 @@ class Arrival:
         what: Name of the rendezvous, for messages.
         request: Its request, without the value and the time.
         value: The value of this process.
-        seconds: Seconds to wait; 0 is no limit for members that are there.
+        deadline: Until when to wait; without a limit, only for members that are there.
     """
 
-    def __init__(self, agent: Agent, what: str, request: RendezvousRequest, value: Any, seconds: float) -> None:
+    def __init__(self, agent: Agent, what: str, request: RendezvousRequest, value: Any, deadline: Deadline) -> None:
         self._agent = agent
         self._what = what
         self._request = request
         self._payload = PayloadWriter()
         self._value = Value()
         Encoder(self._payload).encode_into(self._value, value)
-        self._deadline = Deadline(seconds)
+        self._deadline = deadline
         # A limit where there is none, for members that have not joined.
-        self._absent_until = Deadline(0.0 if seconds else agent.patience)
+        self._absent_until = Deadline(0.0 if deadline.seconds else agent.patience)
         self._waits_for = self._directory
 
     def __str__(self) -> str:
@@ -180,7 +180,7 @@ def barrier(names: Iterable[str] | None = None, timeout: float = UNSET) -> None:
         UnavailableError: A member was lost or has left since this one joined.
         InvalidArgumentError: This process is not among `names`, or the group is open and no names were given.
     """
-    _group(names).rendezvous("barrier", agent().seconds(timeout) or 0.0)
+    _group(names).rendezvous("barrier", Deadline(agent().seconds(timeout) or 0.0))
 
 
 def all_gather(value: Any, names: Iterable[str] | None = None, timeout: float = UNSET) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def all_gather(value: Any, names: Iterable[str] | None = None, timeout: float = 
     Raises:
         DeadlineExceededError, UnavailableError, InvalidArgumentError: As in `barrier`.
     """
-    return _group(names).rendezvous("all_gather", agent().seconds(timeout) or 0.0, value)
+    return _group(names).rendezvous("all_gather", Deadline(agent().seconds(timeout) or 0.0), value)
 
 
 def _group(names: Iterable[str] | None) -> Group:

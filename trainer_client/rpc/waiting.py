@@ -40,11 +40,6 @@ class Deadline:
         return DAY if self._at is None else max(self._at - time.monotonic(), 0.001)
 
     @property
-    def remaining(self) -> float:
-        """The seconds that are left; 0 for no deadline."""
-        return 0.0 if self._at is None else self.left()
-
-    @property
     def over(self) -> bool:
         """Whether it has passed."""
         return self._at is not None and self._at <= time.monotonic()

@@ -10,6 +10,7 @@ import pytest
 
 from ps_wire.v1.operations_pb2 import RendezvousRequest
 from trainer_client.rpc.rendezvous import Arrival
+from trainer_client.rpc.waiting import Deadline
 
 FOR_OTHERS = r"for up to (59|60) s more for members that have not joined, and without a time limit for others"
 
@@ -17,4 +18,4 @@ FOR_OTHERS = r"for up to (59|60) s more for members that have not joined, and wi
 @pytest.mark.parametrize(("seconds", "says"), [(0.0, FOR_OTHERS), (7200.0, r"for up to 7(199|200) s more")])
 def test_it_says_how_long_it_waits_for_whom(seconds: float, says: str) -> None:
     agent: Any = SimpleNamespace(patience=60.0, directory=SimpleNamespace(address="127.0.0.1:1"))
-    assert re.fullmatch(says, str(Arrival(agent, "shutdown", RendezvousRequest(), None, seconds)))
+    assert re.fullmatch(says, str(Arrival(agent, "shutdown", RendezvousRequest(), None, Deadline(seconds))))
