@@ -5,14 +5,19 @@ python -m tests.rpc.beginnings PROGRAM PROCESSES [ARGUMENT...]
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ps_service.server import Server
 from tests.rpc import groups
 from tests.rpc.groups import news, tell, wait_for_file, wait_for_news
 from trainer_client import rpc
@@ -244,6 +249,35 @@ def by_file_open(rank: int, size: int) -> None:
         rpc.init_rpc("alone", rank=0, rpc_backend_options=options)
         rpc.shutdown()
         tell(rank, "left again")
+
+
+def by_file_leaving(rank: int, size: int) -> None:
+    """Another member has reached the directory of an open group, and enters it when its keeper stops."""
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{path('meeting')}")
+    if rank == 0:
+        before(Server, "stop", partial(news, 2), partial(wait_for_news, 3))
+        rpc.init_rpc("worker0", rank=0, rpc_backend_options=options)
+        news(0)
+        wait_for_news(1)
+    else:
+        before(entry.Entry, "make", partial(news, 1), partial(wait_for_news, 2))
+        before(entry.Entry, "may_meet_another", partial(news, 3))
+        wait_for_news(0)
+        rpc.init_rpc("worker1", rank=1, rpc_backend_options=options)
+    rpc.shutdown()
+    tell(rank, "left")
+
+
+def before(cls: type, method: str, *steps: Callable[[], None]) -> None:
+    """Takes some steps before a method begins."""
+    original = getattr(cls, method)
+
+    async def called(*args: Any) -> Any:
+        for step in steps:
+            await asyncio.to_thread(step)
+        return await original(*args)
+
+    setattr(cls, method, called)
 
 
 def by_file_killed(rank: int, size: int) -> None:

@@ -115,6 +115,10 @@ def test_the_first_of_an_open_group_keeps_the_directory_that_a_file_names(run: R
     assert run("by_file_open", 3) == ["0 left", "0 left again", "1 left", "2 left"]
 
 
+def test_a_member_that_comes_when_the_first_of_an_open_group_stops_begins_a_new_one(run: Run) -> None:
+    assert run("by_file_leaving", 2) == ["0 left", "1 left"]
+
+
 def test_an_open_group_whose_directory_was_killed_does_not_become_two(run: Run) -> None:
     assert run("by_file_killed", 3) == [
         "1 tensor(3)",

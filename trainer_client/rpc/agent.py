@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_service.passes import calls
-from ps_wire.errors import RAN_OUT, DeadlineExceededError, InvalidArgumentError, PsError
+from ps_wire.errors import RAN_OUT, DeadlineExceededError, InvalidArgumentError, PsError, UnavailableError
 from ps_wire.numbers import check_timeout
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Request
@@ -110,12 +110,18 @@ class Agent:
         await self.client.open()
         others = self.client.others
         entry = self.entry = Entry(self.name, self.address, others, plan)
-        others.directory = (None if plan.keeps_directory else await entry.reach()) or self.session_here
-        self.keeps_directory = plan.keeps_directory
-        if plan.size and plan.keeps_directory:
-            self.engine.directory.begin(plan.size)
-        self.engine.membership.join(peers)
-        members = await entry.make(others.directory)
+        while True:
+            others.directory = (None if plan.keeps_directory else await entry.reach()) or self.session_here
+            self.keeps_directory = plan.keeps_directory
+            if plan.size and plan.keeps_directory:
+                self.engine.directory.begin(plan.size)
+            self.engine.membership.join(peers)
+            try:
+                members = await entry.make(others.directory)
+                break
+            except UnavailableError:
+                if not await entry.may_meet_another():
+                    raise
         if not plan.keeps_directory:
             others.add(others.directory)
             directory = others.directory.address

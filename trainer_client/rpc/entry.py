@@ -144,6 +144,13 @@ class Entry:
         finally:
             self._making = False
 
+    async def may_meet_another(self) -> bool:
+        """Whether to reach the directory again, after it was left: soon a file names another, or none."""
+        if self.plan.file is None or self.plan.keeps_directory or self._deadline.over:
+            return False
+        await asyncio.sleep(_LOOK_SECONDS)
+        return True
+
     def give_up(self) -> None:
         """Does not enter again from now on."""
         if self._returning is not None:
