@@ -56,8 +56,6 @@ def main() -> None:
     inherited = descriptors()
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.connect(os.environ["FORKING_ADDRESS"])
-    for number in FORWARDED:
-        signal.signal(number, lambda number, _: server.send(number.to_bytes(4, "little")))
     request = {
         "program": arguments,
         "cwd": os.getcwd(),
@@ -67,6 +65,9 @@ def main() -> None:
         "network": os.readlink("/proc/self/ns/net"),
     }
     socket.send_fds(server, [json.dumps(request).encode()], inherited)
+    # Not before: what comes first is the request. A signal ends this process until then, and the program with it.
+    for number in FORWARDED:
+        signal.signal(number, lambda number, _: server.send(number.to_bytes(4, "little")))
     # So that the other ends of pipes notice the end of the program.
     for number in inherited:
         os.close(number)
