@@ -96,10 +96,7 @@ class _Discarding:
     """Takes what arrives on a socket that is closed, and drops it."""
 
     def __init__(self) -> None:
-        self._memory = memoryview(bytearray(4096))
-
-    def buffer(self) -> memoryview:
-        return self._memory
+        self.buffer = memoryview(bytearray(4096))
 
     def read(self, nbytes: int) -> None:
         pass

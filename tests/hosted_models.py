@@ -148,6 +148,22 @@ class Prompt(nn.Module):
 
 
 @hosted
+class Scaling(nn.Module):
+    """A small module of a trainer's own, which makes no promises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((3,), 2.0))
+
+    def forward(self, x: torch.Tensor, before: Any = None) -> torch.Tensor:
+        """Scales the input. It first calls a method of another object, if it gets one."""
+        RAN_IN.append(threading.current_thread().name)
+        if before is not None:
+            before.rpc_sync().add()
+        return x * self.scale
+
+
+@hosted
 class Delegating(nn.Module):
     """scale * (x + what a module of another owner makes of x)."""
 

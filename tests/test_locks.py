@@ -32,6 +32,7 @@ PLAIN = {
     "ps_service/server.py": NO_THREAD,
     "ps_service/parameters/locks.py": REPORTED,
     "ps_service/passes/contexts.py": SHORT,
+    "ps_service/passes/pass_context.py": SHORT,
     "ps_service/passes/runs.py": SHORT,
     "ps_service/measures/events.py": SHORT,
     "ps_service/measures/pace.py": SHORT,

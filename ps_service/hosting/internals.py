@@ -114,10 +114,6 @@ class Internals:
             return []
         return [each for held in self._buffers for each in held.values() if each is not None]
 
-    def kept(self) -> list[torch.Tensor]:
-        """All tensors that the module keeps now besides its parameters."""
-        return [*self.found().tensors, *self.buffers()]
-
     def quiet(self) -> Quiet:
         """Keeps normalization layers from changing their running statistics during a block."""
         return Quiet(list(self._norms.values()))

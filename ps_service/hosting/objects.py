@@ -17,6 +17,7 @@ from torch import nn
 from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.internals import Internals
+from ps_service.hosting.method import Method
 from ps_service.hosting.turns import Turns
 from ps_service.hosting.views import Views
 from ps_service.tables.stand_in import RowsOfTable
@@ -26,7 +27,6 @@ from ps_wire.codec.trees import tensors_in
 from ps_wire.decorators import is_deferred, is_inline, is_remote
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, UnknownMethodError, UnknownNameError
 from ps_wire.refs import Ref, new_object_id
-from ps_wire.runtime.latency import Latency
 from ps_wire.tables.names import ROWS
 
 if TYPE_CHECKING:
@@ -53,20 +53,6 @@ class CreationSpec(NamedTuple):
     payload: Buffer | None
     dependencies: tuple[HostedObject, ...] = ()
     is_whole: bool = True
-
-
-class Method(NamedTuple):
-    """A method that trainers may call.
-
-    Attributes:
-        function: The unbound function, whose first argument is the object.
-        is_inline: Whether it is marked `@remote(inline=True)`.
-        is_deferred: Whether it is marked `@async_execution`.
-    """
-
-    function: Callable[..., Any]
-    is_inline: bool
-    is_deferred: bool
 
 
 class HostedObject:
@@ -98,8 +84,6 @@ class HostedObject:
         is_detached: Whether it was detached from the graph of the call that computed it.
         is_layer: Whether it consists only of modules of torch.
         layer_check: Tells which calls of that layer need no checks.
-        latency: Measures the time of its calls.
-        backward_latency: Measures the time of their backwards.
         references: Number of references of all sessions.
         made_with: The call of a client that makes such an object, for messages.
         creation_spec: The request that it was made from; None unless the owner keeps checkpoints and a trainer made it.
@@ -136,8 +120,6 @@ class HostedObject:
         self.writers: set[str] = set()
         self.uses_others = False
         self.recorded: Counter[str] = Counter()
-        self.latency = Latency()
-        self.backward_latency = Latency()
         self.creation_spec: CreationSpec | None = None
         # By name, with the attribute of the class that it was made from.
         self._methods: dict[str, tuple[Any, Method]] = {}
@@ -247,7 +229,8 @@ class HostedObject:
                 f"method {name!r} of {self} may not be called remotely; mark it with @remote in its class, or call "
                 f"{_few(self.methods())}"
             )
-        method = Method(_taking_self(type(self.value), name, function), is_inline(function), is_deferred(function))
+        inline = self.is_layer or is_inline(function)
+        method = Method(_taking_self(type(self.value), name, function), inline, is_deferred(function))
         self._methods[name] = (function, method)
         return method
 

@@ -155,11 +155,6 @@ class Turns:
         self._longest = 0.0
 
     @property
-    def has_call(self) -> bool:
-        """Whether a call has the module."""
-        return self._holder is not None
-
-    @property
     def running(self) -> int:
         """Number of calls that run."""
         return 0 if self._holder is None or self._is_mine() else 1

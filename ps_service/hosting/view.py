@@ -39,6 +39,7 @@ class View:
         modules: The modules of the structure, each with the one that it was made from.
         running: Number of calls that run on it.
         version: The version of the leaves in it.
+        follows: Tells whether the attributes of the original are those that it was made with.
     """
 
     def __init__(self, module: nn.Module, training: bool | None, internals: Internals) -> None:
@@ -63,7 +64,7 @@ class View:
         # A leaf is in the dict of a module, in what is known of that dict, and in the list of a recurrent layer.
         self._references_to = [sum(3 if id(place) in lists else 2 for place, _ in each) for each in self._places]
         self._present: list[Leaf | None] = [None] * len(self._places)
-        self._given = Dicts([each.__dict__ for each in originals])
+        self.follows = Dicts([each.__dict__ for each in originals]).are_same
 
     def begin(self) -> None:
         """Counts the references to its modules. No call runs on it yet."""
@@ -85,10 +86,6 @@ class View:
             layer.__dict__["_flat_weight_refs"] = [None if each is None else weakref.ref(each) for each in weights]
         self.version = version
         self._begun = Dicts([each for made in self._own for each in (made.__dict__, made._parameters, made._modules)])
-
-    def follows(self) -> bool:
-        """Whether the attributes of the original are those that it was made with."""
-        return self._given.are_same()
 
     def is_referred(self) -> bool:
         """Whether other objects refer to its modules, such as the closure of a hook in an open graph."""

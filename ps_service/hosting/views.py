@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ps_service.hosting.internals import Internals
+    from ps_service.hosting.turns import Turns
     from ps_service.parameters.state import ParameterState, Readers
     from ps_wire.refs import Ref
 
@@ -85,12 +86,12 @@ class Views:
             for state in states:
                 state.readers.append(reference)
 
-    def admits(self, call: Call, is_running: bool) -> bool:
+    def admits(self, call: Call, turns: Turns) -> bool:
         """Whether a call may run on a view.
 
         Args:
             call: The call.
-            is_running: Whether another call runs on the module itself, and may be changing its attributes.
+            turns: Those of the module itself: a call that has one may be changing attributes.
         """
         name, training, is_recorded = call
         # Code without a name never writes to parameters.
@@ -98,7 +99,7 @@ class Views:
         if not self._is_ordinary or (not is_reading and self._clean.get(call, 0) < CLEAN_CALLS):
             return False
         view = self._of.get(training)
-        if is_running:
+        if turns.running:
             return view is not None
         if view is None or not view.follows():
             # Earlier calls may have set attributes that refer to parameters.

@@ -48,8 +48,8 @@ class Held:
         """The bytes held now."""
         with self._adding_up:
             changes = self._changes
-            if changes:
-                self._total += sum([changes.popleft() for _ in range(len(changes))])
+            for _ in range(len(changes)):
+                self._total += changes.popleft()
             return self._total
 
     def share(self, storage: torch.UntypedStorage) -> Share:
@@ -201,6 +201,4 @@ def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def size(tensor: torch.Tensor) -> int:
     """Bytes of the elements of a tensor, of any layout."""
-    if tensor.layout is torch.strided:
-        return tensor.nbytes
-    return sum(part.nbytes for part in parts(tensor))
+    return tensor.nbytes if tensor.layout is torch.strided else sum([part.nbytes for part in parts(tensor)])

@@ -112,9 +112,10 @@ class Counters:
         """
         now = int(self._clock())
         with self._lock:
-            self._tallies[operation].durations.observe(seconds)
+            tally = self._tallies[operation]
+            tally.durations.observe(seconds)
             if error:
-                self._tallies[operation].errors += 1
+                tally.errors += 1
                 self._errors[error] += 1
             if operation != _UNCOUNTED:
                 if now != self._second:

@@ -16,20 +16,17 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ps_service.parameters.alone import Alone, WouldBlock
 from ps_service.parameters.reading import Reading
 from ps_service.parameters.state import ParameterState, Pin, Readers, readers_of
+from ps_service.parameters.step_lock import WouldBlock
 from ps_wire.errors import DeadlineExceededError
 from ps_wire.limits import MIB
 from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT, current_scope, waiting
-
-if TYPE_CHECKING:
-    from ps_wire.runtime.locks import ReportingLock
 
 COPY_AT_MOST = 8 * MIB
 """Size in bytes above which a step waits for a parameter's readers before it copies it."""
@@ -100,10 +97,6 @@ class ParameterLocks:
             yield
         finally:
             self.allow_blocking()
-
-    def alone(self, lock: ReportingLock) -> Alone:
-        """Holds a lock while a block runs; see `Alone`."""
-        return Alone(self, lock)
 
     @property
     def is_nonblocking(self) -> bool:

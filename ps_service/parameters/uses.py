@@ -26,7 +26,8 @@ _UNSAVED: Final = 2
 _count: Any = torch._C._storage_Use_Count
 _storage: Any = torch.Tensor.untyped_storage
 _address: Final = attrgetter("_cdata")
-_uses: Any = torch.Tensor._use_count  # type: ignore[attr-defined]
+use_count: Any = torch.Tensor._use_count  # type: ignore[attr-defined]
+"""The number of references to a tensor that torch counts: one of its Python object, and those of graphs."""
 
 
 class LeafUses:
@@ -63,12 +64,12 @@ class LeafUses:
     def any(self) -> bool:
         """Whether an open graph or other code may need one of the leaves, or other tensors on its memory."""
         leaves = self.leaves
-        if not _AS_EXPECTED or any(map(gt, map(_uses, leaves), self._unsaved)):
+        if not _AS_EXPECTED or any(map(gt, map(use_count, leaves), self._unsaved)):
             return True
         if any(map(gt, map(_count, map(_address, map(_storage, leaves))), self._holders)):
             return True
         # Such as those of an autograd function that has kept a leaf.
-        now = list(map(sub, map(sys.getrefcount, leaves), map(gt, map(_uses, leaves), repeat(1))))
+        now = list(map(sub, map(sys.getrefcount, leaves), map(gt, map(use_count, leaves), repeat(1))))
         found = any(map(gt, now, self._referrers))
         # References of the owner that are gone must not hide those of others.
         self._referrers = list(map(min, now, self._referrers))
@@ -90,7 +91,7 @@ class LeafUses:
 
 def references(leaves: Sequence[torch.Tensor]) -> list[int]:
     """The numbers of references from Python. Torch has one of its own to the object of a tensor that C++ refers to."""
-    return list(map(sub, map(sys.getrefcount, leaves), map(gt, map(_uses, leaves), repeat(1))))
+    return list(map(sub, map(sys.getrefcount, leaves), map(gt, map(use_count, leaves), repeat(1))))
 
 
 def _counts_as_expected() -> bool:

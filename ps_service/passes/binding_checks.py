@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+from operator import ne
 from typing import TYPE_CHECKING, Final
 
 from ps_service.hosting.histories import REFUSAL, reaches_ended
 from ps_service.hosting.hooks import hooked_nodes
 from ps_service.parameters.leaves import is_stand_in
+from ps_service.parameters.uses import use_count
 from ps_service.passes.lineage import has_own_functions, runs_own_function
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, leaves_of
@@ -38,11 +41,15 @@ def inspect(binding: Bound, roots: Sequence[torch.Tensor], known: Container[int]
     if binding.internals.ends_histories and reaches_ended(roots):
         raise InvalidArgumentError(f"{binding.code} of {binding.hosted} {REFUSAL}")
     # The node that accumulates a parameter's gradient refers to the parameter.
-    others = [each for each in binding.parameters if id(each) not in known and each._use_count() != 1]  # type: ignore[attr-defined]
-    if others and not set(map(id, others)).isdisjoint(map(id, _some_leaves(roots))):
-        # Through a global variable, for example, instead of the module's attributes.
-        binding.finds_parameters()
-    if _is_examined(binding):
+    if any(map(ne, map(use_count, binding.parameters), repeat(1))):
+        others = [each for each in binding.parameters if id(each) not in known and use_count(each) != 1]
+        if others and not set(map(id, others)).isdisjoint(map(id, _some_leaves(roots))):
+            # Through a global variable, for example, instead of the module's attributes.
+            binding.finds_parameters()
+    # The whole graph is examined in the first calls, and then now and then: that costs more than a small call.
+    binding.hosted.recorded[binding.code] += 1
+    count = binding.hosted.recorded[binding.code]
+    if count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0:
         _examine(binding, _some_leaves(roots), known)
     if has_own_functions() and runs_own_function(roots):
         binding.hold()
@@ -54,15 +61,6 @@ def _some_leaves(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return leaves_of(roots, MOST_NODES)
     except TooManyNodes:
         return []
-
-
-def _is_examined(binding: Bound) -> bool:
-    """Whether the whole graph is examined, which costs more than a small call.
-
-    It is in the first calls, and then now and then.
-    """
-    count = binding.hosted.recorded[binding.code] = binding.hosted.recorded[binding.code] + 1
-    return count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0
 
 
 def _examine(binding: Bound, leaves: Sequence[torch.Tensor], known: Container[int]) -> None:

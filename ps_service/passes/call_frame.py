@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from functools import partial
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,8 +13,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from ps_service.hosting.references import binder
 from ps_service.memory.held import Share, storages
+from ps_service.parameters.step_lock import WouldBlock
 from ps_service.passes import binding_checks, late_code, transforms
 from ps_service.passes.lineage import results_in
+from ps_service.passes.memory_sharing import always, sharing, storage_of
 from ps_service.passes.saved_tensors import Kept, Pinned, Watch
 from ps_service.passes.turn_binding import TurnBinding
 from ps_service.passes.view_binding import ViewBinding
@@ -24,7 +25,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from torch import nn
@@ -54,11 +55,12 @@ class CallFrame:
         leaves: The leaves of the parameters of these modules.
         steps: For each leaf, the number of steps of its parameter when the call first used the module.
         uses_others: Whether the graph of the call may reach other leaves.
+        is_held: Whether code of the call will run in its backward.
     """
 
     # Calls of plain objects do not need these; a call that binds a module sets them.
     _hooks: saved_tensors_hooks | None = None
-    _is_held = False
+    is_held = False
     _expected = 0
     _measured: ViewBinding | None = None
     uses_others = False
@@ -117,6 +119,7 @@ class CallFrame:
             if torch.is_grad_enabled() is not self._grad_before:
                 torch._C._set_grad_enabled(self._grad_before)
             binder.reset(self._token)
+            self._measured = None  # hooks of an open graph may refer to this frame, and must not to a view
             if self._bindings:
                 self._settle(error is not None)
 
@@ -138,6 +141,8 @@ class CallFrame:
             return known.module
         if not self._bindings:
             self._watches, self._storages, self._buffers = {}, set(), set()
+        elif self._parameter_locks.is_nonblocking:
+            raise WouldBlock  # a call that begins again in a thread must not have changed another module
         if not isinstance(self._code, str):
             self._code = _name(self._code)
         scope = current_scope.get()
@@ -149,7 +154,7 @@ class CallFrame:
             self._hooks = saved_tensors_hooks(self._pack, _unpack)
             self._hooks.__enter__()
         self._bindings[hosted.ref.object_id] = binding
-        if self._is_held:
+        if self.is_held:
             binding.hold()
         if binding.uses_others:
             self.uses_others = True
@@ -161,21 +166,22 @@ class CallFrame:
             binding.on_resumed(partial(self._watch, binding))
         for tensor in binding.saved:
             if not tensor.is_sparse:
-                self._buffers.add(_storage(tensor))
+                self._buffers.add(storage_of(tensor))
         return binding.module
 
     def _watch(self, binding: TurnBinding) -> None:
         """Notes where the parameters of a module lie now."""
         self._storages = self._storages | binding.storages
         for leaf, watch in zip(binding.leaves, binding.watches, strict=True):
-            self._watches.setdefault(_storage(leaf.tensor), []).append((watch, binding))
+            self._watches.setdefault(storage_of(leaf.tensor), []).append((watch, binding))
 
     def _bound(self, hosted: HostedObject, training: bool | None, code: str, nested: bool) -> TurnBinding | ViewBinding:
         views, turns = hosted.views, hosted.turns
         assert views is not None
         assert turns is not None
-        if code not in hosted.writers and views.admits((code, training, self._recorded), bool(turns.running)):
-            return ViewBinding(self._parameter_locks, hosted, views, training, code, nested, self._recorded)
+        kind = (code, training, self._recorded)
+        if code not in hosted.writers and views.admits(kind, turns):
+            return ViewBinding(self._parameter_locks, hosted, views, kind, nested)
         return TurnBinding(self._parameter_locks, hosted, training, code, nested, self._recorded)
 
     def _needs_hooks(self, binding: TurnBinding | ViewBinding) -> bool:
@@ -186,12 +192,17 @@ class CallFrame:
             return False
         views = binding.hosted.views
         assert views is not None
-        expected = views.expected_bytes(self._kind(binding), self._nbytes)
+        expected = views.expected_bytes(binding.kind, self._nbytes)
         if expected is None:
             self._measured = binding
             return True
         self._expected += expected
         return False
+
+    @property
+    def is_on_view(self) -> bool:
+        """Whether the call uses one module, on a view of it."""
+        return len(self._bindings) == 1 and isinstance(next(iter(self._bindings.values())), ViewBinding)
 
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
         """The module and dotted name of the parameter that a leaf of this call replaces."""
@@ -225,7 +236,7 @@ class CallFrame:
         if not self._bindings:
             return False
         buffers = [each for binding in self._bindings.values() for each in binding.internals.buffers()]
-        return self._holds(value, _sharing(self._storages, buffers))
+        return self._holds(value, sharing(self._storages, buffers))
 
     def _holds(self, value: Any, is_shared: Callable[[torch.Tensor], bool]) -> bool:
         lent = {each for binding in self._bindings.values() for each in binding.private_ids()}
@@ -244,9 +255,13 @@ class CallFrame:
 
     def _kept_after(self) -> Callable[[torch.Tensor], bool]:
         """Tells whether a tensor shares memory with one that the modules keep after the call."""
-        kept = [binding.kept() for binding in self._bindings.values()]
-        tensors = [tensor for found in kept for tensor in found.tensors]
-        return _sharing(self._storages, tensors) if all(found.is_all for found in kept) else _always
+        tensors: list[torch.Tensor] = []
+        are_all = True
+        for binding in self._bindings.values():
+            found, is_all = binding.kept()
+            tensors += found
+            are_all &= is_all
+        return sharing(self._storages, tensors) if are_all else always
 
     def lift(self, pack: Any) -> bool:
         """Removes the hooks of saved tensors for the rest of the call, and pins every parameter instead.
@@ -264,8 +279,8 @@ class CallFrame:
 
     def runs_later(self) -> None:
         """Notes that code of the call will run in its backward: it finds the values of this call then."""
-        if not self._is_held:
-            self._is_held = True
+        if not self.is_held:
+            self.is_held = True
             for binding in self._bindings.values():
                 binding.hold()
 
@@ -283,10 +298,12 @@ class CallFrame:
         """The result, with copies of tensors that share memory with a module, because other calls may change those."""
         is_shared = self._kept_after()
         if self._recorded:
-            roots = results_in(result)
+            roots, known = results_in(result), set(map(id, map(_tensor, self.leaves)))
             for binding in self._bindings.values():
-                binding_checks.inspect(binding, roots, self._ids)
+                binding_checks.inspect(binding, roots, known)
                 self.uses_others |= binding.uses_others
+        if isinstance(result, torch.Tensor):
+            return result.clone() if is_shared(result) else result
         return mapped(result, lambda tensor: tensor.clone() if is_shared(tensor) else tensor)
 
     def _settle(self, raised: bool) -> None:
@@ -310,7 +327,7 @@ class CallFrame:
         if tensor.is_sparse:
             return self._kept(tensor._values(), tensor)
         try:
-            storage = _storage(tensor)
+            storage = storage_of(tensor)
         except RuntimeError:
             # Inside torch.func.jvp: zeros without memory, or a tensor that is saved again without its wrapper.
             self.lift(self._pack)
@@ -335,21 +352,13 @@ class CallFrame:
         self._saved[share.key] = share.nbytes
         return Kept(tensor, share)
 
-    def _kind(self, binding: ViewBinding) -> tuple[str, bool | None, bool]:
-        return binding.code, self._training, self._recorded
-
     def expected_share(self) -> list[Share]:
         """Counts what torch has saved, as far as that was not counted while the call ran. Called at its end."""
         if self._measured is not None and len(self._bindings) == 1:
             views = self._measured.hosted.views
             assert views is not None
-            views.note_saved(self._kind(self._measured), self._nbytes, sum(self._saved.values()))
+            views.note_saved(self._measured.kind, self._nbytes, sum(self._saved.values()))
         return [Share(self._held, self._expected)] if self._held is not None and self._expected else []
-
-    @functools.cached_property
-    def _ids(self) -> set[int]:
-        """`id()` of the leaves."""
-        return {id(leaf.tensor) for leaf in self.leaves}
 
 
 transforms.install()
@@ -363,34 +372,8 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 _unpack = methodcaller("unpack")
-
-
-def _sharing(watches: Iterable[int], others: Iterable[torch.Tensor]) -> Callable[[torch.Tensor], bool]:
-    """Tells whether a tensor shares memory with watched storages or other tensors."""
-    taken, sparse = set(watches), set[int]()
-    for each in others:
-        if each.is_sparse:
-            sparse.add(id(each))
-        else:
-            taken.add(_storage(each))
-
-    def is_shared(tensor: torch.Tensor) -> bool:
-        if tensor.is_sparse:
-            return id(tensor) in sparse
-        if tensor.layout is torch.strided:
-            return _storage(tensor) in taken
-        return any(storage.data_ptr() in taken for storage in storages(tensor))
-
-    return is_shared
-
-
-def _always(tensor: torch.Tensor) -> bool:
-    return True
+_tensor = attrgetter("tensor")
 
 
 def _has_history(part: Any) -> bool:
     return isinstance(part, torch.Tensor) and part.grad_fn is not None
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

@@ -15,15 +15,19 @@ import torch
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting.objects import MODES, HostedObject
 from ps_service.hosting.references import RRef
+from ps_service.parameters.step_lock import WouldBlock
 from ps_service.passes import kept_values, table_calls
 from ps_service.passes.call_frame import CallFrame
 from ps_service.passes.copies import marked_copy_of
 from ps_service.passes.holders import Holders
+from ps_service.passes.lineage import has_own_functions
 from ps_service.passes.results import Results
 from ps_wire.codec.trees import mapped, parts_of
 from ps_wire.errors import ContextEndedError, InvalidArgumentError, TooLargeError
+from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
+    from ps_service.hosting.method import Method
     from ps_service.passes.arguments import Arguments
     from ps_service.passes.pass_host import PassHost
     from ps_service.passes.recording import Recording
@@ -111,12 +115,12 @@ def call(
             return _copied(result) if is_needed and keep is REFERENCE else result
 
     else:
-        function, is_inline, deferred = target.method(method or "forward")
-        bound = partial(function, target.value)
-        if arguments.nbytes > SMALL_INLINE_BYTES and is_inline:
-            began = target.latency.begin()
+        known = target.method(method or "forward")
+        bound, deferred = partial(known.function, target.value), known.is_deferred
+        if arguments.nbytes > SMALL_INLINE_BYTES and known.is_inline:
+            began = known.latency.begin()
             result = call_function(engine, bound, arguments, args, kwargs, training, recording, deferred, keep)
-            target.latency.end(began, arguments.nbytes)
+            known.latency.end(began, arguments.nbytes)
             return result
     return call_function(engine, bound, arguments, args, kwargs, training, recording, deferred, keep)
 
@@ -196,9 +200,9 @@ def _call_module(
     keep: Keep,
 ) -> Any:
     # For forward the module itself is called, so that its hooks and a `__call__` of its class run.
-    function, is_inline, is_deferred = target.method(code)
-    run: Callable[..., Any] = operator.call if code == "forward" else function
-    if is_deferred:
+    method = target.method(code)
+    run: Callable[..., Any] = operator.call if code == "forward" else method.function
+    if method.is_deferred:
         raise InvalidArgumentError(
             f"{code} of {target} is decorated with @async_execution, which methods of modules cannot be: "
             "parameters are lent to a call only while it runs. Decorate a function with it, and call the "
@@ -211,28 +215,48 @@ def _call_module(
         if recording is not None and results is not None and results.nested_pass is not None:
             call_frame.calling(results.nested_pass.calling(recording.place))
         run = partial(run, call_frame.bind(target, is_target=True))
-        engine.parameter_locks.allow_blocking()
+        begins_again = not method.is_inline and engine.parameter_locks.is_nonblocking
+        if not begins_again:
+            engine.parameter_locks.allow_blocking()
+        elif not call_frame.is_on_view:
+            raise WouldBlock  # it may change the module, and must not begin twice
         entry = None
         if recorded:
             entry, (args, kwargs) = arguments.enter((args, kwargs))
-        may_be_inline = target.is_layer or is_inline
-        began = target.latency.begin() if may_be_inline else None
-        if target.layer_check is None:
+        began = method.latency.begin()
+        if begins_again:
+            result = _run_here(method, run, args, kwargs)
+        elif target.layer_check is None:
             result = run(*args, **kwargs)
         else:
             # Trainers choose the settings of torch's layers, so their operations are checked like functions by name.
             with engine.allowlist.functions.checking(target.class_name, target.layer_check, args, kwargs):
                 result = run(*args, **kwargs)
-        if began is not None:
-            target.latency.end(began, arguments.nbytes)
+        seconds = method.latency.end(began, arguments.nbytes)
+        if begins_again:
+            engine.parameter_locks.allow_blocking()  # it has ended
+        if not method.is_inline and call_frame.is_on_view:
+            scope = None if begins_again else current_scope.get()
+            method.note(seconds, waited=scope is not None and scope.has_nested)
         del run  # only the graph may refer to the module now
         result = _kept(keep, call_frame, call_frame.own, result)
         if results is None:
             return result
-        latency = target.backward_latency if may_be_inline else None
+        # Code of the module that runs in the backward may make requests.
+        is_short = method.is_inline or (method.may_run_inline and not call_frame.is_held and not has_own_functions())
+        latency = method.backward_latency if is_short else None
         others = call_frame.uses_others or target.uses_others
         leaves, steps, shares = call_frame.leaves, call_frame.steps, call_frame.expected_share()
         return results.record(entry, leaves, steps, latency, True, result, others, shares=shares)
+
+
+def _run_here(method: Method, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs a method on the event loop. If it has to wait, it begins again in a thread, and never runs here again."""
+    try:
+        return run(*args, **kwargs)
+    except WouldBlock:
+        method.note(0.0, waited=True)
+        raise
 
 
 def fetch(engine: PassHost, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:

@@ -221,7 +221,10 @@ class Contexts:
             context.end()
 
     def _end(self, id: ContextId) -> None:
-        self._ended.setdefault(id.trainer, SeenNumbers(_REMEMBERED)).add(id.number)
+        ended = self._ended.get(id.trainer)
+        if ended is None:
+            ended = self._ended[id.trainer] = SeenNumbers(_REMEMBERED)
+        ended.add(id.number)
         lost = self._lost.get(id.trainer)
         if lost is not None and lost.pop(id.number, None) is not None and not lost:
             del self._lost[id.trainer]

@@ -94,8 +94,8 @@ class Gradients:
             gradients: At most one per parameter.
             turn: When they are added; None to add them at once.
         """
-        for gradient in gradients:
-            self.nbytes += _size(gradient.tensor)
+        for _, _, tensor in gradients:
+            self.nbytes += tensor.nbytes if tensor.layout is torch.strided else _size(tensor)
         if turn is None:
             self._end_backward()
             self._add(self._total, gradients)

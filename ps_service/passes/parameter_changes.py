@@ -100,7 +100,7 @@ class ParameterChanges:
             failed = refusals.misshapen(self._bound, i)
         else:
             others = [each for each in self._bound.parameters if each is not parameter]
-            owner = writes.taken_memory(parameter, others, self._bound.internals.kept())
+            owner = writes.taken_memory(parameter, others, self._bound.internals.found().tensors)
             if owner:
                 failed = refusals.shared(self._bound, i, owner)
         if failed is not None:

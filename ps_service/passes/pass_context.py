@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +14,6 @@ from ps_service.passes.gradients import Gradient, Gradients, Turn, Unscaled
 from ps_service.passes.staleness import FirstReadings
 from ps_wire.attempts import Attempt
 from ps_wire.errors import ContextEndedError, ContextLostError, PsError
-from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
     from ps_service.parameters.state import ParameterState
@@ -45,8 +45,9 @@ class PassContext:
         self.last_staleness = 0
         self.attempt: Attempt | None = None
         self.began = self.used = now
-        self._lock = ReportingLock()
-        self._door = ReportingLock()
+        # Reentrant, because the garbage collector may free records of the pass, and their tensors, under them.
+        self._lock = threading.RLock()
+        self._door = threading.RLock()
         self._nested_pass: NestedPass | None = None
         self._records: dict[CallKey, Record] = {}
         self._gradients: Gradients | None = None
@@ -221,7 +222,6 @@ class PassContext:
             nested_pass, self._nested_pass = self._nested_pass, None
         self._records = {}
         self._gradients = None
-        self._readings = FirstReadings()
         if nested_pass is not None:
             nested_pass.end(over)
 

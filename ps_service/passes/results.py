@@ -80,7 +80,7 @@ class Results:
         # Each once, as in the reply.
         found: dict[int, torch.Tensor] = {}
         references: list[RRef | Foreign] = []
-        for leaf in leaves_in(result):
+        for leaf in (result,) if isinstance(result, torch.Tensor) else leaves_in(result):
             if isinstance(leaf, torch.Tensor):
                 found.setdefault(id(leaf), leaf)
             elif (reference := self._peers.departing(leaf, self._context.id)) is not None:

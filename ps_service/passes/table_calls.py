@@ -45,17 +45,17 @@ def call(
         ContextEndedError: The context has ended.
         InvalidArgumentError, TooLargeError: As in `HostedTable.look_up`.
     """
-    function = target.method(method).function
+    known = target.method(method)
     if recording is None or method != LOOK_UP:
         with torch.no_grad():
-            return _kept(function(target.value, *args, **kwargs), stays)
+            return _kept(known.function(target.value, *args, **kwargs), stays)
     results = Results(engine, recording.context, recording.call, arguments)
     entry, (args, kwargs) = arguments.enter((args, kwargs))
     tables = _tables(engine, target, args)
     leaves, steps = [_leaf(each) for each in tables], [each.parameter_states[0].steps for each in tables]
     with torch.enable_grad(), _counted(results.held):
-        found = function(target.value, *args, **(kwargs | {"recorded": True}))
-    return results.record(entry, leaves, steps, target.backward_latency, False, _kept(found, stays), others=False)
+        found = known.function(target.value, *args, **(kwargs | {"recorded": True}))
+    return results.record(entry, leaves, steps, known.backward_latency, False, _kept(found, stays), others=False)
 
 
 def _counted(held: Held) -> saved_tensors_hooks:

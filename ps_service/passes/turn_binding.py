@@ -171,7 +171,7 @@ class TurnBinding:
     @property
     def saved(self) -> Sequence[torch.Tensor]:
         """The tensors besides the parameters that a backward needs copies of, because other calls may change them."""
-        return self.internals.kept()
+        return self.internals.found().tensors
 
     def private_ids(self) -> set[int]:
         """Nothing: the parts of the module belong to no call."""
@@ -188,8 +188,7 @@ class TurnBinding:
     def kept(self) -> Found:
         """The tensors besides the parameters that outlive the call."""
         self._learn()
-        tensors, is_all = self.internals.found()
-        return Found([*tensors, *self.internals.buffers()], is_all)
+        return self.internals.found()
 
     def hold(self) -> None:
         """Has a backward find the values of this call, because code of the module may run in it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from torch.autograd.graph import increment_version
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from ps_service.hosting.leaf import Leaf
     from ps_service.hosting.objects import HostedObject
-    from ps_service.hosting.views import Views
+    from ps_service.hosting.views import Call, Views
     from ps_service.parameters.locks import ParameterLocks
     from ps_wire.errors import InvalidArgumentError, PsError
 
@@ -37,43 +38,44 @@ class ViewBinding:
         parameter_locks: Guards the parameters.
         hosted: The module.
         views: Its views.
-        training: Whether the call runs in training mode; None for the mode of the module.
-        code: Name of the method or function that runs.
+        kind: The kind of the call.
         nested: Whether the call has bound a module before, or is nested in another request.
-        recorded: Whether the call is recorded for backward.
 
     Attributes:
         hosted: The module.
+        module: The module of the view.
+        parameters: The parameters of the module.
+        kind: As the argument.
         code: Name of the method or function that runs.
         parameter_locks: Guards the parameters.
         internals: The tensors of the module besides its parameters.
         leaves: For each parameter, what a record keeps of it.
         steps: For each parameter, the number of its steps when the call began.
         storages: Addresses of the memory of the leaves.
+        saved: No tensor is copied for a backward: calls on views change none, and torch notices if others do.
         has_set: Whether the call has set an attribute of a module.
         uses_others: Whether the graph of the call may reach leaves that are not those of the view, as far as is known.
     """
 
     has_set = False
+    saved: Sequence[torch.Tensor] = ()
 
     def __init__(
         self,
         parameter_locks: ParameterLocks,
         hosted: HostedObject,
         views: Views,
-        training: bool | None,
-        code: str,
+        kind: Call,
         nested: bool,
-        recorded: bool,
     ) -> None:
         assert hosted.internals is not None
         self.hosted = hosted
         self.internals = hosted.internals
         self.parameter_locks = parameter_locks
         self._views = views
-        self.code = code
-        self._training = training
-        self._recorded = recorded
+        self.parameters = views.parameters
+        self.kind = kind
+        self.code = kind[0]
         self._leaves_histories = False
         self._touched: Sequence[int] = ()
         self._overtaken: set[int] = set()
@@ -82,21 +84,12 @@ class ViewBinding:
         with parameter_locks.lock:
             while views.writing or (views.claimed and not nested):
                 parameter_locks.wait()
-            self._view, self._shared = views.begin(training)
+            self._view, self._shared = views.begin(kind[1])
             self._begun = self._shared.current
-            self.steps = [state.steps for state in hosted.parameter_states]
+            self.steps = list(map(_steps, hosted.parameter_states))
+        self.module = self._view.module
         self.leaves: Sequence[Leaf] = self._begun.leaves
         self.storages = self._begun.storages
-
-    @property
-    def module(self) -> nn.Module:
-        """The module of the view."""
-        return self._view.module
-
-    @property
-    def saved(self) -> Sequence[torch.Tensor]:
-        """No tensor is copied for a backward: calls on views change none, and torch notices if others do."""
-        return ()
 
     def private_ids(self) -> set[int]:
         """`id()` of the modules and leaves of the view."""
@@ -112,12 +105,7 @@ class ViewBinding:
         self._leaves_histories = any(map(has_open_history, tensors))
         for _, _, value in self._view.changes():
             is_all &= tensors_below(value, tensors, MOST)
-        return Found([*tensors, *self.internals.buffers()], is_all)
-
-    @property
-    def parameters(self) -> Sequence[torch.Tensor]:
-        """The parameters of the module."""
-        return self._views.parameters
+        return Found(tensors, is_all)
 
     def name(self, i: int) -> str:
         """The dotted name of a parameter."""
@@ -148,7 +136,7 @@ class ViewBinding:
         self._touched, changes = self._begun.touched(), self._view.changes()
         if not (self._touched or changes or self.has_set or self._leaves_histories):
             return
-        self._views.refuse(self._view, (self.code, self._training, self._recorded))
+        self._views.refuse(self._view, self.kind)
         self._shared.drop(self._touched)
         self._overtaken = set(filter(self._begun.is_overtaken, self._touched))
         if self._leaves_histories:
@@ -172,7 +160,7 @@ class ViewBinding:
         """Applies what calls have done to leaves; returns the error for what is refused."""
         failed: PsError | None = None
         for i in self._touched:
-            leaf, parameter = self.leaves[i].tensor, self._views.parameters[i]
+            leaf, parameter = self.leaves[i].tensor, self.parameters[i]
             state = self.hosted.parameter_states[i]
             if leaf._backward_hooks or leaf._post_accumulate_grad_hooks:
                 failed = refusals.hooked(self, i)
@@ -221,3 +209,6 @@ class ViewBinding:
             else:
                 original.__dict__[name] = parts.of(self.internals.without_history(value, Ending()))
         return None
+
+
+_steps: Final = attrgetter("steps")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.group.nested_pass import Over
 from ps_service.numerics.regions import numerics_of
-from ps_service.parameters.alone import WouldBlock
+from ps_service.parameters.step_lock import WouldBlock
 from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
 from ps_service.requests import attempts, fields, incidents, offers, together
@@ -74,7 +74,7 @@ def _propagate(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, 
     calls: Sequence[Any] = (request, *request.more) if request.more else (request,)
     gradients = []
     for call in calls:
-        of_outputs = ctx.read(call.gradients)
+        of_outputs = ctx.read_plain(call.gradients)
         if not isinstance(of_outputs, list):
             raise InvalidArgumentError("the gradients of a backward are a list")
         gradients.append(of_outputs)

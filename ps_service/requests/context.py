@@ -60,6 +60,8 @@ class RequestContext:
         frame: The frame of a deferred reply.
         began: When the request was accepted, on the clock `time.perf_counter`.
         abandoned: Whether the reply will not be sent, because the request has another answer.
+        begins_again: Whether it runs code, on the event loop, that is not known to make no requests: it begins again in
+            a thread if the code makes one.
     """
 
     __slots__ = (
@@ -70,6 +72,7 @@ class RequestContext:
         "_written",
         "abandoned",
         "began",
+        "begins_again",
         "borrowed",
         "deferred",
         "engine",
@@ -101,7 +104,7 @@ class RequestContext:
         self._written: PayloadWriter | None = None
         self._found: HostedObject | None = None
         self.frame: Frame | None = None
-        self.abandoned = False
+        self.abandoned = self.begins_again = False
         self.began = time.perf_counter()
 
     def restart(self) -> None:

@@ -1,8 +1,9 @@
 """Tells how long a request would take on the event loop, where it needs no hand-over to a thread.
 
 `run_handler.run_inline` asks this before a request is queued. Torch's own layers and optimizers never wait, and their
-time is measured. Other code has to be marked `@remote(inline=True)`. Only a step in progress could still make such a
-request wait. It then raises `WouldBlock` before it has changed anything, and runs in a thread.
+time is measured. Other code is marked `@remote(inline=True)`, or it is a method of a module that has changed nothing of
+the module and waited for nobody in its first calls. A request that would have to wait raises `WouldBlock`, has changed
+nothing by then, and begins again in a thread.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
     if hosted.is_tensor:
         return _NEVER
     method = hosted.method(request.method or "forward")
-    if method.is_deferred or not (hosted.is_layer or method.is_inline):
+    if not method.may_run_inline:
         return _NEVER
+    ctx.begins_again = not method.is_inline
     results = request.results
     if not hosted.is_module and (ctx.payload is None or len(ctx.payload) <= SMALL_INLINE_BYTES) and not results:
         return 0.0
@@ -50,7 +52,7 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
     size = ctx.size(request)
     if results:
         size += kept_values.nbytes(ctx.engine, results)
-    return hosted.latency.expected(size)
+    return method.latency.expected(size)
 
 
 def backward(ctx: RequestContext, request: pb.BackwardRequest) -> float:

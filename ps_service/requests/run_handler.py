@@ -5,20 +5,27 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ps_service.parameters.alone import WouldBlock
+from ps_service.parameters.step_lock import WouldBlock
 from ps_service.requests import incidents
 from ps_service.requests.error_answers import explain, failure
 from ps_service.requests.titles import title
 from ps_wire.errors import PsError
 from ps_wire.runtime import latency
-from ps_wire.runtime.scopes import current_scope
+from ps_wire.runtime.scopes import Scope, current_scope
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
     from ps_service.requests.context import RequestContext
     from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
-    from ps_wire.runtime.scopes import Scope
+
+
+class _NoRequests(Scope):
+    """The scope of code that must not make requests, because it runs on the event loop."""
+
+    def within(self, seconds: float | None) -> float | None:
+        """Called before a nested request is sent."""
+        raise WouldBlock
 
 
 def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: int) -> Answer | None:
@@ -49,7 +56,7 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
     locks = ctx.engine.parameter_locks
     locks.forbid_blocking()
     try:
-        return handle(ctx, operation, request, number)
+        return handle(ctx, operation, request, number, _NoRequests() if ctx.begins_again else None)
     except WouldBlock:
         return None
     finally:

@@ -71,7 +71,7 @@ def step_together(optimizers: Sequence[HostedOptimizer], context: PassContext, l
     with ExitStack() as stack:
         # Always in the same order, so that two of these steps never wait for each other.
         for optimizer in sorted(optimizers, key=lambda each: each.number):
-            stack.enter_context(locks.alone(optimizer.lock))
+            stack.enter_context(optimizer.lock)
         nbytes = context.gradient_bytes
         attempt = context.attempt
         due = [each for each in optimizers if attempt is None or not attempt.was_applied(each.number)]

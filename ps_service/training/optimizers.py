@@ -11,7 +11,7 @@ import torch
 from torch import optim
 
 from ps_service.measures.pace import Pace
-from ps_service.parameters.alone import Alone
+from ps_service.parameters.step_lock import StepLock
 from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
 from ps_service.training import sparse_rules, sparse_sgd, torch_step
@@ -21,7 +21,6 @@ from ps_service.training.step_access import StepAccess
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.numerics.optimizer_validator import OptimizerValidator, is_torchs
 from ps_wire.runtime.latency import Latency
-from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
@@ -110,7 +109,7 @@ class HostedOptimizer:
         self.is_consistent = reads is Reads.CONSISTENT
         self._non_finite = non_finite
         self._parameter_locks = parameter_locks
-        self.lock = ReportingLock()
+        self.lock = StepLock(parameter_locks)
         self.latency = Latency()
         self.counter = StepCounter()
         self.pace = Pace()
@@ -145,7 +144,7 @@ class HostedOptimizer:
             NonFiniteGradientError: A gradient holds NaN or infinity, and the optimizer refuses those.
             InvalidArgumentError: The optimizer cannot take a sparse gradient.
         """
-        with self.alone():
+        with self.lock:
             attempt = context.attempt
             again = attempt is not None and attempt.was_applied(self.number)
             applied = not again and self.apply(context)
@@ -153,10 +152,6 @@ class HostedOptimizer:
             if attempt is not None:
                 attempt.passed(self.number, applied)
             return self.version
-
-    def alone(self) -> Alone:
-        """Keeps others from stepping it while a block runs."""
-        return Alone(self._parameter_locks, self.lock)
 
     def end(self) -> None:
         """It was removed: steps that wait for a round are refused, and so are later ones."""
@@ -217,7 +212,7 @@ class HostedOptimizer:
         return present
 
     def apply(self, gradients: PassContext | RoundGradients) -> bool:
-        """Applies gradients, if there are any, in a block of `alone`. Restores everything if the step raises.
+        """Applies gradients, if there are any, with the lock held. Restores everything if the step raises.
 
         Raises:
             The exceptions of `step`.
@@ -262,13 +257,18 @@ class HostedOptimizer:
         """Has torch step the parameters, except for those that `sparse_sgd` steps. The caller has them to itself."""
         groups, by_rows, sparse = self.optimizer.param_groups, [], []
         for covered, group, gradient in present:
-            parameter = covered.parameter
+            parameter, options = covered.parameter, groups[group]
             if gradient.is_sparse and self.is_torchs:
-                if sparse_sgd.can_apply(self.optimizer, groups[group], gradient):
-                    by_rows.append((parameter, gradient, groups[group]))
+                if options.get("fused") and sparse_sgd.can_apply(self.optimizer, options, gradient):
+                    by_rows.append((parameter, gradient, options))
                     continue
-                sparse.append(parameter)
-            parameter.grad = _laid_out(gradient, parameter)
+                if options.get("momentum"):
+                    sparse.append(parameter)
+            elif gradient.layout is torch.strided and gradient.stride() != parameter.stride():
+                # Torch's fused kernels take the strides of the parameter for granted. Torch gives gradients that layout
+                # where it accumulates them at leaves, and no such node runs here.
+                gradient = torch.empty_like(parameter.data, dtype=gradient.dtype).copy_(gradient)
+            parameter.grad = gradient
         # Called even with no gradient left: hooks and schedulers count the steps.
         torch_step.step(self.optimizer)
         for parameter, gradient, options in by_rows:
@@ -288,8 +288,10 @@ class HostedOptimizer:
         """Refuses gradients that torch would refuse in the middle of a step."""
         if not self.is_torchs:
             return
-        groups = self.optimizer.param_groups
+        groups, takes_dense = self.optimizer.param_groups, not isinstance(self.optimizer, optim.SparseAdam)
         for covered, group, gradient in present:
+            if takes_dense and not gradient.is_sparse and not groups[group].get("momentum"):
+                continue  # the usual case: nothing is sparse
             reason = sparse_rules.refusal(self.optimizer, groups[group], covered.parameter, gradient)
             if reason:
                 layout = "sparse" if gradient.is_sparse else "dense"
@@ -308,16 +310,6 @@ class HostedOptimizer:
 
     def _name(self, covered: Covered) -> str:
         return repr(covered.ref.parameter)
-
-
-def _laid_out(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """The gradient with the strides of the parameter, which torch's fused kernels take for granted.
-
-    Torch gives gradients that layout where it accumulates them at leaves, and no such node runs here.
-    """
-    if gradient.layout is not torch.strided or gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter.data, dtype=gradient.dtype).copy_(gradient)
 
 
 def optimizer_of(hosted: HostedObject) -> HostedOptimizer:

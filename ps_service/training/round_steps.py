@@ -13,8 +13,8 @@ from ps_wire.policies import Compensate
 if TYPE_CHECKING:
     import torch
 
-    from ps_service.parameters.alone import Alone
     from ps_service.parameters.state import ParameterState
+    from ps_service.parameters.step_lock import StepLock
     from ps_service.passes.pass_context import PassContext
     from ps_service.passes.staleness import FirstReadings
     from ps_service.training.reported_values import ReportedValues
@@ -36,9 +36,7 @@ class Stepper(Protocol):
     parameter_states: list[ParameterState]
     reported: ReportedValues
     rounds: Any
-
-    def alone(self) -> Alone:
-        """Keeps others from stepping it meanwhile."""
+    lock: StepLock
 
     def step(self, context: PassContext) -> int:
         """Applies the gradients of a context; returns the version after it."""
@@ -47,7 +45,7 @@ class Stepper(Protocol):
         """Checks the gradients of a context."""
 
     def apply(self, gradients: RoundGradients) -> bool:
-        """Applies gradients, if there are any, in a block of `alone`."""
+        """Applies gradients, if there are any, with the lock held."""
 
 
 class RoundSteps:
@@ -97,7 +95,7 @@ class RoundSteps:
         """
         optimizer = self.optimizer
         try:
-            with optimizer.alone():
+            with optimizer.lock:
                 before = optimizer.version
                 try:
                     applied = optimizer.apply(gradients)
@@ -131,7 +129,7 @@ class RoundSteps:
         """
         optimizer = self.optimizer
         # A step counts for parameters before it counts here, and rounds may be decided that are not applied yet.
-        with optimizer.alone():
+        with optimizer.lock:
             staleness = None if context is None else context.staleness(optimizer.parameters, optimizer.parameter_states)
             if staleness is None:
                 return None

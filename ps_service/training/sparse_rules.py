@@ -25,11 +25,13 @@ _WHOLE: Final = (
 
 def never_half_done(optimizer: optim.Optimizer) -> bool:
     """Whether a step of one of torch's own optimizers cannot raise halfway if `refusal` finds nothing."""
+    if type(optimizer) not in _WHOLE:
+        return False
     for group in optimizer.param_groups:
         rate = group["lr"]
         if group.get("differentiable") or (isinstance(rate, torch.Tensor) and rate.requires_grad):
             return False
-    return type(optimizer) in _WHOLE
+    return True
 
 
 def refusal(
@@ -49,9 +51,9 @@ def refusal(
         return _mixture(optimizer, group, parameter, gradient) if group.get("momentum") else ""
     if not isinstance(optimizer, _TAKE_SPARSE):
         return "takes none; use SGD, Adagrad or SparseAdam, or make the embedding with sparse=False"
-    if sparse_sgd.can_apply(optimizer, group, gradient):
-        return ""
     if group.get("fused"):
+        if sparse_sgd.can_apply(optimizer, group, gradient):
+            return ""
         return "takes none with fused=True, except SGD without momentum and weight_decay for an embedding's rows"
     if group.get("weight_decay"):
         return "takes none with weight_decay"

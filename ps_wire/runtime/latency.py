@@ -59,35 +59,35 @@ class Latency:
         """Begins a measurement; the thread hands to `end` what this returns, unless the work has raised."""
         return time.perf_counter(), time.thread_time()
 
-    def end(self, began: tuple[float, float], size: int = 0) -> None:
-        """Adds the measurement that `begin` has begun."""
+    def end(self, began: tuple[float, float], size: int = 0) -> float:
+        """Adds the measurement that `begin` has begun, and returns it, in seconds."""
         computed = time.thread_time() - began[1]
         now = time.perf_counter()
         passed = now - began[0]
         # The elapsed time may be long only because the machine is busy.
         if computed > FAR_SECONDS > 2 * self.expected(size):
             self._distrusted_until = now + DISTRUST * computed
-        self.note(computed if passed - computed < WAITING_SECONDS else passed, size)
+        seconds = computed if passed - computed < WAITING_SECONDS else passed
+        self.note(seconds, size)
+        return seconds
 
     def expected(self, size: int = 0) -> float:
         """The seconds that work of this size takes; infinity if none of about this size was measured."""
-        if self._is_distrusted:
+        if self._distrusted_until and time.perf_counter() < self._distrusted_until:
             return math.inf
         return self._seconds.get(size.bit_length(), math.inf)
 
     @property
     def seconds(self) -> float:
         """The seconds that work takes of the size that was measured last; infinity if none was measured."""
-        return math.inf if self._is_distrusted else self._seconds.get(self._last, math.inf)
+        if self._distrusted_until and time.perf_counter() < self._distrusted_until:
+            return math.inf
+        return self._seconds.get(self._last, math.inf)
 
     @property
     def is_short(self) -> bool:
         """Whether work without a size takes less than `INLINE_SECONDS`."""
         return self.expected() < INLINE_SECONDS
-
-    @property
-    def _is_distrusted(self) -> bool:
-        return bool(self._distrusted_until) and time.perf_counter() < self._distrusted_until
 
 
 class Latencies(Generic[K]):

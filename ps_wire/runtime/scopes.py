@@ -50,6 +50,11 @@ class Scope:
         self._cancelled = False
         self._nesting = nesting
 
+    @property
+    def has_nested(self) -> bool:
+        """Whether a nested request was made."""
+        return self._nesting is None
+
     def within(self, seconds: float | None) -> float | None:
         """The smaller of `seconds` and the time that the request has left; None is no limit."""
         if self._deadline is None:

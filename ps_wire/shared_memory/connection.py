@@ -123,15 +123,14 @@ class SharedMemoryConnection(RecordConnection):
                 await self._send_long(packet, nbytes)
                 return
 
-    def _send_payload(self, packet: Packet) -> bool:
-        nbytes = packet.nbytes
+    def _send_payload(self, packet: Packet, nbytes: int) -> bool:
         if nbytes <= INLINE_BYTES:
-            return super()._send_payload(packet)
+            return super()._send_payload(packet, nbytes)
         if nbytes >= _LONG_COPY:
             return False
         segment = self._segment_for(nbytes)
         if segment is None:
-            return super()._send_payload(packet)
+            return super()._send_payload(packet, nbytes)
         segment.write(packet.payload)
         self._send_record(packet, nbytes, segment)
         return True

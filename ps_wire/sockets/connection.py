@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ps_wire.connections.connection import ConnectionBroken, Traffic
@@ -33,12 +34,14 @@ class RecordConnection:
 
     def __init__(self, most_payload: int, traffic: Traffic | None) -> None:
         self._traffic = traffic or Traffic()
-        self._reader = RecordReader(most_payload, self._traffic, self._other_record, self._hand_over, self._refuse)
+        self._reader = RecordReader(most_payload, self._traffic, self._other_record, self._refuse)
 
     def _begin(self, sock: StreamSocket, writer: RecordWriter) -> None:
         self._stream = sock
         self._records = writer
         self._delivery = Delivery(sock, self._reader.arrived)
+        # The answers to the requests that have arrived are written together.
+        self._reader.on_read = partial(writer.in_turn, self._delivery.hand_over)
 
     async def send(self, packet: Packet) -> None:
         while not self.send_now(packet):
@@ -52,21 +55,19 @@ class RecordConnection:
             return False
         frame, payload = packet
         if payload:
-            return self._send_payload(packet)
-        if later:
+            nbytes = packet.nbytes
+            if nbytes > _JOINED_BYTES:
+                return self._send_payload(packet, nbytes)
+            self._records.write(b"".join((inline_record(frame, nbytes), *payload)))
+        elif later:
             self._records.postpone(inline_record(frame, 0))
         else:
             self._records.write(inline_record(frame, 0), (), at_once)
         return True
 
-    def _send_payload(self, packet: Packet) -> bool:
-        """Sends a packet that has a payload; returns whether it was sent."""
-        nbytes = packet.nbytes
-        record = inline_record(packet.frame, nbytes)
-        if nbytes > _JOINED_BYTES:
-            self._records.write(record, packet.payload)
-        else:
-            self._records.write(b"".join((record, *packet.payload)))
+    def _send_payload(self, packet: Packet, nbytes: int) -> bool:
+        """Sends a packet with a longer payload; returns whether it was sent."""
+        self._records.write(inline_record(packet.frame, nbytes), packet.payload)
         return True
 
     def gather(self) -> None:
@@ -126,10 +127,6 @@ class RecordConnection:
             raise InvalidArgumentError(f"a record of kind {kind}")
         self._records.end()
         self._delivery.end()
-
-    def _hand_over(self) -> None:
-        # The answers to the requests that have arrived are written together.
-        self._records.in_turn(self._delivery.hand_over)
 
     def _refuse(self, reason: str) -> None:
         self._break(f"the other side does not speak the protocol of {self._name}: {reason}")

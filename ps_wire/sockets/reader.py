@@ -13,6 +13,7 @@ from ps_wire.connections.buffers import RECEIVED
 from ps_wire.connections.frames import Packet
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MAX_FRAME_BYTES, MIB
+from ps_wire.runtime.nothing import nothing
 from ps_wire.sockets.record import HEADER, INLINE
 from ps_wire.v1.frames_pb2 import Frame
 
@@ -64,12 +65,13 @@ class RecordReader:
         most_payload: Largest payload of a record, in bytes.
         traffic: Counts the bytes.
         on_other: Called with each other record: its kind, its frame, its number, and its length of a payload.
-        on_read: Called after the records of a read.
         on_garbage: Called with the reason if something arrives that is no record.
 
     Attributes:
         arrived: The packets of records of the kind `INLINE` are appended here.
         place: Gives the memory for the payload of a frame; see `Place`.
+        buffer: The memory that the next bytes are read into.
+        on_read: Called after the records of a read.
     """
 
     def __init__(
@@ -77,66 +79,60 @@ class RecordReader:
         most_payload: int,
         traffic: Traffic,
         on_other: Callable[[int, memoryview, int, int], None],
-        on_read: Callable[[], None],
         on_garbage: Callable[[str], None],
     ) -> None:
         self.arrived: deque[Packet] = deque()
         self.place: Place | None = None
+        self.on_read: Callable[[], None] = nothing
         self._most_payload = most_payload
         self._traffic = traffic
         self._on_other = on_other
-        self._on_read = on_read
         self._on_garbage = on_garbage
         self._bytes = _buffers.own
-        self._buffer = memoryview(self._bytes)
-        self._peek = self._buffer[:_PEEK_BYTES]
-        self._next = self._buffer
+        self._whole = memoryview(self._bytes)
+        self._peek = self._whole[:_PEEK_BYTES]
+        self.buffer = self._whole
         self._rest = bytearray()
         self._large: _Large | None = None
 
-    def buffer(self) -> memoryview:
-        """The memory that the next bytes are read into."""
-        large = self._large
-        return self._next if large is None else large.memory[large.filled :]
-
     def read(self, nbytes: int) -> None:
-        """Takes the bytes that were read into `buffer()`."""
+        """Takes the bytes that were read into `buffer`."""
         self._traffic.received += nbytes
         large = self._large
         if large is None:
-            self._next = self._buffer
+            self.buffer = self._whole
             try:
-                kind, frame_bytes, _, payload_bytes = _header(self._buffer)
+                kind, frame_bytes, _, payload_bytes = _header(self._whole)
                 if frame_bytes + _HEADER_BYTES == nbytes and kind == INLINE and not (payload_bytes or self._rest):
                     # One message without a payload, the usual case.
                     self.arrived.append(Packet(_frame(self._bytes[_HEADER_BYTES:nbytes])))
+                elif self._rest:
+                    self._collect(self._whole[:nbytes])
                 else:
-                    self._split(self._buffer[:nbytes])
+                    # Most reads return whole records, which are parsed without a copy.
+                    end = self._records(self._whole[:nbytes])
+                    if end < nbytes:
+                        self._rest += self._whole[end:nbytes]
             except (InvalidArgumentError, DecodeError) as error:
                 self._on_garbage(str(error))
                 return
         else:
             large.filled += nbytes
             if large.filled < len(large.memory):
+                self.buffer = large.memory[large.filled :]
                 return
             self._large = None
-            self._next = self._peek
+            self.buffer = self._peek
             self.arrived.append(Packet(large.frame, (large.memory,)))
-        self._on_read()
+        self.on_read()
 
-    def _split(self, data: memoryview) -> None:
-        """Handles whole records, and keeps the rest."""
-        if self._rest:
-            self._rest += data
-            with memoryview(self._rest) as whole:
-                position = self._records(whole)
-            # A long record is collected from many reads; bytes that are already collected stay in place.
-            del self._rest[:position]
-            return
-        # Most reads return whole records, which are parsed without a copy.
-        end = self._records(data)
-        if end < len(data):
-            self._rest += data[end:]
+    def _collect(self, data: memoryview) -> None:
+        """Adds to the bytes of a record that came in parts, and handles whole records."""
+        self._rest += data
+        with memoryview(self._rest) as whole:
+            position = self._records(whole)
+        # A long record is collected from many reads; bytes that are already collected stay in place.
+        del self._rest[:position]
 
     def _records(self, data: memoryview) -> int:
         """Handles the whole records at the beginning of the bytes; returns where they end."""
@@ -162,7 +158,8 @@ class RecordReader:
                 continue
             if payload_bytes >= _LARGE:
                 frame = Frame.FromString(bytes(data[begin:middle]))
-                self._large = _Large(frame, self._memory_for(frame, payload_bytes), data[middle:])
+                large = self._large = _Large(frame, self._memory_for(frame, payload_bytes), data[middle:])
+                self.buffer = large.memory[large.filled :]
                 position = available
             break
         return position

@@ -34,6 +34,7 @@ _LOOK_SECONDS: Final = 1.0
 class Reader(Protocol):
     """Takes the bytes that arrive on a socket."""
 
+    @property
     def buffer(self) -> memoryview:
         """The memory that the next bytes are read into; never empty."""
 
@@ -45,7 +46,7 @@ class StreamSocket:
     """Writes pieces of memory, and reads.
 
     The streams of asyncio would copy once more, and cost a task switch per message. A subclass may replace `_transmit`,
-    `_transmit_one` and `_receive`, to send more than bytes, or to encrypt them.
+    `_send` and `_receive`, to send more than bytes, or to encrypt them.
 
     Args:
         sock: A connected socket of type stream.
@@ -69,6 +70,8 @@ class StreamSocket:
         self.drained.set()
         self.reading = True
         self._sock = sock
+        # Like `_transmit`, for a single piece.
+        self._send: Callable[[Piece], int] = sock.send
         self._loop = asyncio.get_running_loop()
         self._reader = reader
         self._on_broken = on_broken
@@ -86,7 +89,7 @@ class StreamSocket:
             return
         sent = 0
         try:
-            sent = self._transmit_one(piece)
+            sent = self._send(piece)
         except BlockingIOError:
             pass  # the kernel takes nothing now: all of it is kept
         except OSError as error:
@@ -155,11 +158,7 @@ class StreamSocket:
     def _transmit(self, pieces: Sequence[Piece]) -> int:
         """Passes pieces to the kernel; returns the number of bytes that it took."""
         # `send` is cheaper than `sendmsg`.
-        return self._transmit_one(pieces[0]) if len(pieces) == 1 else self._sock.sendmsg(pieces)
-
-    def _transmit_one(self, piece: Piece) -> int:
-        """Like `_transmit`, for a single piece."""
-        return self._sock.send(piece)
+        return self._send(pieces[0]) if len(pieces) == 1 else self._sock.sendmsg(pieces)
 
     def _transmit_kept(self, pieces: Sequence[Piece]) -> int:
         """Like `_transmit`, for pieces that had to wait."""
@@ -241,7 +240,7 @@ class StreamSocket:
 
     def _read(self) -> None:
         try:
-            nbytes = self._receive(self._reader.buffer())
+            nbytes = self._receive(self._reader.buffer)
         except BlockingIOError:
             return
         except OSError as error:

@@ -121,9 +121,9 @@ class RecordWriter:
         try:
             run()
         finally:
-            self._in_turn = False
-            if self._is_busy:
-                self._end_turn()
+            self._in_turn = self._is_busy = False
+            if self._bunch:
+                self.flush()
 
     def add(self, record: bytes) -> None:
         """Sends a record with the next one."""

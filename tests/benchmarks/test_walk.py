@@ -11,10 +11,10 @@ import pytest
 from tests.conftest import ROOT
 
 MOST_CALLS = {
-    "NeuMF, owner": 363,
-    "NeuMF, trainer": 254,
-    "transformer, owner": 512,
-    "transformer, trainer": 280,
+    "NeuMF, owner": 280,
+    "NeuMF, trainer": 244,
+    "transformer, owner": 328,
+    "transformer, trainer": 272,
 }
 
 

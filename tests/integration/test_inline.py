@@ -51,8 +51,8 @@ async def test_a_small_pass_comes_to_run_on_the_event_loop(
     await one_pass(ps, prompt, opt)
     # Nothing is known of it yet.
     assert all("ps-compute" in each for each in ran_in) and len(ran_in) == 2
-    hosted = owner.engine.registry.find(prompt.ref)
-    for latency in (hosted.latency, hosted.backward_latency, hosted_optimizer(owner, opt).latency):
+    forward = owner.engine.registry.find(prompt.ref).method("forward")
+    for latency in (forward.latency, forward.backward_latency, hosted_optimizer(owner, opt).latency):
         expect(latency, 0.0)
     ran_in.clear()
     await one_pass(ps, prompt, opt)
@@ -69,7 +69,7 @@ async def test_a_request_that_is_much_larger_than_the_short_ones_runs_in_a_threa
     await one_pass(ps, prompt, opt)
     hosted = owner.engine.registry.find(prompt.ref)
     hosted_step = hosted_optimizer(owner, opt)
-    for latency in (hosted.latency, hosted_step.latency):
+    for latency in (hosted.method("forward").latency, hosted_step.latency):
         expect(latency, 0.0, most=2)
     stepped_in: list[str] = []
     hosted_step.optimizer.register_step_pre_hook(lambda *_: stepped_in.append(threading.current_thread().name))
@@ -83,7 +83,7 @@ async def test_a_request_that_is_much_larger_than_the_short_ones_runs_in_a_threa
 async def test_a_slow_method_stays_in_a_thread(owner: Server, ps: tc.Client, ran_in: list[str]) -> None:
     prompt = await ps.module(PROMPT, name="prompt")
     hosted = owner.engine.registry.find(prompt.ref)
-    expect(hosted.latency, 1.0)
+    expect(hosted.method("forward").latency, 1.0)
     await prompt(torch.ones(3))
     assert "ps-compute" in ran_in[0]
 
@@ -99,7 +99,7 @@ async def test_longer_work_runs_on_the_event_loop_while_nothing_else_waits(
     owner.engine.compute.hand_over_seconds = 1.0
 
     async def call(module: tc.RemoteModule) -> str:
-        expect(hosted.latency, 0.9 * inline_limit.MOST_SECONDS)
+        expect(hosted.method("forward").latency, 0.9 * inline_limit.MOST_SECONDS)
         ran_in.clear()
         await module(torch.ones(30_000))
         return ran_in[0]
@@ -119,7 +119,7 @@ def note(x: torch.Tensor, ran_in: list[str]) -> torch.Tensor:
 async def test_a_quick_call_gives_way_to_a_step_in_progress(owner: Server, ps: tc.Client, ran_in: list[str]) -> None:
     prompt = await ps.module(PROMPT, name="prompt")
     hosted = owner.engine.registry.find(prompt.ref)
-    expect(hosted.latency, 0.0)
+    expect(hosted.method("forward").latency, 0.0)
     begun, go_on = threading.Event(), threading.Event()
 
     def step() -> None:

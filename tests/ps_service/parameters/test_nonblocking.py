@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
-from ps_service.parameters.alone import WouldBlock
+from ps_service.parameters.step_lock import StepLock, WouldBlock
 from tests.ps_service.parameters.watch import LARGE, Watch, sum_of_leaves
 from tests.ps_service.threads import Worker
 
@@ -35,15 +33,15 @@ def test_a_step_that_must_not_wait_does_not_wait_for_readers() -> None:
 
 def test_a_lock_is_not_waited_for_in_a_hurry() -> None:
     watch = Watch(2)
-    lock = threading.RLock()
-    with watch.parameter_locks.alone(lock), watch.parameter_locks.alone(lock):
+    lock = StepLock(watch.parameter_locks)
+    with lock, lock:
 
         def other() -> None:
-            with watch.parameter_locks.nonblocking(), pytest.raises(WouldBlock), watch.parameter_locks.alone(lock):
+            with watch.parameter_locks.nonblocking(), pytest.raises(WouldBlock), lock:
                 pass
 
         Worker(other).result()
-    with watch.parameter_locks.nonblocking(), watch.parameter_locks.alone(lock):
+    with watch.parameter_locks.nonblocking(), lock:
         pass
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ps_service.engine import Engine
-from ps_service.parameters.alone import WouldBlock
+from ps_service.parameters.step_lock import WouldBlock
 from ps_service.passes.pass_context import PassContext
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
@@ -202,7 +202,7 @@ async def all_short(ask: Asker, *optimizers: pb.ObjectInfo) -> list[HostedOptimi
     """Everything counts as short, whatever its size."""
     for hosted in ask.engine.registry.objects():
         if hosted.is_module:
-            expect(hosted.backward_latency, 0.0)
+            expect(hosted.method("forward").backward_latency, 0.0)
     found = [ask.engine.registry.find(Ref.from_message(each.handle)).value for each in optimizers]
     for each in found:
         expect(each.latency, 0.0)
@@ -241,7 +241,7 @@ async def test_one_long_part_needs_a_thread(ask: Asker, long: str) -> None:
     opt = await ask.optimizer(made)
     (optimizer,) = await all_short(ask, opt)
     hosted = ask.engine.registry.find(Ref.from_message(made.handle))
-    expect(hosted.backward_latency if long == "backward" else optimizer.latency, 100.0)
+    expect(hosted.method("forward").backward_latency if long == "backward" else optimizer.latency, 100.0)
     ctx, answer = inline(ask, request(torch.ones(1, 1), steps=[opt.handle]))
     assert answer is None and ctx.progress is None
 

@@ -29,7 +29,6 @@ class Reading:
             most_payload,
             self.traffic,
             lambda kind, frame, number, nbytes: self.others.append((kind, number)),
-            lambda: None,
             self.refuse,
         )
 
@@ -38,9 +37,9 @@ class Reading:
 
     def feed(self, data: bytes, most: int) -> int:
         """Reads bytes in pieces of at most a length; returns how many went straight into other memory."""
-        placed, scratch = 0, self.reader.buffer().obj
+        placed, scratch = 0, self.reader.buffer.obj
         while data:
-            memory = self.reader.buffer()
+            memory = self.reader.buffer
             piece = data[: min(most, len(memory))]
             memory[: len(piece)] = piece
             placed += 0 if memory.obj is scratch else len(piece)

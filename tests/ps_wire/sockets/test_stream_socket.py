@@ -22,13 +22,10 @@ class Collecting:
 
     def __init__(self) -> None:
         self.arrived = bytearray()
-        self._memory = memoryview(bytearray(4096))
-
-    def buffer(self) -> memoryview:
-        return self._memory
+        self.buffer = memoryview(bytearray(4096))
 
     def read(self, nbytes: int) -> None:
-        self.arrived += self._memory[:nbytes]
+        self.arrived += self.buffer[:nbytes]
 
 
 async def carried(writes: list[list[bytes]], kind: type[StreamSocket] = UnixSocket) -> bytes:

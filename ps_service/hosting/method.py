@@ -1,0 +1,56 @@
+"""A method of a hosted object, and what is known of its calls."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_wire.runtime.latency import Latency
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SHORT_CALLS: Final = 8
+"""Calls without a wait, after which a method of a module's own class may run on the event loop."""
+
+LONG_SECONDS: Final = 0.25
+"""A method of which one call took longer than this never does."""
+
+
+class Method:
+    """A method that trainers may call.
+
+    Args:
+        function: The unbound function, whose first argument is the object.
+        is_inline: Whether it is of a layer of torch, or marked `@remote(inline=True)`.
+        is_deferred: Whether it is marked `@async_execution`.
+
+    Attributes:
+        function, is_inline, is_deferred: As the arguments.
+        latency: Measures the time of its calls.
+        backward_latency: Measures the time of their backwards.
+    """
+
+    __slots__ = ("_calls", "backward_latency", "function", "is_deferred", "is_inline", "latency")
+
+    def __init__(self, function: Callable[..., Any], is_inline: bool, is_deferred: bool) -> None:
+        self.function = function
+        self.is_inline = is_inline
+        self.is_deferred = is_deferred
+        self.latency = Latency()
+        self.backward_latency = Latency()
+        self._calls = 0.0
+
+    @property
+    def may_run_inline(self) -> bool:
+        """Whether calls may run on the event loop, if they are expected to be short."""
+        return not self.is_deferred and (self.is_inline or self._calls >= SHORT_CALLS)
+
+    def note(self, seconds: float, waited: bool) -> None:
+        """Notes a call that ran in a thread or on the event loop, and changed nothing of its module.
+
+        Args:
+            seconds: How long it took.
+            waited: Whether it made requests of its own, or began to.
+        """
+        self._calls = -math.inf if waited or seconds > LONG_SECONDS else self._calls + 1

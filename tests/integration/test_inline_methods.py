@@ -1,0 +1,102 @@
+"""Tests that short methods of trainers' own modules, which call nobody, come to run on the owner's event loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import trainer_client as tc
+from ps_service.hosting import method
+from ps_service.hosting.method import SHORT_CALLS, Method
+from ps_service.hosting.views import CLEAN_CALLS
+from ps_service.server import Server
+from ps_wire.runtime.scopes import current_scope
+from tests import hosted_models
+from tests.conftest import StartProcess
+from tests.integration.support import COUNTER
+
+SCALING = "tests.hosted_models.Scaling"
+X = torch.ones(3)
+
+
+@pytest.fixture(autouse=True)
+def ran_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names of the threads in which `Scaling` ran. How busy the machine is makes no difference."""
+    monkeypatch.setattr("ps_wire.runtime.latency.INLINE_SECONDS", 1000.0)
+    monkeypatch.setattr("ps_wire.runtime.latency.FAR_SECONDS", 1000.0)
+    monkeypatch.setattr(method, "LONG_SECONDS", 1000.0)
+    hosted_models.RAN_IN.clear()
+    yield hosted_models.RAN_IN
+    hosted_models.RAN_IN.clear()
+
+
+async def called(scaling: tc.RemoteModule, times: int) -> None:
+    for _ in range(times):
+        assert torch.equal(await scaling(X), 2 * X)
+
+
+async def test_a_method_that_was_short_and_called_nobody_comes_to_run_here(ps: tc.Client, ran_in: list[str]) -> None:
+    await called(await ps.module(SCALING), CLEAN_CALLS + SHORT_CALLS + 2)
+    assert all("ps-compute" in each for each in ran_in[:-2])
+    assert ran_in[-2:] == 2 * [threading.current_thread().name]
+
+
+async def test_the_backward_comes_to_run_here_too(ps: tc.Client, ran_in: list[str]) -> None:
+    scaling = await ps.module(SCALING)
+    opt = await ps.optimizer(torch.optim.SGD, scaling.parameters(), lr=0.5)
+    for step in range(CLEAN_CALLS + SHORT_CALLS + 4):
+        async with ps.context() as ctx:
+            found = await scaling(X)
+            assert torch.equal(found, (2 - 0.5 * step) * X)
+            await ctx.backward(found.sum(), step=opt)
+    assert ran_in[-1] == threading.current_thread().name
+    assert (await ps.status()).contexts == 0
+
+
+async def test_a_method_that_asks_others_begins_again_in_a_thread(
+    owner: Server, ps: tc.Client, ran_in: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaling = await ps.module(SCALING)
+    await called(scaling, CLEAN_CALLS + SHORT_CALLS + 1)
+    ran_in.clear()
+
+    def asking(self: hosted_models.Scaling, x: torch.Tensor) -> torch.Tensor:
+        ran_in.append(threading.current_thread().name)
+        scope = current_scope.get()
+        assert scope is not None
+        scope.within(None)  # as before each nested request
+        return x * self.scale
+
+    known = owner.engine.registry.find(scaling.ref).method("forward")
+    monkeypatch.setattr(hosted_models.Scaling, "forward", asking)
+    again = owner.engine.registry.find(scaling.ref).method("forward")
+    again._calls, again.latency = known._calls, known.latency
+    await called(scaling, 2)
+    here = threading.current_thread().name
+    assert ran_in[0] == here and "ps-compute" in ran_in[1] and "ps-compute" in ran_in[2]
+
+
+async def test_what_a_method_asks_of_others_is_asked_once(start_process: StartProcess) -> None:
+    first = await start_process("--name", "ps0", "--directory", "self")
+    second = await start_process("--name", "ps1", "--directory", first.address)
+    async with tc.connect(first.address, second.address) as ps:
+        counter = await ps.create(COUNTER, owner="ps1")
+        scaling = await ps.module(SCALING, owner="ps0")
+        for _ in range(3):
+            await called(scaling, CLEAN_CALLS + SHORT_CALLS + 2)
+            assert torch.equal(await scaling(X, counter), 2 * X)
+        assert await counter.get() == 3
+
+
+def test_a_method_that_was_long_once_stays_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(method, "LONG_SECONDS", 0.25)
+    known = Method(len, is_inline=False, is_deferred=False)
+    for seconds in (*(0.2 for _ in range(SHORT_CALLS)), 0.3):
+        known.note(seconds, waited=False)
+        assert known.may_run_inline == (known._calls >= SHORT_CALLS)
+    for _ in range(2 * SHORT_CALLS):
+        known.note(0.0, waited=False)
+    assert not known.may_run_inline
