@@ -47,12 +47,15 @@ class Pending(Unawaited, Generic[T]):
 
     Attributes:
         origin: What the program has called; None if that is not told.
+        is_lazy: Whether the result may not come before somebody asks for it.
     """
 
     __slots__ = (
         *("__weakref__", "_cancel", "_error", "_loop", "_made_at", "_mutex", "_outcome", "_trace", "_value", "_wakers"),
         "origin",
     )
+
+    is_lazy = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, cancel: Callable[[], None] | None = None) -> None:
         self._loop = loop
@@ -178,7 +181,7 @@ class Pending(Unawaited, Generic[T]):
 
     def done(self) -> bool:
         """Whether the result or an error is there."""
-        if self._outcome is None:
+        if self._outcome is None and self.is_lazy:
             self._wanted()
         return self._outcome is not None
 
@@ -188,7 +191,7 @@ class Pending(Unawaited, Generic[T]):
         return self._outcome is not None
 
     def _wanted(self) -> None:
-        """Called when a result that is not there is waited for, or asked about."""
+        """Called when a lazy result is not there, and is waited for, or asked about."""
 
     def _hurry(self) -> None:
         """Called when a task begins to wait for a result that is not there."""
@@ -258,10 +261,10 @@ class Pending(Unawaited, Generic[T]):
             waits = self._outcome is None
             if waits:
                 self._wakers.append(wake)
-        if waits:
-            self._wanted()
-        else:
+        if not waits:
             wake()
+        elif self.is_lazy:
+            self._wanted()
 
     def forget(self, wake: Callable[[], Any]) -> None:
         """Removes a function that `on_done` was given, and cancels the request if no other caller waits for it."""

@@ -15,23 +15,15 @@ class Membership:
 
     Attributes:
         awaited: Whether the owner is to join a group and has not done so yet.
+        joined: Whether it has joined one. It then logs what functions raise, as members do in torch.
+        peers: The peers that hosted code can call.
     """
 
     def __init__(self) -> None:
-        self.awaited = False
-        self._peers: Peers = Alone()
-
-    @property
-    def peers(self) -> Peers:
-        """The peers that hosted code can call."""
-        return self._peers
-
-    @property
-    def joined(self) -> bool:
-        """Whether the owner has joined a group. It then logs what functions raise, as members do in torch."""
-        return not isinstance(self._peers, Alone)
+        self.awaited = self.joined = False
+        self.peers: Peers = Alone()
 
     def join(self, peers: Peers) -> None:
         """Registers the peers of the group that the owner has joined."""
-        self._peers = peers
-        self.awaited = False
+        self.peers = peers
+        self.joined, self.awaited = True, False

@@ -101,7 +101,8 @@ class Gradients:
             self._add(self._total, gradients)
         else:
             if turn.backward != self._backward:
-                self._end_backward()
+                if self._backward:
+                    self._end_backward()
                 self._backward = turn.backward
             self._early.setdefault(turn.place, []).extend(gradients)
             if turn.after is not None:
@@ -186,7 +187,7 @@ class Gradients:
         else:
             self._total = self._running[0], set()
         self._running, self._early, self._next, self._added = ({}, set()), {}, {}, 0
-        if self._share is not None:
+        if self._share is not None and self._share.nbytes != self.nbytes:
             self._share.resize(self.nbytes)
 
 

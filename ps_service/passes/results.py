@@ -47,7 +47,9 @@ class Results:
         self._call = call
         self.held = self._context.held
         self._arguments = arguments
-        self.nested_pass: NestedPass | None = self._context.nested_pass(self._peers.nested_pass)
+        self.nested_pass: NestedPass | None = None
+        if engine.membership.joined:
+            self.nested_pass = self._context.nested_pass(self._peers.nested_pass)
 
     def record(
         self,

@@ -20,7 +20,7 @@ from ps_wire import errors
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MIB
 from ps_wire.numbers import LONGEST_SECONDS, no_seconds
-from ps_wire.refs import CallKey, ContextId, Ref
+from ps_wire.refs import CallKey, ContextId
 from ps_wire.runtime.latency import busy_since
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
     if request.checks:
         _check_ahead(ctx, request, id, reply)
     if not request.steps or _step(ctx, request, id, progress.versions, reply):
-        _end_after(ctx, request)
+        _end_after(ctx, request, id)
 
 
-def _end_after(ctx: RequestContext, request: pb.BackwardRequest) -> None:
+def _end_after(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId) -> None:
     """Ends the pass, if the request asks for it."""
     if request.HasField("end"):
         began = time.perf_counter()
-        end(ctx.engine, fields.context_id(request), request.end)
+        end(ctx.engine, id, request.end)
         ctx.engine.counters.count("end_context", time.perf_counter() - began)
 
 
@@ -110,7 +110,7 @@ def _step(
             return False
         began = time.perf_counter()
         try:
-            optimizer = optimizer_of(engine.registry.find(Ref.from_message(handle)))
+            optimizer = optimizer_of(ctx.find(handle))
             if optimizer.rounds is not None:
                 _offer_rest(ctx, request, id, versions, reply)
                 return False
@@ -168,7 +168,7 @@ def _offer_rest(
     for version in versions:
         offers.describe(ctx, id, reply.stepped.add(), Outcome(version, 0, 1))
     waiting = offers.offer_all(ctx, request.steps[len(versions) :], id, fields.wait_seconds(request))
-    ctx.defer(waiting, partial(offers.describe_all, ctx, id, reply, partial(_end_after, ctx, request)))
+    ctx.defer(waiting, partial(offers.describe_all, ctx, id, reply, partial(_end_after, ctx, request, id)))
 
 
 def _check_ahead(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, reply: pb.BackwardReply) -> None:

@@ -114,14 +114,14 @@ class RequestContext:
         self._reader = self._written = self._found = None
 
     def find(self, message: Handle) -> HostedObject:
-        """The object that the request is for.
+        """The object, or one of those, that the request is for.
 
         Raises:
             ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner.
         """
         # The rule that decides whether a request runs inline and its handler look up the same object.
         found = self._found
-        if found is None:
+        if found is None or found.ref.object_id != message.object_id:
             found = self._found = self.engine.registry.find(Ref.from_message(message))
         return found
 

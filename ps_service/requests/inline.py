@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_service.passes import kept_values
 from ps_service.passes.calls import SMALL_INLINE_BYTES
 from ps_service.training.optimizers import HostedOptimizer
-from ps_wire.refs import CallKey, ContextId, Ref
+from ps_wire.refs import CallKey, ContextId
 
 if TYPE_CHECKING:
     from ps_service.requests.context import RequestContext
@@ -69,7 +69,7 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest) -> float:
     for each in request.more:
         seconds += context.record(CallKey(ctx.trainer, each.call)).expected_seconds
     for handle in request.steps:
-        value = ctx.engine.registry.find(Ref.from_message(handle)).value
+        value = ctx.find(handle).value
         if not isinstance(value, HostedOptimizer) or not value.is_torchs or value.rounds is not None:
             return _NEVER
         # How large the gradients are is not known yet; the handler looks again before the step.

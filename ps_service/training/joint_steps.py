@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ps_service.training.snapshots import Snapshot
+from ps_service.training.sparse_rules import never_half_done
 from ps_service.training.step_access import StepAccess
 
 if TYPE_CHECKING:
@@ -97,10 +98,10 @@ def _apply(shares: Sequence[_Share], nbytes: int, locks: ParameterLocks) -> None
     consistent = any(share.optimizer.is_consistent for share in shares)
     with StepAccess(locks, list(parameters.values()), list(states.values()), consistent):
         # Those that may raise come first, so that whatever has to be undone has a copy.
-        may_raise = [share for share in shares if not share.optimizer.never_half_done]
+        may_raise = [share for share in shares if not never_half_done(share.optimizer.optimizer)]
         undo = [Snapshot(share.optimizer.optimizer, share.parameters) for share in may_raise]
         try:
-            for share in (*may_raise, *(share for share in shares if share.optimizer.never_half_done)):
+            for share in (*may_raise, *(share for share in shares if share not in may_raise)):
                 share.apply(nbytes)
         except BaseException:
             for copy in undo:

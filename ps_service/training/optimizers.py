@@ -124,12 +124,6 @@ class HostedOptimizer:
         self.aggregator: Aggregator | None = None
         self.is_removed = False
 
-    @property
-    def never_half_done(self) -> bool:
-        """Whether a step does not raise once its gradients are checked."""
-        whole = self.is_torchs and sparse_rules.never_half_done(self.optimizer)
-        return whole or getattr(self.optimizer, "never_half_done", False)
-
     def step(self, context: PassContext | RoundGradients) -> int:
         """Applies the gradients of a context or a push: all of them, or, if anything raises, none.
 
@@ -226,7 +220,7 @@ class HostedOptimizer:
             parameters.append(covered.parameter)
             parameter_states.append(covered.parameter_state)
         with StepAccess(self._parameter_locks, parameters, parameter_states, self.is_consistent):
-            undo = None if self.never_half_done else Snapshot(self.optimizer, parameters)
+            undo = None if sparse_rules.never_half_done(self.optimizer) else Snapshot(self.optimizer, parameters)
             try:
                 self.write(present)
                 self.count(parameters, parameter_states, gradients)

@@ -24,9 +24,12 @@ _WHOLE: Final = (
 
 
 def never_half_done(optimizer: optim.Optimizer) -> bool:
-    """Whether a step of one of torch's own optimizers cannot raise halfway if `refusal` finds nothing."""
+    """Whether a step cannot raise halfway once its gradients are checked.
+
+    So it is with torch's own optimizers if `refusal` finds nothing, and with others that say so.
+    """
     if type(optimizer) not in _WHOLE:
-        return False
+        return getattr(optimizer, "never_half_done", False)
     for group in optimizer.param_groups:
         rate = group["lr"]
         if group.get("differentiable") or (isinstance(rate, torch.Tensor) and rate.requires_grad):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -24,7 +23,7 @@ class PassSpan:
     """The span of the block of a context.
 
     Args:
-        tracing: Makes it; None if the program is not traced.
+        tracing: Makes it.
         id: Id of the context.
     """
 
@@ -32,7 +31,7 @@ class PassSpan:
 
     _inside: AbstractContextManager[None] | None
 
-    def __init__(self, tracing: Tracing | None, id: ContextId) -> None:
+    def __init__(self, tracing: Tracing, id: ContextId) -> None:
         self._tracing = tracing
         self._id = id
         self._span: Span | None = None
@@ -45,8 +44,6 @@ class PassSpan:
 
     def ahead(self) -> AbstractContextManager[None]:
         """Begins it before the block of the pass. Spans that are begun in the block of the result are its children."""
-        if self._tracing is None:
-            return nullcontext()
         if self._span is None:
             self._span = self._tracing.begin("pass", {"ps.context": str(self._id)})
         return self._span.inside()

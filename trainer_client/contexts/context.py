@@ -72,6 +72,7 @@ class Context(Block, HasBackwards, HasLocalGradients):
         looked_up: The tables that it has looked up in and may train, with the parts of their optimizers.
         stepped: Object ids of the parts of optimizers that it has stepped.
         root: The input, in the graph, of calls without inputs that require grad.
+        span: The span of its block; None if the program is not traced.
         seeds: Makes the seeds of its calls; None for calls without seeds.
     """
 
@@ -91,7 +92,7 @@ class Context(Block, HasBackwards, HasLocalGradients):
         run: Run | None = None,
     ) -> None:
         super().__init__()
-        self._span = PassSpan(tracing, id)
+        self.span = None if tracing is None else PassSpan(tracing, id)
         self._openings = openings
         self._reach = reach
         self.seeds = seeds
@@ -213,9 +214,9 @@ class Context(Block, HasBackwards, HasLocalGradients):
                 nothing has stepped. Errors of a step are those of `DistributedOptimizer.step`.
             RuntimeError: Torch raised it, as in a local backward.
         """
-        self.check()
         roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
         if step is None:
+            self.check()
             return self.waits_for(self._backwards.begin(self, Start(roots, gradients, retain_graph)))
         closing = Closing(self, step, ends=not retain_graph)
         begun = self._backwards.begin(self, Start(roots, gradients, retain_graph, closing))
@@ -304,7 +305,8 @@ class Context(Block, HasBackwards, HasLocalGradients):
             raise RuntimeError(f"Already have an autograd context id for this thread: {outer.id}; contexts do not nest")
         self.check()
         self._token = set_current(self)
-        self._span.begin()
+        if self.span is not None:
+            self.span.begin()
 
     def end(self, over: tuple[int, Sequence[int]] | None = None, error: BaseException | None = None) -> None:
         """Ends the block. Owners free what they keep for this pass; this does not wait for them.
@@ -313,7 +315,8 @@ class Context(Block, HasBackwards, HasLocalGradients):
             over: A number, and exceptions below it: all other contexts with lower numbers have ended.
             error: The exception that ends the block.
         """
-        self._span.end(error)
+        if self.span is not None:
+            self.span.end(error)
         if self._token is not None:
             reset_current(self._token)
             self._token = None

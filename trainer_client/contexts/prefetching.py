@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -124,7 +125,7 @@ def _begin(
 ) -> LookedUp[R]:
     """Begins the look-ups for a batch, in a pass of their own. Errors are kept for whoever awaits the result."""
     context = open_context()
-    with inside(context), context._span.ahead():
+    with inside(context), nullcontext() if context.span is None else context.span.ahead():
         try:
             return LookedUp(context, run(batch))
         except Exception as error:

@@ -294,7 +294,7 @@ class PendingCall(InFlightRequest[Any]):
 
     _session: Session
 
-    collects = True
+    collects = is_lazy = True
     origin: Origin
     staying: Staying | None
 
