@@ -54,7 +54,6 @@ class Pending(Unawaited, Generic[T]):
         *("__weakref__", "_cancel", "_error", "_loop", "_made_at", "_mutex", "_outcome", "_trace", "_value", "_wakers"),
         "origin",
     )
-
     is_lazy = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, cancel: Callable[[], None] | None = None) -> None:
@@ -168,8 +167,7 @@ class Pending(Unawaited, Generic[T]):
         for wake in wakers:
             try:
                 wake()
-            except Exception:
-                # The others must hear of it.
+            except Exception:  # the others must hear of it
                 _log.exception("a waiting task or thread could not be told that an answer is there")
         return True
 
