@@ -302,6 +302,7 @@ class CallFrame:
             for binding in self._bindings.values():
                 binding_checks.inspect(binding, roots, known)
                 self.uses_others |= binding.uses_others
+                self.is_held |= binding.is_held
         if isinstance(result, torch.Tensor):
             return result.clone() if is_shared(result) else result
         return mapped(result, lambda tensor: tensor.clone() if is_shared(tensor) else tensor)

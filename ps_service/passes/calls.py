@@ -20,7 +20,6 @@ from ps_service.passes import kept_values, table_calls
 from ps_service.passes.call_frame import CallFrame
 from ps_service.passes.copies import marked_copy_of
 from ps_service.passes.holders import Holders
-from ps_service.passes.lineage import has_own_functions
 from ps_service.passes.results import Results
 from ps_wire.codec.trees import mapped, parts_of
 from ps_wire.errors import ContextEndedError, InvalidArgumentError, TooLargeError
@@ -243,7 +242,7 @@ def _call_module(
         if results is None:
             return result
         # Code of the module that runs in the backward may make requests.
-        is_short = method.is_inline or (method.may_run_inline and not call_frame.is_held and not has_own_functions())
+        is_short = method.is_inline or (method.may_run_inline and not call_frame.is_held)
         latency = method.backward_latency if is_short else None
         others = call_frame.uses_others or target.uses_others
         leaves, steps, shares = call_frame.leaves, call_frame.steps, call_frame.expected_share()

@@ -195,6 +195,11 @@ class TurnBinding:
         if self._recorded and not self._holds:
             self._holds.append(PassValues(self))
 
+    @property
+    def is_held(self) -> bool:
+        """Whether code of the module may run in the backward."""
+        return bool(self._holds)
+
     def finds_parameters(self) -> None:
         """Nothing: its leaves are the parameters themselves."""
 

@@ -54,10 +54,11 @@ class ViewBinding:
         storages: Addresses of the memory of the leaves.
         saved: No tensor is copied for a backward: calls on views change none, and torch notices if others do.
         has_set: Whether the call has set an attribute of a module.
+        is_held: Whether code of the module may run in the backward.
         uses_others: Whether the graph of the call may reach leaves that are not those of the view, as far as is known.
     """
 
-    has_set = False
+    has_set = is_held = False
     saved: Sequence[torch.Tensor] = ()
 
     def __init__(
@@ -112,7 +113,8 @@ class ViewBinding:
         return list(self.hosted.parameters)[i]
 
     def hold(self) -> None:
-        """Nothing: steps see what refers to leaves."""
+        """Notes that code of the module may run in the backward, where it finds its values: steps see used leaves."""
+        self.is_held = True
 
     def finds_parameters(self) -> None:
         """Has later calls run on the module itself; the gradients of this one reach the parameters, too."""

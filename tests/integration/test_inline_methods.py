@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -54,6 +55,49 @@ async def test_the_backward_comes_to_run_here_too(ps: tc.Client, ran_in: list[st
             await ctx.backward(found.sum(), step=opt)
     assert ran_in[-1] == threading.current_thread().name
     assert (await ps.status()).contexts == 0
+
+
+class Doubling(torch.autograd.Function):
+    """Doubles, and notes in which thread its backward runs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        hosted_models.RAN_IN.append(threading.current_thread().name)
+        return 2 * gradient
+
+
+class Plain:
+    """Does what `Doubling` does, without code in the backward."""
+
+    @staticmethod
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
+async def test_a_backward_with_code_of_the_module_stays_in_a_thread(
+    ps: tc.Client, ran_in: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function: Any = Plain
+
+    def forward(self: hosted_models.Scaling, x: torch.Tensor) -> Any:
+        return function.apply(x * self.scale)
+
+    monkeypatch.setattr(hosted_models.Scaling, "forward", forward)
+    scaling = await ps.module(SCALING)
+
+    async def one_pass() -> None:
+        async with ps.context() as ctx:
+            await ctx.backward((await scaling(X)).sum())
+
+    for _ in range(CLEAN_CALLS + SHORT_CALLS + 4):
+        await one_pass()
+    function = Doubling
+    await one_pass()
+    assert len(ran_in) == 1 and "ps-compute" in ran_in[0]
 
 
 async def test_a_method_that_asks_others_begins_again_in_a_thread(
