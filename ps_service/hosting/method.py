@@ -27,11 +27,12 @@ class Method:
 
     Attributes:
         function, is_inline, is_deferred: As the arguments.
+        may_run_inline: Whether calls may run on the event loop, if they are expected to be short.
         latency: Measures the time of its calls.
         backward_latency: Measures the time of their backwards.
     """
 
-    __slots__ = ("_calls", "backward_latency", "function", "is_deferred", "is_inline", "latency")
+    __slots__ = ("_calls", "backward_latency", "function", "is_deferred", "is_inline", "latency", "may_run_inline")
 
     def __init__(self, function: Callable[..., Any], is_inline: bool, is_deferred: bool) -> None:
         self.function = function
@@ -40,11 +41,7 @@ class Method:
         self.latency = Latency()
         self.backward_latency = Latency()
         self._calls = 0.0
-
-    @property
-    def may_run_inline(self) -> bool:
-        """Whether calls may run on the event loop, if they are expected to be short."""
-        return not self.is_deferred and (self.is_inline or self._calls >= SHORT_CALLS)
+        self.may_run_inline = is_inline and not is_deferred
 
     def note(self, seconds: float, waited: bool) -> None:
         """Notes a call that ran in a thread or on the event loop, and changed nothing of its module.
@@ -54,3 +51,4 @@ class Method:
             waited: Whether it made requests of its own, or began to.
         """
         self._calls = -math.inf if waited or seconds > LONG_SECONDS else self._calls + 1
+        self.may_run_inline = self._calls >= SHORT_CALLS

@@ -40,6 +40,7 @@ class View:
         running: Number of calls that run on it.
         version: The version of the leaves in it.
         follows: Tells whether the attributes of the original are those that it was made with.
+        are_same: Tells whether no call has set or deleted anything in it.
     """
 
     def __init__(self, module: nn.Module, training: bool | None, internals: Internals) -> None:
@@ -85,7 +86,10 @@ class View:
             layer.__dict__["_flat_weights"] = weights
             layer.__dict__["_flat_weight_refs"] = [None if each is None else weakref.ref(each) for each in weights]
         self.version = version
-        self._begun = Dicts([each for made in self._own for each in (made.__dict__, made._parameters, made._modules)])
+        self._begun = begun = Dicts(
+            [each for made in self._own for each in (made.__dict__, made._parameters, made._modules)]
+        )
+        self.are_same = begun.are_same
 
     def is_referred(self) -> bool:
         """Whether other objects refer to its modules, such as the closure of a hook in an open graph."""
@@ -96,8 +100,6 @@ class View:
 
         The modules are the originals. The name is empty for a parameter or submodule.
         """
-        if self._begun.are_same():
-            return []
         return [(self.modules[i // 3][1], name if i % 3 == 0 else "", new) for i, name, new in self._begun.changes()]
 
     def private_ids(self) -> set[int]:

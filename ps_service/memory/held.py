@@ -201,4 +201,8 @@ def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def size(tensor: torch.Tensor) -> int:
     """Bytes of the elements of a tensor, of any layout."""
-    return tensor.nbytes if tensor.layout is torch.strided else sum([part.nbytes for part in parts(tensor)])
+    if tensor.layout is torch.strided:
+        return tensor.nbytes
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices().nbytes + tensor._values().nbytes
+    return sum(part.nbytes for part in parts(tensor))

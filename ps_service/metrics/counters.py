@@ -25,6 +25,9 @@ DURATION_BOUNDS: Final = (
 LOOKS: Final = frozenset(("history", "status", "sessions"))
 """Operations of those who only look at an owner. They are not part of what it is measured by."""
 
+_MOST_UNSUMMED: Final = 256
+"""Most finished requests that are noted before they are summed up."""
+
 _UNCOUNTED: Final = "status"
 """The operation whose requests do not count in `calls_per_second`: who only looks makes no work."""
 
@@ -88,6 +91,8 @@ class Counters:
         self._tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
         self._queued = Histogram(DURATION_BOUNDS)
         self._errors: Counter[int] = Counter()
+        # What has finished since it was summed up: operation, seconds, error, and the second in which it was counted.
+        self._finished: deque[tuple[str, float, int, int]] = deque()
         # The present second with calls, and the seconds before: (second, calls).
         self._second = self._in_second = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW_SECONDS + 1)
@@ -110,17 +115,25 @@ class Counters:
             seconds: Time since the request was accepted.
             error: Code of the error it ended in; 0 if it succeeded.
         """
-        now = int(self._clock())
-        with self._lock:
+        # `append` and `popleft` of a deque are atomic.
+        self._finished.append((operation, seconds, error, int(self._clock())))
+        if len(self._finished) > _MOST_UNSUMMED:
+            with self._lock:
+                self._sum_up()
+
+    def _sum_up(self) -> None:
+        """Adds up what was counted. The lock is held."""
+        for _ in range(len(self._finished)):
+            operation, seconds, error, second = self._finished.popleft()
             tally = self._tallies[operation]
             tally.durations.observe(seconds)
             if error:
                 tally.errors += 1
                 self._errors[error] += 1
             if operation != _UNCOUNTED:
-                if now != self._second:
+                if second > self._second:
                     self._recent.append((self._second, self._in_second))
-                    self._second, self._in_second = now, 0
+                    self._second, self._in_second = second, 0
                 self._in_second += 1
 
     def refuse(self, error: int) -> None:
@@ -136,6 +149,7 @@ class Counters:
     def operations(self) -> dict[str, OperationCount]:
         """A snapshot, by name of the operation."""
         with self._lock:
+            self._sum_up()
             return {
                 name: OperationCount(tally.errors, tally.durations.snapshot()) for name, tally in self._tallies.items()
             }
@@ -143,6 +157,7 @@ class Counters:
     def errors(self) -> dict[int, int]:
         """Number of requests answered with an error, by code, refused ones included."""
         with self._lock:
+            self._sum_up()
             return dict(self._errors)
 
     def queue_seconds(self) -> Distribution:
@@ -154,6 +169,7 @@ class Counters:
         """Finished requests per second but for `status`, over the last ten whole seconds."""
         now = int(self._clock())
         with self._lock:
+            self._sum_up()
             seconds = (*self._recent, (self._second, self._in_second))
             calls = sum(calls for second, calls in seconds if now - WINDOW_SECONDS <= second < now)
         return calls / WINDOW_SECONDS

@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ps_service.parameters.reading import Reading
 from ps_service.parameters.state import ParameterState, Pin, Readers, readers_of
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.step_lock import ThisThread, WouldBlock
 from ps_wire.errors import DeadlineExceededError
 from ps_wire.limits import MIB
 from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT, current_scope, waiting
@@ -45,6 +45,7 @@ class ParameterLocks:
     Attributes:
         lock: That lock, held for microseconds.
         changed: A condition on it, notified when a reader or a step has ended.
+        this_thread: What is known of this thread.
         first_mark: A random number, from which the marks of this process count.
     """
 
@@ -55,7 +56,7 @@ class ParameterLocks:
         self.first_mark = secrets.randbits(63) + 1
         self._waiting = 0
         self._states = WeakIdKeyDictionary()
-        self._here = threading.local()
+        self.this_thread = ThisThread()
 
     def state(self, parameter: torch.Tensor) -> ParameterState:
         """The state of a parameter; the same for all objects that share it."""
@@ -77,14 +78,6 @@ class ParameterLocks:
             found = [self._states.get(tensor) for tensor in tensors]
         return [state for state in found if state is not None]
 
-    def forbid_blocking(self) -> None:
-        """From now on this thread raises `WouldBlock` where it would have to wait, before anything has been changed."""
-        self._here.nonblocking = True
-
-    def allow_blocking(self) -> None:
-        """This thread may wait again. Called before hosted code runs, which must not be stopped halfway."""
-        self._here.nonblocking = False
-
     @contextmanager
     def nonblocking(self) -> Iterator[None]:
         """Forbids blocking while the block runs.
@@ -92,16 +85,11 @@ class ParameterLocks:
         Raises:
             WouldBlock: This thread would have to wait; nothing has been changed.
         """
-        self.forbid_blocking()
+        self.this_thread.nonblocking = True
         try:
             yield
         finally:
-            self.allow_blocking()
-
-    @property
-    def is_nonblocking(self) -> bool:
-        """Whether this thread must not block."""
-        return getattr(self._here, "nonblocking", False)
+            self.this_thread.nonblocking = False
 
     def wait(self, seconds: float | None = None) -> None:
         """Waits until a reader or a step has ended. `lock` must be held.
@@ -109,7 +97,7 @@ class ParameterLocks:
         Raises:
             WouldBlock: This thread must not wait.
         """
-        if self.is_nonblocking:
+        if self.this_thread.nonblocking:
             raise WouldBlock
         self._waiting += 1
         try:

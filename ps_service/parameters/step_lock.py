@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import threading
 
 from ps_wire.errors import DeadlineExceededError
 from ps_wire.runtime.locks import ReportingLock
@@ -13,12 +13,15 @@ class WouldBlock(BaseException):
     """A thread that must not block would have to wait. Hosted code that handles exceptions lets it pass."""
 
 
-class _Threads(Protocol):
-    """Knows which threads must not block."""
+class ThisThread(threading.local):
+    """What is known of a thread.
 
-    @property
-    def is_nonblocking(self) -> bool:
-        """Whether this thread must not block."""
+    Attributes:
+        nonblocking: Whether it raises `WouldBlock` where it would have to wait, before anything has been changed. Not
+            while hosted code runs, which must not be stopped halfway.
+    """
+
+    nonblocking = False
 
 
 class StepLock(ReportingLock):
@@ -28,19 +31,19 @@ class StepLock(ReportingLock):
     `DeadlineExceededError` if the caller's deadline passes before the lock is free.
 
     Args:
-        threads: Knows whether this thread may block.
+        this_thread: Knows whether this thread may block.
     """
 
-    __slots__ = ("_threads",)
+    __slots__ = ("_this_thread",)
 
-    def __init__(self, threads: _Threads) -> None:
+    def __init__(self, this_thread: ThisThread) -> None:
         super().__init__()
-        self._threads = threads
+        self._this_thread = this_thread
 
     def __enter__(self) -> None:
         if self._lock.acquire(blocking=False):
             return
-        if self._threads.is_nonblocking:
+        if self._this_thread.nonblocking:
             raise WouldBlock
         scope = current_scope.get()
         if not self.acquire(seconds=None if scope is None else scope.within(None)):

@@ -141,7 +141,7 @@ class CallFrame:
             return known.module
         if not self._bindings:
             self._watches, self._storages, self._buffers = {}, set(), set()
-        elif self._parameter_locks.is_nonblocking:
+        elif self._parameter_locks.this_thread.nonblocking:
             raise WouldBlock  # a call that begins again in a thread must not have changed another module
         if not isinstance(self._code, str):
             self._code = _name(self._code)

@@ -161,7 +161,7 @@ def call_function(
             tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
             holders = Holders(tensors)
         with CallFrame(engine.parameter_locks, training, recorded=False, code=function) as call_frame:
-            engine.parameter_locks.allow_blocking()
+            engine.parameter_locks.this_thread.nonblocking = False
             if deferred:
                 own = holders.sent if keep is NO else holders.private
                 return Deferred(function(*args, **kwargs), partial(_kept, keep, call_frame, own))
@@ -174,7 +174,7 @@ def call_function(
         if results.nested_pass is not None:
             call_frame.calling(results.nested_pass.calling(recording.place))
         entry, (args, kwargs) = arguments.enter((args, kwargs))
-        engine.parameter_locks.allow_blocking()
+        engine.parameter_locks.this_thread.nonblocking = False
         own = _same if _is_torchs(function) else _private
 
         def finish(result: Any) -> Any:
@@ -214,9 +214,9 @@ def _call_module(
         if recording is not None and results is not None and results.nested_pass is not None:
             call_frame.calling(results.nested_pass.calling(recording.place))
         run = partial(run, call_frame.bind(target, is_target=True))
-        begins_again = not method.is_inline and engine.parameter_locks.is_nonblocking
+        begins_again = not method.is_inline and engine.parameter_locks.this_thread.nonblocking
         if not begins_again:
-            engine.parameter_locks.allow_blocking()
+            engine.parameter_locks.this_thread.nonblocking = False
         elif not call_frame.is_on_view:
             raise WouldBlock  # it may change the module, and must not begin twice
         entry = None
@@ -233,7 +233,7 @@ def _call_module(
                 result = run(*args, **kwargs)
         seconds = method.latency.end(began, arguments.nbytes)
         if begins_again:
-            engine.parameter_locks.allow_blocking()  # it has ended
+            engine.parameter_locks.this_thread.nonblocking = False  # it has ended
         if not method.is_inline and call_frame.is_on_view:
             scope = None if begins_again else current_scope.get()
             method.note(seconds, waited=scope is not None and scope.has_nested)

@@ -74,7 +74,8 @@ class Record:
         others: Whether its graph may reach leaves besides these.
 
     Attributes:
-        steps: For each leaf of a parameter that is trained, the number of its steps when the call began.
+        leaves: The leaves of parameters that are trained, of hosted modules that it may have used.
+        steps: For each of them, the number of steps of its parameter when the call began.
         shares: Count the tensors that are held until its last backward has run.
     """
 
@@ -111,7 +112,7 @@ class Record:
         self._spent: set[int] = set()
         self._entry = entry
         self._wanted = wanted
-        self._leaves: list[Leaf] = []
+        self.leaves: list[Leaf] = []
         # For each leaf that is a parameter itself, which may be frozen meanwhile, where its gradient arrives.
         self._edges: list[GradientEdge | None] = []
         self.steps: list[int] = []
@@ -119,7 +120,7 @@ class Record:
         self._holds: dict[int, list[Any]] = {}
         for leaf, count in zip(leaves, steps, strict=True):
             if leaf.tensor.requires_grad:
-                self._leaves.append(leaf)
+                self.leaves.append(leaf)
                 self._edges.append(get_gradient_edge(leaf.tensor) if leaf.tensor is leaf.parameter else None)
                 self.steps.append(count)
             self._holds[id(leaf.holds)] = leaf.holds
@@ -220,11 +221,6 @@ class Record:
         return found
 
     @property
-    def leaves(self) -> Sequence[Leaf]:
-        """The leaves of the parameters of hosted modules that it may have used."""
-        return self._leaves
-
-    @property
     def expected_seconds(self) -> float:
         """How long its backward takes on the event loop; infinity if it must not run there."""
         if self._latency is None or self._lock.locked():
@@ -245,7 +241,7 @@ class Record:
         Returns:
             The leaves, and the gradient of each, in order; further gradients follow, which are not needed.
         """
-        roots, leaves = [], self._leaves
+        roots, leaves = [], self.leaves
         targets: list[torch.Tensor | GradientEdge] = []
         for leaf, edge in zip(leaves, self._edges, strict=True):
             targets.append(leaf.tensor if edge is None else edge)
@@ -273,13 +269,13 @@ class Record:
         Raises:
             InvalidArgumentError: The graph reaches inputs or parameters that were lent to an earlier call.
         """
-        known = known | {id(leaf.tensor) for leaf in self._leaves}
+        known = known | {id(leaf.tensor) for leaf in self.leaves}
         leaves, entries = reached_from(roots, ENTERING)
         others = [leaf for leaf in leaves if id(leaf) not in known]
         if any(each.entry is not self._entry for each in entries) or any(map(is_stand_in, others)):
             raise InvalidArgumentError(f"the call {REFUSAL}")
         # Code may have found a parameter in another way than through its view.
-        refs = {id(each.parameter): each.ref for each in self._leaves}
+        refs = {id(each.parameter): each.ref for each in self.leaves}
         return [Leaf(refs.get(id(leaf)), leaf, leaf) for leaf in others]
 
     def _add_gathered(self, places: list[int], seeds: list[torch.Tensor]) -> None:
@@ -303,13 +299,13 @@ class Record:
         self.shares = ()
         for holds in self._holds.values():
             holds.clear()
-        for leaf in self._leaves:
+        for leaf in self.leaves:
             # A step has moved the parameter meanwhile, and this leaf still refers to the former storage.
             if leaf.tensor.data_ptr() == leaf.parameter.data_ptr():
                 continue
             if leaf.is_shared:
                 # Other calls may use it. Without a reference from here, the last of them frees the memory.
-                self._leaves, self._edges, self._is_spent = [], [], True
+                self.leaves, self._edges, self._is_spent = [], [], True
                 return
             leaf.tensor.data = leaf.tensor.detach().new_empty(0)
 

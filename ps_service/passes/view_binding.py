@@ -104,7 +104,7 @@ class ViewBinding:
         """The tensors besides the parameters that outlive the call."""
         tensors, is_all = self.internals.found()
         self._leaves_histories = any(map(has_open_history, tensors))
-        for _, _, value in self._view.changes():
+        for _, _, value in () if self._view.are_same() else self._view.changes():
             is_all &= tensors_below(value, tensors, MOST)
         return Found(tensors, is_all)
 
@@ -135,7 +135,7 @@ class ViewBinding:
 
     def _end_code(self) -> None:
         # Before the view gets other leaves for the next call.
-        self._touched, changes = self._begun.touched(), self._view.changes()
+        self._touched, changes = self._begun.touched(), () if self._view.are_same() else self._view.changes()
         if not (self._touched or changes or self.has_set or self._leaves_histories):
             return
         self._views.refuse(self._view, self.kind)

@@ -32,7 +32,7 @@ def evict(ctx: RequestContext, request: pb.EvictRequest, reply: pb.EvictReply) -
     """Ends a session, a context, or all contexts that have been unused for some time."""
     engine = ctx.engine
     # The end of a session may complete rounds, whose steps must not be stopped halfway.
-    engine.parameter_locks.allow_blocking()
+    engine.parameter_locks.this_thread.nonblocking = False
     match request.WhichOneof("what"):
         case "session":
             reply.sessions.append(evictions.evict_session(engine, request.session))

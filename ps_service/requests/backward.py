@@ -162,7 +162,7 @@ def _offer_rest(
     ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
 ) -> None:
     """Offers gradients to the rounds of the optimizers that have no version yet, or steps them if they have none."""
-    if ctx.engine.parameter_locks.is_nonblocking:
+    if ctx.engine.parameter_locks.this_thread.nonblocking:
         # The reply is deferred, which a request on the event loop cannot be; and no offer may be made twice.
         raise WouldBlock
     for version in versions:
@@ -174,7 +174,11 @@ def _offer_rest(
 def _check_ahead(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, reply: pb.BackwardReply) -> None:
     """Checks gradients that a later request is to apply, if all owners accept theirs."""
     context = ctx.engine.contexts.get(id)
-    if context is not None and ctx.engine.parameter_locks.is_nonblocking and context.gradient_bytes > _MOST_INLINE:
+    if (
+        context is not None
+        and ctx.engine.parameter_locks.this_thread.nonblocking
+        and context.gradient_bytes > _MOST_INLINE
+    ):
         raise WouldBlock
     try:
         together.check(ctx, together.found(ctx, request.checks), id)
@@ -191,7 +195,7 @@ def _apply(engine: Engine, optimizer: HostedOptimizer, id: ContextId) -> int:
     context = engine.contexts.get(id)
     if context is None:
         return optimizer.version
-    if engine.parameter_locks.is_nonblocking and not engine.inline_limit.admits(
+    if engine.parameter_locks.this_thread.nonblocking and not engine.inline_limit.admits(
         optimizer.latency.expected(context.gradient_bytes)
     ):
         raise WouldBlock

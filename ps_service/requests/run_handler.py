@@ -53,14 +53,14 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
     is_short = seconds < latency.INLINE_SECONDS
     if not is_short and not (limit.admits(seconds) and _waits_for_answers(ctx)):
         return None
-    locks = ctx.engine.parameter_locks
-    locks.forbid_blocking()
+    this_thread = ctx.engine.parameter_locks.this_thread
+    this_thread.nonblocking = True
     try:
         return handle(ctx, operation, request, number, _NoRequests() if ctx.begins_again else None)
     except WouldBlock:
         return None
     finally:
-        locks.allow_blocking()
+        this_thread.nonblocking = False
         if not is_short:
             limit.ran(seconds)
 

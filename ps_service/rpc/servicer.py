@@ -215,7 +215,7 @@ class Servicer:
 
         def handle(packet: Packet) -> bool | asyncio.Future[bool]:
             # The trainer may not read the answers. Only large answers count towards its budget.
-            return asyncio.create_task(take_later(packet)) if outbox.unsent > most else take(packet)
+            return asyncio.create_task(take_later(packet)) if len(outbox.waiting) > most else take(packet)
 
         try:
             await deliver(connection, handle, intake.place)

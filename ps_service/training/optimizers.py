@@ -109,7 +109,7 @@ class HostedOptimizer:
         self.is_consistent = reads is Reads.CONSISTENT
         self._non_finite = non_finite
         self._parameter_locks = parameter_locks
-        self.lock = StepLock(parameter_locks)
+        self.lock = StepLock(parameter_locks.this_thread)
         self.latency = Latency()
         self.counter = StepCounter()
         self.pace = Pace()

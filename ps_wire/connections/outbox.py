@@ -21,12 +21,15 @@ class Outbox:
     """Queues messages and writes them to a connection, one packet at a time, from the one task that runs `drain`.
 
     While `drain` runs, a message of one packet is sent at once if no other waits and the connection can take it.
+
+    Attributes:
+        waiting: The messages that the connection has not taken wholly.
     """
 
     def __init__(self) -> None:
         self._connection: Connection | None = None
         self._part_bytes = PART_BYTES
-        self._waiting: deque[Iterator[Packet]] = deque()
+        self.waiting: deque[Iterator[Packet]] = deque()
         self._ready = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -34,11 +37,6 @@ class Outbox:
         self._gathers: Gathering | None = None
         self._gathering: Gathering | None = None
         self._together = _Together(self)
-
-    @property
-    def unsent(self) -> int:
-        """Number of messages that the connection has not taken wholly."""
-        return len(self._waiting)
 
     def together(self) -> _Together:
         """A block, entered with `with`, whose messages are written in one system call if the connection supports that.
@@ -73,7 +71,7 @@ class Outbox:
                 RECLAIMER.used()
         connection = self._connection
         # A small message does not wait for large ones.
-        if connection is not None and nbytes <= (_SMALL if self._waiting else self._part_bytes):
+        if connection is not None and nbytes <= (_SMALL if self.waiting else self._part_bytes):
             try:
                 gone = connection.send_now(Packet(frame, tuple(chunks)) if chunks else Packet(frame), later, at_once)
             except ConnectionBroken:
@@ -84,7 +82,7 @@ class Outbox:
                     sent()
                 return
         message = packets(frame, chunks, self._part_bytes)
-        self._waiting.append(message if sent is None else _telling(message, sent))
+        self.waiting.append(message if sent is None else _telling(message, sent))
         if not self._ended:
             self._idle.clear()
         self._ready.set()
@@ -112,7 +110,7 @@ class Outbox:
         batching = isinstance(connection, Batching)
         try:
             while True:
-                while self._waiting:
+                while self.waiting:
                     for packet in batched(self._take(MOST)) if batching else self._take(1):
                         await connection.send(packet)
                         # It would keep the payload until the next message.
@@ -129,11 +127,11 @@ class Outbox:
     def _take(self, most: int) -> list[Packet]:
         """The next packets of the first messages, up to one that is not small; these messages then stand last."""
         taken = []
-        for _ in range(min(most, len(self._waiting))):
-            message = self._waiting.popleft()
+        for _ in range(min(most, len(self.waiting))):
+            message = self.waiting.popleft()
             packet = next(message, None)
             if packet is not None:
-                self._waiting.append(message)
+                self.waiting.append(message)
                 taken.append(packet)
                 if not is_small(packet):
                     break

@@ -9,9 +9,9 @@ import sys
 from tests.conftest import ROOT
 
 MOST_CALLS = {
-    "NeuMF, owner": 272,
+    "NeuMF, owner": 252,
     "NeuMF, trainer": 235,
-    "transformer, owner": 317,
+    "transformer, owner": 300,
     "transformer, trainer": 264,
 }
 

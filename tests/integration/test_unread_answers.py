@@ -52,9 +52,9 @@ async def test_small_answers_that_are_not_read_stop_the_reading_of_requests(star
         await send_many(stream, layer)
         answers = session.stream.outbox
         assert answers is not None
-        await waiting.until(lambda: answers.unsent > IN_FLIGHT)
-        await waiting.until(lambda: not connection._stream.reading or answers.unsent > MANY // 2)
-        assert answers.unsent <= 10 * IN_FLIGHT, "they wait without a bound"
+        await waiting.until(lambda: len(answers.waiting) > IN_FLIGHT)
+        await waiting.until(lambda: not connection._stream.reading or len(answers.waiting) > MANY // 2)
+        assert len(answers.waiting) <= 10 * IN_FLIGHT, "they wait without a bound"
         # Others are served, and it is served again once it reads.
         assert (await ps.status()).serving
         stream.connection._stream.resume()  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ def test_a_step_that_must_not_wait_does_not_wait_for_readers() -> None:
 
 def test_a_lock_is_not_waited_for_in_a_hurry() -> None:
     watch = Watch(2)
-    lock = StepLock(watch.parameter_locks)
+    lock = StepLock(watch.parameter_locks.this_thread)
     with lock, lock:
 
         def other() -> None:

@@ -342,7 +342,7 @@ async def test_an_eviction_on_the_event_loop_may_wait(ask: Asker) -> None:
             return iter(())
 
         def dismiss(self, session: SessionState) -> None:
-            waits.append(not engine.parameter_locks.is_nonblocking)
+            waits.append(not engine.parameter_locks.this_thread.nonblocking)
 
     engine.requests.add(Ends())
     ctx, evict = RequestContext(engine, b"b" * 16), pb.EvictRequest(session=session.name)
