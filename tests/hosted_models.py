@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from ps_service import RRef, hosted, remote
 from trainer_client import rpc
@@ -144,6 +145,34 @@ class Prompt(nn.Module):
         y = x * self.scale
         if y.requires_grad:
             y.register_hook(lambda _: RAN_IN.append(f"backward {threading.current_thread().name}"))
+        return y
+
+
+@hosted
+class Hooked(nn.Module):
+    """Its gradient depends on the mode that the module has in the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x)
+        if y.requires_grad:
+            y.register_hook(lambda gradient: gradient * (2.0 if self.training else 1.0))
+        return y
+
+
+@hosted
+class Recomputing(nn.Module):
+    """A layer with dropout and running statistics that the backward computes again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 64), nn.BatchNorm1d(64), nn.Dropout(0.5), nn.Linear(64, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = checkpoint(self.layers, x, use_reentrant=False)
         return y
 
 

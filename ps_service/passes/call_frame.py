@@ -13,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from ps_service.hosting.references import binder
 from ps_service.memory.held import Share, storages
+from ps_service.numerics import rng_states
 from ps_service.parameters.step_lock import WouldBlock
 from ps_service.passes import binding_checks, late_code, transforms
 from ps_service.passes.lineage import results_in
@@ -364,6 +365,7 @@ class CallFrame:
 
 transforms.install()
 late_code.install()
+rng_states.install()
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,8 +10,10 @@ import torch
 from ps_service.hosting.turns import Turn
 from ps_service.passes.saved_tensors import Hold
 from ps_wire.errors import ContextLostError
+from ps_wire.numerics.random import Seeded
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from ps_service.passes.refusals import Bound
@@ -54,30 +57,36 @@ def _set(parameter: torch.Tensor, data: torch.Tensor, version: int) -> None:
 class PassValues:
     """The values of a module's parameters in one pass. Steps move the parameters instead of writing to them.
 
-    Inside its block, the module has them, and no call or step has the module: hooks, recomputations and functions of
-    hosted code find the values of their pass.
+    Inside its block, the module has them, and the mode of the call, and no call or step has the module: hooks,
+    recomputations and functions of hosted code find what they found in the forward. If the call has a seed, they draw
+    random numbers from a generator of their own, to which `torch.utils.checkpoint` gives the state of the call's.
 
     Args:
         bound: The module, which the call has now.
+        mode: Gives the module the mode of the call in a block.
     """
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: Bound, mode: AbstractContextManager[None]) -> None:
         self._name = str(bound.hosted)
         self._swapped = _Swapped(bound)
         self._turns = bound.hosted.turns
         self._hold = Hold(bound.parameter_locks, [state.pin for state in bound.hosted.parameter_states])
         self._turn: Turn | None = None
+        self._mode = mode
+        self._random: AbstractContextManager[object] = nullcontext() if Seeded.current() is None else Seeded(0)
 
     def __enter__(self) -> None:
         assert self._turns is not None
-        self._turn = Turn(self._turns, nested=True, around=(self._swapped,))
+        self._turn = Turn(self._turns, nested=True, around=(self._mode, self._swapped))
         self._turn.begin()
+        self._random.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         turn, self._turn = self._turn, None
         assert turn is not None
+        self._random.__exit__(kind, error, trace)
         turn.end()
         if turn.is_lost and error is None:
             raise lost(self._name, "a backward")

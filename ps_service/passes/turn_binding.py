@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ps_service.hosting.aliases import is_within
@@ -193,7 +193,9 @@ class TurnBinding:
     def hold(self) -> None:
         """Has a backward find the values of this call, because code of the module may run in it."""
         if self._recorded and not self._holds:
-            self._holds.append(PassValues(self))
+            training = self._kind[1]
+            mode = nullcontext() if training is None else Mode(self.hosted.value, self._parts, training)
+            self._holds.append(PassValues(self, mode))
 
     @property
     def is_held(self) -> bool:

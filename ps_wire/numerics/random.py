@@ -7,6 +7,7 @@ its own after `torch.manual_seed(seed)`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
@@ -27,6 +28,16 @@ _SIBLINGS: Final = {
 """Overloads of factory functions without a generator argument, mapped to those with one."""
 
 
+class _Blocks(threading.local):
+    """The seeded blocks that a thread is in, the innermost one last."""
+
+    def __init__(self) -> None:
+        self.entered: list[Seeded] = []
+
+
+_blocks = _Blocks()
+
+
 class Seeded(TorchDispatchMode):
     """A block whose random numbers depend on a seed only. It affects only the thread that enters it.
 
@@ -38,6 +49,20 @@ class Seeded(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
+
+    @staticmethod
+    def current() -> Seeded | None:
+        """The block that this thread is in; None if it is in none."""
+        return _blocks.entered[-1] if _blocks.entered else None
+
+    def __enter__(self) -> Seeded:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        _blocks.entered.append(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _blocks.entered.pop()
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
