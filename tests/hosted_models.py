@@ -164,6 +164,26 @@ class Hooked(nn.Module):
 
 
 @hosted
+class WritingLate(nn.Module):
+    """A hook of it writes to a parameter in the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.count = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x)
+        if y.requires_grad:
+            y.register_hook(self.note)
+        return y
+
+    def note(self, _: torch.Tensor) -> None:
+        with torch.no_grad():
+            self.count += 1
+
+
+@hosted
 class Recomputing(nn.Module):
     """A layer with dropout and running statistics that the backward computes again."""
 

@@ -9,7 +9,7 @@ import torch
 
 from ps_service.hosting.turns import Turn
 from ps_service.passes.saved_tensors import Hold
-from ps_wire.errors import ContextLostError
+from ps_wire.errors import ContextLostError, InvalidArgumentError
 from ps_wire.numerics.random import Seeded
 
 if TYPE_CHECKING:
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class _Swapped:
-    """Gives parameters other memory inside a block. It is their memory of an earlier time, with its version."""
+    """Gives parameters other memory inside a block. It is their memory of an earlier time, with its version.
+
+    Attributes:
+        are_written: Whether the block has written to a parameter.
+    """
 
     def __init__(self, bound: Bound) -> None:
         self._parameters = list(bound.parameters)
@@ -28,7 +32,13 @@ class _Swapped:
         self._data = [each.data for each in self._parameters]
         self._versions = [each._version for each in self._parameters]
         self._lock = bound.parameter_locks.lock
+        self.are_written = False
+        self._marks: list[tuple[int, int]] = []
         self._present: list[tuple[int, torch.Tensor, int, torch.Tensor | None]] = []
+
+    def _counts(self) -> list[tuple[int, int]]:
+        """For each parameter, the version of its memory, and the number of its writes by steps."""
+        return [(each._version, state.changes) for each, state in zip(self._parameters, self._states, strict=True)]
 
     def __enter__(self) -> None:
         for i, parameter in enumerate(self._parameters):
@@ -38,10 +48,16 @@ class _Swapped:
                 with self._lock:
                     state.visible = data if state.visible is None else state.visible
                     _set(parameter, self._data[i], self._versions[i])
+        self._marks = self._counts()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Steps that open passes may see do not wait for the turn.
+        self.are_written |= any(
+            now != before and changes == before_changes
+            for (now, changes), (before, before_changes) in zip(self._counts(), self._marks, strict=True)
+        )
         present, self._present = self._present, []
         for i, data, version, visible in present:
             with self._lock:
@@ -90,6 +106,11 @@ class PassValues:
         turn.end()
         if turn.is_lost and error is None:
             raise lost(self._name, "a backward")
+        if self._swapped.are_written and error is None:
+            raise InvalidArgumentError(
+                f"code of {self._name} that runs in a backward has written to a parameter: it has the values of its "
+                "pass there, and others would not see the write. Write to parameters in a call"
+            )
 
 
 def lost(name: str, code: str) -> ContextLostError:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import trainer_client as tc
-from tests.hosted_models import Hooked, Recomputing
+from tests.hosted_models import Hooked, Recomputing, WritingLate
 
 X = torch.arange(12.0).reshape(4, 3) / 12
 
@@ -42,3 +42,12 @@ async def test_what_is_computed_again_has_the_mode_and_the_random_numbers_of_the
     ps: tc.Client, training: bool
 ) -> None:
     await same(ps, Recomputing, training)
+
+
+async def test_a_hook_that_writes_to_a_parameter_is_refused(ps: tc.Client) -> None:
+    net = await ps.module(WritingLate)
+    for _ in range(4):
+        async with ps.context() as ctx:
+            y = await net(X)
+            with pytest.raises(tc.errors.InvalidArgumentError, match="has written to a parameter"):
+                await ctx.backward(y.sum())
