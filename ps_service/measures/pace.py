@@ -56,20 +56,17 @@ class Pace:
         """How many were counted."""
         return self._steps
 
-    def count(self, of: Hashable = None, staleness: int | None = None) -> bool:
+    def count(self, of: Hashable = None, staleness: int | None = None) -> None:
         """Counts a step.
 
         Args:
             of: What it belongs to; the next step counts with this one if it belongs to the same. None: to nothing.
             staleness: Steps of others since the parameters were read; None if that is not known.
-
-        Returns:
-            Whether it counts.
         """
         now = int(self._clock())
         with self._lock:
             if of is not None and of == self._of:
-                return False
+                return
             self._of = of
             self._steps += 1
             if now != self._second:
@@ -79,7 +76,6 @@ class Pace:
             self._in_second += 1
             if staleness is not None:
                 self._staleness.append(staleness)
-        return True
 
     def per_second(self) -> float:
         """Steps per second over the last ten whole seconds, or since the first step if that is less.

@@ -104,7 +104,8 @@ class Budget:
         """Counts a request's payload as freed."""
         holding.requests -= nbytes
         self.requests -= nbytes
-        self._go_on()
+        if self._paused:
+            self._go_on()
 
     def begin_wait(self, holding: Holding, nbytes: int) -> None:
         """Counts a request as waiting for other requests; it keeps its payload meanwhile."""

@@ -77,6 +77,8 @@ class Counters:
         sessions_ended: Sessions that the owner ended, by reason: `lease` or `operator`. Used on the event loop.
         contexts_ended: Open contexts that the owner ended, by reason: `unused` or `operator`; contexts that ended with
             their session do not count. Used on the event loop.
+        note: Counts a part of a request, which is counted itself afterwards: name of its operation, seconds, error, and
+            whole seconds of the monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -93,6 +95,7 @@ class Counters:
         self._errors: Counter[int] = Counter()
         # What has finished since it was summed up: operation, seconds, error, and the second in which it was counted.
         self._finished: deque[tuple[str, float, int, int]] = deque()
+        self.note: Final = self._finished.append
         # The present second with calls, and the seconds before: (second, calls).
         self._second = self._in_second = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW_SECONDS + 1)
@@ -116,7 +119,7 @@ class Counters:
             error: Code of the error it ended in; 0 if it succeeded.
         """
         # `append` and `popleft` of a deque are atomic.
-        self._finished.append((operation, seconds, error, int(self._clock())))
+        self.note((operation, seconds, error, int(self._clock())))
         if len(self._finished) > _MOST_UNSUMMED:
             with self._lock:
                 self._sum_up()

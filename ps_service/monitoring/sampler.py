@@ -39,7 +39,7 @@ class Sampler:
         self._number = 0
         self._began = clock()
         self._steps, self._staleness = self._counted_steps()
-        self._trainer_steps = engine.sessions.pace.steps
+        self._trainer_steps = engine.sessions.steps
         self._operations = engine.counters.operations()
         self._received, self._sent = self._traffic()
         self._task: asyncio.Task[None] | None = None
@@ -59,7 +59,7 @@ class Sampler:
         """Measures what has happened since the last sample, and adds it to the history."""
         engine, now = self._engine, self._clock()
         steps, staleness = self._counted_steps()
-        trainer_steps = engine.sessions.pace.steps
+        trainer_steps = engine.sessions.steps
         operations = engine.counters.operations()
         received, sent = self._traffic()
         budget = engine.budget

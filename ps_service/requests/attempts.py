@@ -23,8 +23,7 @@ def of(context: PassContext | None) -> Attempt | None:
 def of_push(ctx: RequestContext, request: pb.PushRequest) -> Attempt | None:
     """Whether another attempt of a push was applied; None if it is not made again.
 
-    Raises:
-        ContextEndedError: Its trainer has given it up, and has made later pushes.
+    Raises `ContextEndedError` if its trainer has given it up, and has made later pushes.
     """
     if not request.run:
         return None
@@ -40,13 +39,7 @@ def reason(attempt: Attempt | None, optimizer: HostedOptimizer) -> str:
 def note(engine: Engine, request: Any) -> None:
     """Has a pass that its trainer may run again know which of its steps other attempts have applied.
 
-    Args:
-        engine: The owner.
-        request: A request that steps, and names the run in its context.
-
-    Raises:
-        InvalidArgumentError: The request names no pass.
-        ContextEndedError, ContextLostError: The pass has ended, or was lost.
+    The request names the run in its context. Raises as `Contexts.get`.
     """
     message = request.context
     context = engine.contexts.get(fields.context_id(request))

@@ -21,14 +21,12 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MIB
 from ps_wire.numbers import LONGEST_SECONDS, no_seconds
 from ps_wire.refs import CallKey, ContextId
-from ps_wire.runtime.latency import busy_since
+from ps_wire.runtime import latency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ps_service.engine import Engine
     from ps_service.requests.context import RequestContext
-    from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.v1 import operations_pb2 as pb
 
 _NO_REGION: Final = nullcontext()
@@ -43,9 +41,7 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
     if not 0.0 <= request.wait_seconds <= LONGEST_SECONDS:
         # Rounds wait for that long, after the backward; a request that is refused has changed nothing.
         raise no_seconds("wait_seconds", request.wait_seconds)
-    progress = ctx.progress
-    if progress is None:
-        progress = ctx.progress = Progress()
+    progress = ctx.progress = ctx.progress or Progress()
     with numerics_of(request) if request.HasField("numerics") else _NO_REGION:
         _propagate(ctx, request, id, progress)
     for position, of_inputs in enumerate(progress.of_inputs):
@@ -64,9 +60,9 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
 def _end_after(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId) -> None:
     """Ends the pass, if the request asks for it."""
     if request.HasField("end"):
-        began = time.perf_counter()
-        end(ctx.engine, id, request.end)
-        ctx.engine.counters.count("end_context", time.perf_counter() - began)
+        began, end = time.perf_counter(), request.end
+        ctx.engine.contexts.end(id, Over(end.all_before, tuple(end.but)))
+        ctx.engine.counters.note(("end_context", time.perf_counter() - began, 0, int(time.monotonic())))
 
 
 def _propagate(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, progress: Progress) -> None:
@@ -87,7 +83,7 @@ def _propagate(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, 
         key = CallKey(ctx.trainer, call.call)
         of_inputs = propagation.backward(ctx.engine, id, key, call.outputs, of_outputs, request.retain_graph, turn)
         progress.of_inputs.append(of_inputs)
-        progress.seconds.append(busy_since(began))
+        progress.seconds.append(latency.busy_since(began))
 
 
 def _step(
@@ -114,15 +110,21 @@ def _step(
             if optimizer.rounds is not None:
                 _offer_rest(ctx, request, id, versions, reply)
                 return False
-            with ctx.probe.part("step") if ctx.probe is not None else nullcontext():
-                versions.append(_apply(engine, optimizer, id))
+            with ctx.probe.part("step") if ctx.probe is not None else _NO_REGION:
+                context = engine.contexts.get(id)
+                if context is not None and engine.parameter_locks.this_thread.nonblocking:
+                    # Only now is known how large the gradients are.
+                    seconds = optimizer.latency.expected(context.gradient_bytes)
+                    if seconds >= latency.INLINE_SECONDS and not engine.inline_limit.admits(seconds):
+                        raise WouldBlock
+                versions.append(optimizer.version if context is None else optimizer.step(context))
         except WouldBlock:
             raise
         except BaseException as raised:
             _write_error(ctx, reply, raised, began)
             return False
         reply.versions.append(versions[-1])
-        engine.counters.count("step", time.perf_counter() - began)
+        engine.counters.note(("step", time.perf_counter() - began, 0, int(time.monotonic())))
     engine.sessions.stepped(ctx.trainer, id)
     return True
 
@@ -140,7 +142,7 @@ def _step_together(
             together.check(ctx, optimizers, id)
             _offer_rest(ctx, request, id, versions, reply)
             return False
-        with ctx.probe.part("step") if ctx.probe is not None else nullcontext():
+        with ctx.probe.part("step") if ctx.probe is not None else _NO_REGION:
             versions.extend(together.step_after_backward(ctx, optimizers, id))
     except WouldBlock:
         raise
@@ -190,23 +192,6 @@ def _check_ahead(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId
     reply.checked = context is None or not context.others()
 
 
-def _apply(engine: Engine, optimizer: HostedOptimizer, id: ContextId) -> int:
-    """Steps an optimizer; on the event loop only if it is short for the gradients that are there now."""
-    context = engine.contexts.get(id)
-    if context is None:
-        return optimizer.version
-    if engine.parameter_locks.this_thread.nonblocking and not engine.inline_limit.admits(
-        optimizer.latency.expected(context.gradient_bytes)
-    ):
-        raise WouldBlock
-    return optimizer.step(context)
-
-
 def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:
-    """Frees a pass."""
-    end(ctx.engine, fields.context_id(request), request)
-
-
-def end(engine: Engine, id: ContextId, request: pb.EndContextRequest) -> None:
-    """Ends a context, and notes the others that the request names."""
-    engine.contexts.end(id, Over(request.all_before, tuple(request.but)))
+    """Ends a pass, and notes the others that the request names."""
+    ctx.engine.contexts.end(fields.context_id(request), Over(request.all_before, tuple(request.but)))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.group.peers import Foreign
 from ps_service.passes import calls
 from ps_service.passes.arguments import Arguments
+from ps_service.requests import fields
 from ps_service.sessions.reply_cache import Answer
 from ps_wire.codec import dtypes
 from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
@@ -36,26 +38,16 @@ _granting: Final = threading.Lock()
 """Held for microseconds, while references are granted, or given back because a request was given up."""
 
 
+@dataclass(slots=True, eq=False)
 class RequestContext:
     """Reads the values of a request and writes those of its reply.
 
-    Args:
-        engine: The owner.
-        trainer: Id of the trainer.
-        payload: The request's payload; None if it has none.
-        embed: Whether the tensor bytes of the reply are part of its message, because it has no payload.
-
     Attributes:
-        engine: The owner.
-        trainer: Id of the trainer.
-        payload: The request's payload.
+        embeds: Whether the tensor bytes of the reply are part of its message, because it has no payload.
         granted: Ids of the objects that the reply grants references to.
         borrowed: Handles in the reply to objects of other owners.
-        recording: Where the call is recorded; None if it is not.
         result_id: Id under which the result stays on this owner; empty if the caller has not chosen one.
-        deferred: The result that the reply waits for.
         keeps_payload: Whether the payload is needed to write the deferred reply.
-        progress: The finished parts of a backward; None if none has begun.
         probe: Records how the request runs; None if its caller does not ask for that.
         frame: The frame of a deferred reply.
         began: When the request was accepted, on the clock `time.perf_counter`.
@@ -64,48 +56,26 @@ class RequestContext:
             a thread if the code makes one.
     """
 
-    __slots__ = (
-        "_embed",
-        "_finish",
-        "_found",
-        "_reader",
-        "_written",
-        "abandoned",
-        "began",
-        "begins_again",
-        "borrowed",
-        "deferred",
-        "engine",
-        "frame",
-        "granted",
-        "keeps_payload",
-        "payload",
-        "probe",
-        "progress",
-        "recording",
-        "result_id",
-        "trainer",
-    )
-
-    def __init__(self, engine: Engine, trainer: bytes, payload: Buffer | None = None, embed: bool = False) -> None:
-        self.engine = engine
-        self.trainer = trainer
-        self.payload = payload
-        self.granted: list[str] = []
-        self.borrowed: list[Foreign] = []
-        self.recording: Recording | None = None
-        self.result_id = ""
-        self.deferred: Deferred | None = None
-        self.progress: Progress | None = None
-        self.probe: Probe | None = None
-        self.keeps_payload = False
-        self._embed = embed
-        self._reader: PayloadReader | None = None
-        self._written: PayloadWriter | None = None
-        self._found: HostedObject | None = None
-        self.frame: Frame | None = None
-        self.abandoned = self.begins_again = False
-        self.began = time.perf_counter()
+    engine: Engine
+    trainer: bytes
+    payload: Buffer | None = None
+    embeds: bool = False
+    granted: list[str] = field(default_factory=list)
+    borrowed: list[Foreign] = field(default_factory=list)
+    recording: Recording | None = None
+    result_id: str = ""
+    deferred: Deferred | None = None
+    keeps_payload: bool = False
+    progress: Progress | None = None
+    probe: Probe | None = None
+    frame: Frame | None = None
+    began: float = field(default_factory=time.perf_counter)
+    abandoned: bool = False
+    begins_again: bool = False
+    _reader: PayloadReader | None = None
+    _written: PayloadWriter | None = None
+    _found: HostedObject | None = None
+    _finish: Callable[[Any], None] = nothing
 
     def restart(self) -> None:
         """Resets the context, because the first try has stopped. What it has changed stays in `progress`."""
@@ -114,11 +84,7 @@ class RequestContext:
         self._reader = self._written = self._found = None
 
     def find(self, message: Handle) -> HostedObject:
-        """The object, or one of those, that the request is for.
-
-        Raises:
-            ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner.
-        """
+        """The object, or one of those, that the request is for. Raises as `Registry.find`."""
         # The rule that decides whether a request runs inline and its handler look up the same object.
         found = self._found
         if found is None or found.ref.object_id != message.object_id:
@@ -135,47 +101,35 @@ class RequestContext:
             self._reader = PayloadReader(self.payload)
         return Decoder(self._reader).decode(message)
 
-    def arguments(self, request: CallRequest | None = None) -> Arguments:
-        """Reads the arguments of a call. The request names results that stay on this owner and are among them."""
-        return Arguments(self.engine, None if self.recording is None else self.recording.context, request)
-
     def read_arguments(
-        self, request: CallRequest | CreateRequest | SchedulerRequest, arguments: Arguments
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The positional and the keyword arguments that a request holds."""
+        self, request: CallRequest | CreateRequest | SchedulerRequest, results: CallRequest | None = None
+    ) -> tuple[Arguments, tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a request, and the positional and the keyword arguments among them as values.
+
+        `results` is the request if it names results that stay on this owner and are arguments.
+        """
+        arguments = Arguments(self.engine, None if self.recording is None else self.recording.context, results)
         positional: tuple[Any, ...] = ()
         named: dict[str, Any] = {}
         has_args, has_kwargs = request.HasField("args"), request.HasField("kwargs")
         if has_args or has_kwargs:
-            arguments.nbytes = self.size(request)
+            arguments.nbytes = fields.embedded_size(request) if self.payload is None else len(self.payload)
             decoder = self._decoder(arguments, once=True)
             if has_args:
                 positional = tuple(decoder.decode(request.args))
             if has_kwargs:
                 named = dict(decoder.decode(request.kwargs))
-        return positional, named
-
-    def size(self, request: CallRequest | CreateRequest | SchedulerRequest) -> int:
-        """The length of the payload; without one, that of the arguments."""
-        if self.payload is not None:
-            return len(self.payload)
-        size = request.args.ByteSize() if request.HasField("args") else 0
-        return size + request.kwargs.ByteSize() if request.HasField("kwargs") else size
+        return arguments, positional, named
 
     def write(self, message: Value, value: Any, once: bool = False) -> None:
         """Encodes a value into a field of the reply; `once` is that of `Encoder`."""
         if value is None:
             message.none.SetInParent()
             return
-        if self._written is None and not self._embed:
+        if self._written is None and not self.embeds:
             self._written = PayloadWriter()
         # The encoder is not kept: it keeps the tensors, and would be part of a reference cycle.
         Encoder(self._written, self._reference, once).encode_into(message, value)
-
-    @property
-    def embeds(self) -> bool:
-        """Whether the tensor bytes of the reply are part of its message."""
-        return self._embed
 
     def append(self, payload: Buffer) -> int:
         """Appends bytes to the payload of the reply, without a copy; returns where they begin."""
@@ -184,11 +138,8 @@ class RequestContext:
         return self._written.add(payload.data) if len(payload) else self._written.nbytes
 
     def choose_id(self, result_id: str) -> None:
-        """Takes the id that the caller has chosen for the result.
-
-        Raises:
-            InvalidArgumentError: It is no object id, or it is in use.
-        """
+        """Takes the id that the caller has chosen for the result. Raises `InvalidArgumentError` if it is none, or in
+        use."""
         if not is_object_id(result_id):
             raise InvalidArgumentError(f"{result_id!r} is no id for a result: 32 hexadecimal digits are")
         self.engine.registry.check_new(result_id)
@@ -197,18 +148,13 @@ class RequestContext:
     def keep(self, result: RRef) -> None:
         """Keeps a result on this owner under the id that the caller has chosen, and grants a reference to it.
 
-        Raises:
-            InvalidArgumentError: The id is in use.
-            OverloadedError: The trainer holds too much already.
+        Raises `InvalidArgumentError` if the id is in use, and `OverloadedError` if the trainer holds too much already.
         """
         self.grant(calls.hosted(self.engine, result, self.trainer, self.result_id))
 
     def answer(self, frame: Frame) -> Answer:
-        """The answer whose reply was written into a frame.
-
-        Raises:
-            TooLargeError: It is larger than a message may be.
-        """
+        """The answer whose reply was written into a frame. Raises `TooLargeError` if it is larger than a message may
+        be."""
         written, borrowed = self._written, self.borrowed
         if borrowed:
             frame.reply.borrowed.extend(each.ref.to_message() for each in borrowed)
@@ -259,10 +205,7 @@ class RequestContext:
     def defer(self, deferred: Deferred, finish: Callable[[Any], None], reads: bool = False) -> None:
         """Defers the reply: `finish` writes it, once the result is there. Drops the result if nothing waits for it.
 
-        Args:
-            deferred: The result.
-            finish: Writes the reply.
-            reads: Whether `finish` reads the request again, so that the payload has to be kept.
+        If `finish` reads the request again, the payload is kept until then.
         """
         self.keeps_payload = reads
         self._finish = finish
@@ -279,19 +222,11 @@ class RequestContext:
         self._found = None
 
     def complete(self) -> None:
-        """Writes the deferred reply.
-
-        Raises:
-            Exception: The exception that came instead of a result.
-        """
+        """Writes the deferred reply. Raises the exception that came instead of a result."""
         assert self.deferred is not None
         # Not kept: most such functions refer to this context, and the cycle would keep the tensors of the reply.
         finish, self._finish = self._finish, nothing
         finish(self.deferred.result())
-
-    def release(self, object_ids: Iterable[str]) -> None:
-        """Takes references back from the trainer."""
-        self.engine.registry.revoke(self.trainer, object_ids)
 
     def give_back(self) -> None:
         """Takes the granted references back, because the reply will not be sent.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +12,6 @@ from ps_service.execution.deferred import Deferred
 from ps_service.hosting import creation
 from ps_service.hosting.fingerprints import Fingerprint
 from ps_service.requests import fields, incidents, offers, spanning
-from ps_service.requests.canonical import canonical
 from ps_service.requests.creation_spec import with_spec
 from ps_service.training.aggregator import PLAIN
 from ps_service.training.creation import create_optimizer, create_scheduler
@@ -21,7 +21,7 @@ from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
 from ps_wire.refs import Ref
 from ps_wire.v1 import operations_pb2 as pb
-from ps_wire.v1.values_pb2 import Value
+from ps_wire.v1.values_pb2 import Item, Value
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
@@ -82,7 +82,7 @@ def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, reply: pb.Creat
 def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str = "") -> tuple[HostedObject, bool]:
     """An object of an allowed class, made now or found under its name."""
     cls = ctx.engine.allowlist.hosted(request.class_name)
-    args, kwargs = ctx.read_arguments(request, ctx.arguments())
+    _, args, kwargs = ctx.read_arguments(request)
     made = creation.create(
         ctx.engine,
         request.class_name,
@@ -127,7 +127,7 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
 def make_scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id: str = "") -> tuple[HostedObject, bool]:
     """A learning-rate scheduler, made now or found under its name."""
     cls = ctx.engine.allowlist.scheduler(request.class_name)
-    args, kwargs = ctx.read_arguments(request, ctx.arguments())
+    _, args, kwargs = ctx.read_arguments(request)
     made = create_scheduler(
         ctx.engine,
         request.class_name,
@@ -217,3 +217,52 @@ def _values(request: Any) -> Iterator[Value]:
             yield value
         elif field.name == "groups":
             yield from (group.options for group in value)
+
+
+def canonical(value: Value) -> Value:
+    """The canonical form of arguments: equal ones have equal bytes.
+
+    Numbers of equal value are equal, whatever their type. So are lists and tuples of equal items, and dicts with equal
+    items in any order. A bool does not equal a number: an option that is True differs from one that is 1.
+    """
+    match value.WhichOneof("kind"):
+        case "floating" if math.isfinite(value.floating) and value.floating.is_integer():
+            return _canonical_integer(int(value.floating))
+        case "big_integer":
+            return _canonical_integer(int.from_bytes(value.big_integer, "little", signed=True))
+        case "list":
+            return _canonical_items(value.list.items)
+        case "tuple":
+            return _canonical_items(value.tuple.items)
+        case "dict":
+            found = Value()
+            found.dict.SetInParent()
+            items = [Item(key=canonical(item.key), value=canonical(item.value)) for item in value.dict.items]
+            found.dict.items.extend(sorted(items, key=lambda item: item.key.SerializeToString(deterministic=True)))
+            return found
+        case "slice":
+            found = Value()
+            for name in ("start", "stop", "step"):
+                getattr(found.slice, name).CopyFrom(canonical(getattr(value.slice, name)))
+            return found
+        case "record":
+            found = Value()
+            found.record.class_name = value.record.class_name
+            found.record.state.CopyFrom(canonical(value.record.state))
+            return found
+        case _:
+            return value
+
+
+def _canonical_integer(number: int) -> Value:
+    try:
+        return Value(integer=number)
+    except ValueError:
+        return Value(big_integer=number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True))
+
+
+def _canonical_items(items: Iterable[Value]) -> Value:
+    found = Value()
+    found.tuple.SetInParent()
+    found.tuple.items.extend(map(canonical, items))
+    return found

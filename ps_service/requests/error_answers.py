@@ -78,25 +78,13 @@ def cancelled(number: int = 0) -> Answer:
 
 
 def too_late(engine: Engine, what: str, seconds: float, number: int = 0) -> Answer:
-    """The answer to a request whose deadline has passed.
-
-    Args:
-        engine: The owner.
-        what: What the request has asked for.
-        seconds: How long its caller waits.
-        number: Its number.
-    """
+    """The answer to a request whose deadline has passed, which has asked for `what`."""
     text = f"{RAN_OUT}: {what} on owner {engine.name!r} was not finished within {seconds:g} s"
     return failure(DeadlineExceededError(text), number)
 
 
 def failed_before(answer: Answer, number: int) -> Answer:
-    """The answer to a request that follows one that has failed; the trainer knows which.
-
-    Args:
-        answer: The answer of the one that has failed.
-        number: Number of the request.
-    """
+    """The answer to a request that follows one that has failed with this answer."""
     frame = Frame(number=number)
     error = frame.reply.error
     error.CopyFrom(answer.reply.error)
@@ -107,13 +95,7 @@ def failed_before(answer: Answer, number: int) -> Answer:
 
 
 def explain(error: BaseException, operation: str, hosted: bool) -> PsError:
-    """The error that the caller gets for an exception of a handler.
-
-    Args:
-        error: The exception.
-        operation: Name of the operation.
-        hosted: Whether the operation runs code that the owner hosts.
-    """
+    """The error that the caller gets for an exception of a handler, or of code that the owner hosts."""
     if isinstance(error, PsError):
         return error
     if hosted:

@@ -59,19 +59,10 @@ def session_ids(engine: Engine) -> dict[bytes, str]:
 
 
 def evict_session(engine: Engine, id: str) -> str:
-    """Ends a session: its trainer loses it as if its lease had run out.
+    """Ends a session, named by its displayed id or a prefix of it: its trainer loses it as if its lease had run out.
 
-    Args:
-        engine: The owner.
-        id: Its displayed id, or a prefix of it.
-
-    Returns:
-        Its full displayed id.
-
-    Raises:
-        InvalidArgumentError: The id is malformed or ambiguous.
-        UnknownNameError: There is no such session.
-        UnavailableError: The owner is draining.
+    Returns its full displayed id. Raises `InvalidArgumentError` if the id is malformed or ambiguous, `UnknownNameError`
+    if there is none, and `UnavailableError` if the owner is draining.
     """
     _check_serving(engine)
     match = _SESSION.fullmatch(id.lower())
@@ -93,20 +84,8 @@ def evict_session(engine: Engine, id: str) -> str:
 
 
 def evict_context(engine: Engine, id: str) -> str:
-    """Ends a context; requests that use it afterwards raise `ContextLostError`.
-
-    Args:
-        engine: The owner.
-        id: Its displayed id.
-
-    Returns:
-        Its displayed id.
-
-    Raises:
-        InvalidArgumentError: The id is malformed or ambiguous.
-        UnknownNameError: There is no such context.
-        UnavailableError: The owner is draining.
-    """
+    """Ends a context; requests that use it afterwards raise `ContextLostError`. Returns and raises as
+    `evict_session`."""
     _check_serving(engine)
     match = _CONTEXT.fullmatch(id.lower())
     if match is None:
@@ -123,12 +102,7 @@ def evict_context(engine: Engine, id: str) -> str:
 
 
 def evict_unused(engine: Engine, seconds: float) -> list[str]:
-    """Ends the contexts that no request has used for some seconds; returns their displayed ids.
-
-    Raises:
-        InvalidArgumentError: `seconds` is no time.
-        UnavailableError: The owner is draining.
-    """
+    """Ends the contexts that no request has used for some seconds; returns their displayed ids."""
     _check_serving(engine)
     check_seconds("the age of unused contexts", seconds)
     unused = engine.contexts.unused(seconds, in_use(engine))

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 class Observer:
     """Receives the events of executions on the event loop. `is_full` and `made` are used in any thread.
 
-    Attributes:
-        made: Sizes of answers that threads have made and the event loop has not handled yet. A list, because its
-            `append` and `remove` are atomic.
+    `made` has the sizes of the answers that threads have made and the event loop has not handled yet. It is a list,
+    because `append` and `remove` are atomic.
     """
 
     made: list[int]
@@ -58,47 +57,14 @@ class Execution:
                            _run -> _resume -> _finish -> _answer    its result came later
         expire, cancel, cut_off, drop -> give_up -> _answer     its result is no longer waited for
 
-    Args:
-        ctx: The context of the request.
-        operation: The operation.
-        request: The operation's message.
-        observer: Receives its events.
+    Attributes:
         number: Number of the request; 0 if it has none.
         seconds: Seconds that its caller waits; 0 is no limit. The observer calls `expire` then.
-        depth: Number of requests that it is nested in.
-        item: Its work item for the compute threads; None to make one from the trainer and the depth.
-
-    Attributes:
-        ctx: The context of the request.
-        operation: The operation.
-        request: The operation's message.
-        number: Number of the request.
-        seconds: Seconds that its caller waits; 0 is no limit.
         deadline: Its deadline, on the clock of the event loop; the observer sets it if it needs it.
         nbytes: Bytes of its payload that count as a request.
         waiting_bytes: Bytes of its payload that count as a request that waits for requests of its own.
         begun: Whether a thread has begun to run it.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_answered",
-        "_depth",
-        "_due",
-        "_item",
-        "_lock",
-        "_observer",
-        "_scope",
-        "begun",
-        "ctx",
-        "deadline",
-        "nbytes",
-        "number",
-        "operation",
-        "request",
-        "seconds",
-        "waiting_bytes",
-    )
 
     def __init__(
         self,
@@ -165,10 +131,9 @@ class Execution:
 
     def expire(self) -> None:
         """Gives the request up, because its deadline has passed."""
-        self.give_up(too_late(self.ctx.engine, self._named(), self.seconds, self.number))
-
-    def _named(self) -> str:
-        return named_title(self.ctx.engine, self.operation.name, self.request)
+        engine = self.ctx.engine
+        what = named_title(engine, self.operation.name, self.request)
+        self.give_up(too_late(engine, what, self.seconds, self.number))
 
     def cancel(self) -> None:
         """Gives the request up, because its trainer has cancelled it. It does not run if no thread has begun to."""
@@ -181,8 +146,7 @@ class Execution:
     def drop(self, even_if_begun: bool) -> bool:
         """Drops the request without an answer, because the owner stops and the request will be sent again.
 
-        Returns:
-            False if it has begun and `even_if_begun` is false; it is not dropped then.
+        False if it has begun and `even_if_begun` is false; it is not dropped then.
         """
         with self._lock:
             if (self.begun or self.ctx.progress is not None) and not even_if_begun:

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def context_id(request: Any) -> ContextId:
-    """The context in a request.
-
-    Raises:
-        InvalidArgumentError: It is no name of a context.
-    """
+    """The context in a request. Raises `InvalidArgumentError` if it is no name of one."""
     message = request.context
     id = ContextId(message.trainer, message.number)
     if len(id.trainer) != 16 or not id.number:
@@ -26,11 +22,7 @@ def context_id(request: Any) -> ContextId:
 
 
 def wait_seconds(request: Any) -> float:
-    """How long a request may wait for others, in seconds.
-
-    Raises:
-        InvalidArgumentError: It is no time.
-    """
+    """How many seconds a request may wait for others. Raises `InvalidArgumentError` if it is no time."""
     seconds: float = request.wait_seconds
     if not 0.0 <= seconds <= LONGEST_SECONDS:
         raise no_seconds("wait_seconds", seconds)
@@ -43,12 +35,14 @@ def refs(handles: Any) -> list[Ref]:
 
 
 def options(ctx: RequestContext, message: Any) -> dict[str, Any]:
-    """The options in a request.
-
-    Raises:
-        InvalidArgumentError: They are no dict with text keys.
-    """
+    """The options in a request. Raises `InvalidArgumentError` if they are no dict with text keys."""
     found = ctx.read(message) if message.WhichOneof("kind") else {}
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise InvalidArgumentError("options are a dict with text keys")
     return found
+
+
+def embedded_size(request: Any) -> int:
+    """The bytes of the arguments of a request without a payload."""
+    size = request.args.ByteSize() if request.HasField("args") else 0
+    return size + request.kwargs.ByteSize() if request.HasField("kwargs") else size

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting import creation
 from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
+from ps_service.passes.arguments import Arguments
 from ps_service.passes.calls import NO, REFERENCE, VALUE
 from ps_service.passes.recording import Recording
 from ps_service.requests import fields, incidents, spanning
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from ps_service.requests.context import RequestContext
     from ps_wire.v1 import operations_pb2 as pb
 
+_NO_REGION: Final = nullcontext()
+
 
 def attach(ctx: RequestContext, request: pb.AttachRequest, reply: pb.AttachReply) -> None:
     """Finds an object by name or handle."""
@@ -34,7 +38,7 @@ def attach(ctx: RequestContext, request: pb.AttachRequest, reply: pb.AttachReply
 
 def release(ctx: RequestContext, request: pb.ReleaseRequest, reply: pb.ReleaseReply) -> None:
     """Takes references back."""
-    ctx.release(request.object_ids)
+    ctx.engine.registry.revoke(ctx.trainer, request.object_ids)
 
 
 def delete(ctx: RequestContext, request: pb.DeleteRequest, reply: pb.DeleteReply) -> None:
@@ -55,10 +59,7 @@ def call(ctx: RequestContext, request: pb.CallRequest, reply: pb.CallReply) -> N
     result_id = request.result_id
     if result_id:
         ctx.choose_id(result_id)
-    if request.HasField("numerics"):
-        with numerics_of(request):
-            result = _called(ctx, request, recording)
-    else:
+    with numerics_of(request) if request.HasField("numerics") else _NO_REGION:
         result = _called(ctx, request, recording)
     if isinstance(result, Deferred):
         ctx.defer(result, ctx.keep if result_id else partial(ctx.write, reply.result, once=True))
@@ -80,15 +81,13 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     training = None if request.own_mode else request.training
     if not request.function:
         target = ctx.find(request.target)
-        arguments = ctx.arguments(request)
-        args, kwargs = ctx.read_arguments(request, arguments)
+        arguments, args, kwargs = ctx.read_arguments(request, request)
         return calls.call(engine, target, request.method, arguments, args, kwargs, training, recording, keep)
     if keep is REFERENCE and engine.allowlist.is_hosted(request.function):
         made, _ = make_instance(ctx, request)
         return RRef.to(made)
     function = engine.allowlist.function(request.function)
-    arguments = ctx.arguments(request)
-    args, kwargs = ctx.read_arguments(request, arguments)
+    arguments, args, kwargs = ctx.read_arguments(request, request)
     deferred = decorators.is_deferred(function)
     return calls.call_function(engine, function, arguments, args, kwargs, training, recording, deferred, keep)
 
@@ -96,8 +95,8 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
 def fetch(ctx: RequestContext, request: pb.FetchRequest, reply: pb.FetchReply) -> None:
     """Copies the value of a handle."""
     ctx.recording = recording = _recording(ctx, request)
-    target = Ref.from_message(request.target)
-    ctx.write(reply.value, calls.fetch(ctx.engine, target, ctx.arguments(), recording), once=True)
+    arguments = Arguments(ctx.engine, None if recording is None else recording.context)
+    ctx.write(reply.value, calls.fetch(ctx.engine, Ref.from_message(request.target), arguments, recording), once=True)
 
 
 def gradients(ctx: RequestContext, request: pb.GradientsRequest, reply: pb.GradientsReply) -> None:
@@ -191,6 +190,6 @@ def _recording(ctx: RequestContext, request: Any) -> Recording | None:
 
 def make_instance(ctx: RequestContext, request: pb.CallRequest, object_id: str = "") -> tuple[HostedObject, bool]:
     """The instance that a call of a class makes, which stays on the owner."""
-    args, kwargs = ctx.read_arguments(request, ctx.arguments())
+    _, args, kwargs = ctx.read_arguments(request)
     made = creation.create(ctx.engine, request.function, args, kwargs, object_id=object_id)
     return with_spec(ctx, "call", request, made)

@@ -57,12 +57,8 @@ def _few(names: list[str]) -> str:
 def explained(ctx: RequestContext, what: str, error: BaseException) -> PsError:
     """The error that a caller gets for an exception of hosted code.
 
-    It is told of with its traceback the first time that it is raised at a place, and then ever more rarely.
-
-    Args:
-        ctx: The request.
-        what: What has run.
-        error: The exception. An error of this project comes from the caller, or from another owner, and is not told of.
+    It is told of with its traceback the first time that it is raised at a place, and then ever more rarely. An error of
+    this project comes from the caller, or from another owner, and is not told of.
     """
     told = explain(error, what, hosted=True)
     if told is error or not isinstance(told, RemoteError):

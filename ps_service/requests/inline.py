@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.passes import kept_values
 from ps_service.passes.calls import SMALL_INLINE_BYTES
+from ps_service.requests import fields
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.refs import CallKey, ContextId
 
@@ -31,10 +32,7 @@ def short(ctx: RequestContext, request: Any) -> float:
 def call(ctx: RequestContext, request: pb.CallRequest) -> float:
     """How long a call takes, as those of the same object with arguments of about the same size.
 
-    Raises:
-        ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner, or that
-            has no such method.
-        NotAllowedError: The method cannot be called.
+    Raises if there is no such object or method, or it cannot be called.
     """
     if request.function:
         return _NEVER
@@ -45,23 +43,19 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
     if not method.may_run_inline:
         return _NEVER
     ctx.begins_again = not method.is_inline
-    results = request.results
-    if not hosted.is_module and (ctx.payload is None or len(ctx.payload) <= SMALL_INLINE_BYTES) and not results:
+    results, payload = request.results, ctx.payload
+    if not hosted.is_module and (payload is None or len(payload) <= SMALL_INLINE_BYTES) and not results:
         return 0.0
     # The mark is not enough, because the time depends on the size of the arguments.
-    size = ctx.size(request)
+    size = fields.embedded_size(request) if payload is None else len(payload)
     if results:
         size += kept_values.nbytes(ctx.engine, results)
     return method.latency.expected(size)
 
 
 def backward(ctx: RequestContext, request: pb.BackwardRequest) -> float:
-    """How long the backwards of all calls take, with the steps behind them.
-
-    Raises:
-        ContextEndedError, ContextLostError: The pass is not open on this owner.
-        ForeignHandleError, StaleHandleError, UnknownNameError: The handle of an optimizer refers to no object here.
-    """
+    """How long the backwards of all calls take, with the steps behind them. Raises if the pass or an optimizer is not
+    here."""
     if request.together:
         return _NEVER
     context = ctx.engine.contexts.find(ContextId.from_message(request.context))
@@ -78,11 +72,7 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest) -> float:
 
 
 def step(ctx: RequestContext, request: pb.StepRequest) -> float:
-    """How long a step takes.
-
-    Raises:
-        ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner.
-    """
+    """How long a step takes. Raises if the handle refers to no object of this owner."""
     value = ctx.find(request.optimizer).value
     if request.more:
         return _NEVER

@@ -41,21 +41,12 @@ def offer(
     number: int = 0,
     epoch: int = 0,
 ) -> Deferred:
-    """Offers the gradients of a context to the rounds of an optimizer; the result is the outcome.
+    """Offers the gradients of a context to the rounds of an optimizer that has a policy; the result is the outcome.
 
-    Args:
-        ctx: The request.
-        optimizer: The optimizer, which has a policy.
-        id: The context.
-        seconds: How long to wait for other trainers; 0 is no limit.
-        values: What the trainer reports with the gradients.
-        number: The number that the trainer has given the offer, if the rounds are over several owners.
-        epoch: The number of the trainer's join, as it knows it, in that case.
-
-    Raises:
-        InvalidArgumentError: The rounds are over several owners, and the offer has no number.
-        SessionLostError: The session of the trainer has ended.
-        The exceptions of `HostedOptimizer.check`.
+    If the rounds are over several owners, `number` and `epoch` are those of the offer and of the trainer's join, as it
+    knows them; `seconds` is how long to wait for other trainers, without limit if it is 0. Raises as
+    `HostedOptimizer.check`, `InvalidArgumentError` if such an offer has no number, and `SessionLostError` if the
+    session of the trainer has ended.
     """
     _check_whole(optimizer, number)
     join(ctx, optimizer)
@@ -89,8 +80,7 @@ def offer_to_owners(
 ) -> None:
     """Offers gradients to rounds over several owners, takes an offer back, or only tells the decisions.
 
-    Raises:
-        InvalidArgumentError: This owner does not decide the rounds, or the offer has no number.
+    Raises `InvalidArgumentError` if this owner does not decide the rounds, or the offer has no number.
     """
     aggregator, asked, seconds = optimizer.aggregator, request.offer, fields.wait_seconds(request)
     if aggregator is None or aggregator.coordinator is None:
@@ -155,11 +145,8 @@ def _aggregator(optimizer: HostedOptimizer) -> Aggregator:
 
 
 def join(ctx: RequestContext, optimizer: HostedOptimizer) -> None:
-    """The trainer uses the optimizer: rounds may wait for it until its session ends.
-
-    Raises:
-        SessionLostError: It has ended.
-    """
+    """The trainer uses the optimizer: rounds may wait for it until its session ends. Raises `SessionLostError` if it
+    has ended."""
     ctx.engine.memberships.add(ctx.trainer, optimizer)
     _check_session(ctx, optimizer)
 

@@ -43,7 +43,6 @@ class Operation(operations.OperationInfo):
     """One operation, as the owner runs it.
 
     Attributes:
-        handle: Reads the request and fills in the reply.
         expected_seconds: How long a request is expected to take on the event loop; None if it must not run there.
         hosted: Whether it runs code that the owner hosts. The caller gets the exceptions of that code in full.
         apart: Whether it runs in a thread of its own, so that it is answered however busy the compute threads are.
@@ -109,17 +108,9 @@ OPERATIONS: Final[dict[str, Operation]] = {each.name: each for each in _ALL}
 
 
 def remake(ctx: RequestContext, operation: str, request: Message, object_id: str) -> HostedObject:
-    """Makes an object again from its request.
+    """Makes an object again from the request that made it, under the same id, so that handles stay valid.
 
-    Args:
-        ctx: Holds the request's payload.
-        operation: Name of the operation that made the object.
-        request: Its message.
-        object_id: Its id, so that handles stay valid.
-
-    Raises:
-        PsError: As when it was made at first.
-        Exception: An exception of its constructor.
+    The context holds the request's payload. Raises as when it was made at first.
     """
     make = OPERATIONS[operation].remake
     assert make is not None

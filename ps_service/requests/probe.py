@@ -43,14 +43,7 @@ class _Recorded(NamedTuple):
 
 
 def probe_of(engine: Engine, asked: ProbeMessage, operation: str, request: Any) -> Probe | None:
-    """What looks at a request; None if there is nothing to do.
-
-    Args:
-        engine: The owner.
-        asked: What its caller asks for.
-        operation: Name of its operation.
-        request: The operation's message.
-    """
+    """What looks at a request, as its caller asks for; None if there is nothing to do."""
     span = None
     if engine.tracing is not None and asked.traceparent:
         name = title(engine, operation, request) if operation == "call" else operation
@@ -59,12 +52,8 @@ def probe_of(engine: Engine, asked: ProbeMessage, operation: str, request: Any) 
 
 
 class Probe:
-    """Looks at how a request runs.
-
-    Args:
-        profiles: Whether its caller wants the events of the profiler.
-        span: Its span; None if it is not traced.
-    """
+    """Looks at how a request runs, with the events of the profiler if its caller wants them, and a span if it is
+    traced."""
 
     __slots__ = ("_began_ns", "_profiles", "_recorded", "_span")
 
@@ -77,19 +66,15 @@ class Probe:
     def run(self, work: Callable[..., None], *args: Any) -> None:
         """Runs a part of the request in this thread.
 
-        Raises:
-            WouldBlock: The part runs again, in another thread; nothing of this try is kept.
+        If it raises `WouldBlock`, it runs again, in another thread; nothing of this try is kept.
         """
         with self._span.inside() if self._span is not None else nullcontext():
             self._run(work, *args)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """A block that has a span of its own, below that of the request.
-
-        Raises:
-            WouldBlock: The block runs again, in another thread; this try has no span.
-        """
+        """A block that has a span of its own, below that of the request; not if it raises
+        `WouldBlock`, and runs again."""
         if self._span is None:
             yield
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,22 +11,16 @@ if TYPE_CHECKING:
     from ps_service.training.outcomes import Outcome
 
 
+@dataclass(slots=True)
 class Progress:
-    """The finished parts of a backward request.
+    """The finished parts of a backward or push, which stops on the event loop where it would have to wait, and
+    continues there in a thread.
 
-    A request that runs on the event loop stops where it would have to wait, and continues there in a thread.
-
-    Attributes:
-        of_inputs: The gradients of the inputs of each call whose backward has run.
-        seconds: How long each of these backwards has kept its thread busy.
-        versions: The versions of the optimizers that have stepped.
-        pushed: What became of a push whose reply is not written yet.
+    Of each call whose backward has run, the gradients of its inputs, and the seconds for which it has kept its thread
+    busy; the versions of the optimizers that have stepped; and what became of a push whose reply is not written yet.
     """
 
-    __slots__ = ("of_inputs", "pushed", "seconds", "versions")
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self.of_inputs: list[list[torch.Tensor | None]] = []
-        self.versions: list[int] = []
-        self.pushed: Outcome | None = None
+    of_inputs: list[list[torch.Tensor | None]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    pushed: Outcome | None = None

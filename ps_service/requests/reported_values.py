@@ -25,8 +25,7 @@ _REDUCES: Final[dict[int, str]] = {message: reduce for reduce, message in report
 def read(ctx: RequestContext, messages: Sequence[pb.ReportedValue]) -> dict[str, Reported]:
     """The values of a request by name, with memory of their own.
 
-    Raises:
-        InvalidArgumentError, TooLargeError: As in `ps_wire.reported.reported`, or a name comes twice.
+    Raises as `ps_wire.reported.reported`, and `InvalidArgumentError` if a name comes twice.
     """
     if not messages:
         return {}
@@ -62,17 +61,8 @@ def counted(
 ) -> tuple[T, dict[str, Any]]:
     """Makes a step that is a round by itself, and counts the values that came with it.
 
-    They do not count if the step is left out because another attempt of it was applied: its values have.
-
-    Args:
-        ctx: The request.
-        optimizer: The optimizer.
-        values: The values.
-        step: Makes the step.
-        attempt: Which steps other attempts have applied; None if it is not made again.
-
-    Returns:
-        The result of the step, and the values of the round.
+    They do not count if the step is left out because another attempt of it was applied: its values have. Returns the
+    result of the step, and the values of the round.
     """
     known = optimizer.reported
     report = known.expect(ctx.trainer, values)

@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from ps_service.measures.events import MOST_EVENTS
+from ps_service.measures.quantiles import quantile
 from ps_service.memory.available import memory
 from ps_service.metrics.counters import LOOKS
-from ps_service.requests import hosted_infos, session_infos
+from ps_service.requests import session_infos
 from ps_service.requests.directory import describe
 from ps_service.sessions.gate import Gate
+from ps_service.tables.stand_in import AllRows, RowsOfTable
+from ps_service.tables.statistics import COUNTED
+from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.release import RELEASE
 from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
+    import torch
+
     from ps_service.engine import Engine
+    from ps_service.hosting.objects import HostedObject
     from ps_service.measures.histogram import Distribution
     from ps_service.requests.context import RequestContext
 
@@ -33,6 +40,10 @@ _EVENT_CHARACTERS: Final = 512 * 1024
 """Most characters of all events of one reply."""
 
 
+_MOST_NAMED: Final = 16
+"""Most parameter groups, and most trainers that a round waits for, that are listed of one optimizer."""
+
+
 def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
     """Reports the owner's trainers, objects, optimizers, passes, counts and memory. The request does not count."""
     write(ctx.engine, request, reply)
@@ -43,7 +54,7 @@ def write(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> N
     most = min(request.most or _USUAL, _MOST)
     _write_owner(engine, reply)
     _write_requests(engine, reply)
-    table_bytes = hosted_infos.write(engine, reply, most, not request.without_objects)
+    table_bytes = _write_hosted(engine, reply, most, not request.without_objects)
     reply.kinds.update(engine.census.kinds)
     reply.sessions, reply.connected_sessions = len(engine.sessions), engine.sessions.connected
     reply.trainers.extend(session_infos.sessions(engine, most))
@@ -84,6 +95,81 @@ def _write_requests(engine: Engine, reply: pb.StatusReply) -> None:
             p50_seconds=_quantile(count.durations, 0.5),
             p99_seconds=_quantile(count.durations, 0.99),
         )
+
+
+def _write_hosted(engine: Engine, reply: pb.StatusReply, most: int, objects_too: bool) -> int:
+    """Describes objects and, if they are wanted, others; returns the bytes of all tables."""
+    census = engine.census
+    objects: list[HostedObject] = []
+    optimizers: list[HostedObject] = []
+    hosted = engine.registry.objects()
+    for each in hosted:
+        (optimizers if isinstance(each.value, HostedOptimizer) else objects).append(each)
+    tables = [_table(name, table) for name, table in list(census.tables.items())]
+    table_bytes = sum(each.bytes for each in tables)
+    reply.objects.extend(map(_object, _first(objects, most if objects_too else 0)))
+    reply.optimizers.extend(_optimizer(each, each.value) for each in _first(optimizers, most))
+    reply.tables.extend(tables[:most])
+    reply.objects_hosted, reply.optimizers_hosted, reply.tables_hosted = len(hosted), len(optimizers), len(tables)
+    reply.parameters = census.parameters + sum(each.rows * each.dim for each in tables)
+    reply.bytes = census.parameter_bytes + census.buffer_bytes + table_bytes
+    reply.steps_per_second = sum(each.value.pace.per_second() for each in optimizers)
+    return table_bytes
+
+
+def _first(objects: list[HostedObject], most: int) -> list[HostedObject]:
+    """At most so many objects: those with names first."""
+    if len(objects) <= most:
+        return objects
+    named = [each for each in objects if each.name][:most]
+    return named + [each for each in objects if not each.name][: most - len(named)] if len(named) < most else named
+
+
+def _object(hosted: HostedObject) -> pb.ObjectStatus:
+    if isinstance(hosted.value, RowsOfTable):
+        elements, nbytes = hosted.value.size * hosted.value.dim, hosted.value.nbytes
+    else:
+        elements, nbytes = hosted.size
+    return pb.ObjectStatus(
+        name=hosted.name,
+        class_name=hosted.class_name,
+        parameters=elements,
+        bytes=nbytes,
+        references=hosted.references,
+    )
+
+
+def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> pb.OptimizerStatus:
+    rounds, staleness = optimizer.rounds, optimizer.pace.staleness()
+    rates = [group.get("lr") for group in optimizer.optimizer.param_groups[:_MOST_NAMED]]
+    return pb.OptimizerStatus(
+        name=hosted.name,
+        class_name=getattr(optimizer.optimizer, "options_class", hosted.class_name),
+        version=optimizer.version,
+        parameters=sum(_elements(each.parameter) for each in optimizer.covered),
+        lr=[float(rate) for rate in rates if rate is not None],
+        steps_per_second=optimizer.pace.per_second(),
+        staleness_p50=None if staleness is None else staleness.p50,
+        staleness_p99=None if staleness is None else staleness.p99,
+        policy="" if rounds is None else str(rounds.policy),
+        members=len(optimizer.trainers),
+        waiting_for=() if rounds is None else rounds.missing(_MOST_NAMED),
+        owners=() if rounds is None else rounds.owners,
+    )
+
+
+def _table(name: str, table: RowsOfTable) -> pb.TableStatus:
+    statistics = table.statistics
+    counted = {each: getattr(statistics, each) for each in COUNTED}
+    return pb.TableStatus(
+        name=name, rows=table.size, bytes=table.nbytes, dim=table.dim, updates=table.updates, **counted
+    )
+
+
+def _elements(parameter: torch.Tensor) -> int:
+    if isinstance(parameter, AllRows):
+        return parameter.table.size * parameter.table.dim
+    return parameter.numel()
 
 
 def _write_group(engine: Engine, most: int, reply: pb.StatusReply) -> None:
@@ -132,13 +218,5 @@ def _write_events(engine: Engine, request: pb.StatusRequest, reply: pb.StatusRep
     reply.events.extend(pb.Event(**each.as_plain()) for each in reversed(found))
 
 
-def _quantile(durations: Distribution, share: float) -> float:
-    """A quantile in seconds, interpolated within its bucket; that of the last bucket is its lower bound."""
-    wanted, below, low = share * durations.count, 0, 0.0
-    if not wanted:
-        return 0.0
-    for high, count in zip(durations.bounds, durations.counts, strict=False):
-        if below + count >= wanted:
-            return low + (high - low) * (wanted - below) / count
-        below, low = below + count, high
-    return low
+def _quantile(durations: Distribution, q: float) -> float:
+    return quantile(q, dict(enumerate(durations.counts)), durations.bounds) or 0.0

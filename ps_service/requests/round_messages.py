@@ -38,11 +38,7 @@ def tell_policy(reply: pb.StepReply, owners: Sequence[str], policy: Policy) -> N
 
 
 def read(message: pb.Decisions) -> list[Entry]:
-    """The decisions of a message.
-
-    Raises:
-        InvalidArgumentError: One of them is of a kind that this owner does not know, or has a number that none has.
-    """
+    """The decisions of a message. Raises `InvalidArgumentError` for a kind or a number that no decision has."""
     _check_count("base", message.base)
     _check_count("first", message.first)
     return [Entry(message.first + place, _read_decision(each)) for place, each in enumerate(message.decisions)]
@@ -81,11 +77,8 @@ def _read_decision(message: pb.Decision) -> Decision:
 
 
 def read_applied(applied: Mapping[str, int]) -> dict[str, int]:
-    """The numbers of the last decisions that other owners have carried out.
-
-    Raises:
-        InvalidArgumentError: No decision has such a number.
-    """
+    """The numbers of the last decisions that other owners have carried out. Raises `InvalidArgumentError` if one is
+    none."""
     for number in applied.values():
         _check_count("the number of a decision", number)
     return dict(applied)

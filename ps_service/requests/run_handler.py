@@ -31,15 +31,8 @@ class _NoRequests(Scope):
 def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: int) -> Answer | None:
     """Runs a request on the event loop, if it is short and never waits.
 
-    Args:
-        ctx: What the request reads from and writes to.
-        operation: What is asked for.
-        request: The operation's message.
-        number: Of the request; 0 if it has none.
-
-    Returns:
-        Its answer; None if the request has to be queued, see `Execution`. Nothing was changed then, except what
-        `RequestContext.progress` notes.
+    Returns None if the request has to be queued, see `Execution`. Nothing was changed then, except what
+    `RequestContext.progress` notes.
     """
     limit = ctx.engine.inline_limit
     if ctx.trainer != limit.trainer:
@@ -80,18 +73,8 @@ def handle(
 ) -> Answer | None:
     """Runs the handler; if it has deferred its reply before, writes that reply.
 
-    Args:
-        ctx: What the request reads from and writes to.
-        operation: What is asked for.
-        request: The operation's message.
-        number: Of the request; 0 if it has none.
-        scope: The scope of the request, for nested requests.
-
-    Returns:
-        The answer, which may be an error; None if the handler has deferred its reply.
-
-    Raises:
-        WouldBlock: The request would have to wait, and this thread must not.
+    Returns the answer, which may be an error; None if the handler has deferred its reply. Nested requests are made in
+    `scope`. Raises `WouldBlock` if the request would have to wait, and this thread must not.
     """
     error, probe = 0, ctx.probe
     # Setting a context variable costs as much as a field of a message.

@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 
 
 def sessions(engine: Engine, most: int) -> list[pb.SessionInfo]:
-    """The oldest sessions. May be called in any thread.
-
-    Args:
-        engine: The owner.
-        most: How many at most.
-    """
+    """The oldest sessions, at most so many. May be called in any thread."""
     ids = evictions.session_ids(engine)
     used_by: dict[bytes, list[PassContext]] = {}
     for context in engine.contexts.all():
@@ -42,13 +37,7 @@ def sessions(engine: Engine, most: int) -> list[pb.SessionInfo]:
 
 
 def contexts(engine: Engine, most: int, oldest: bool = False) -> list[pb.ContextInfo]:
-    """The open passes that have been unused for the longest time. May be called in any thread.
-
-    Args:
-        engine: The owner.
-        most: How many at most.
-        oldest: The oldest instead.
-    """
+    """The open passes that have been unused for the longest time, or the oldest. May be called in any thread."""
     ids, in_use = evictions.session_ids(engine), evictions.in_use(engine)
 
     def by_use(context: PassContext) -> tuple[bool, float]:

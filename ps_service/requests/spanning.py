@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 def begin(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], policy: Policy) -> None:
-    """Gives a new optimizer its policy, and its place among several owners.
-
-    Raises:
-        InvalidArgumentError: This owner is not among them.
-    """
+    """Gives a new optimizer its policy, and its place among several owners. Raises as `place`."""
     if len(owners) < 2:
         policy_changes.change(engine, optimizer, policy)
     else:
@@ -42,11 +38,9 @@ def begin(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], pol
 def place(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], policy: Policy) -> None:
     """Gives an optimizer without rounds its place in those over several owners.
 
-    Trainers may use it already. Steps that they have begun are applied by themselves: see `step_apart`.
-
-    Raises:
-        InvalidArgumentError: This owner is not among them, or they are named twice or not in order.
-        NameConflictError: It has rounds over other owners, or for this owner alone.
+    Trainers may use it already. Steps that they have begun are applied by themselves: see `step_apart`. Raises
+    `InvalidArgumentError` if this owner is not among them, or they are named twice or not in order, and
+    `NameConflictError` if it has rounds over other owners, or for this owner alone.
     """
     name = engine.name
     if name not in owners or list(owners) != sorted(set(owners)):
@@ -89,11 +83,7 @@ def step_apart(
 
 
 def check(hosted: HostedObject, optimizer: HostedOptimizer, owners: Sequence[str]) -> None:
-    """Checks whether an optimizer has rounds over the owners that a trainer asks for.
-
-    Raises:
-        NameConflictError: It has rounds over other owners.
-    """
+    """Raises `NameConflictError` if an optimizer has rounds over other owners than a trainer asks for."""
     rounds = optimizer.rounds
     if rounds is not None and rounds.owners != (tuple(owners) if len(owners) > 1 else ()):
         raise NameConflictError(

@@ -26,12 +26,8 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     """Applies the gradients of a context to several optimizers, or only checks them.
 
     Those with a policy are checked, and left out. The trainer then steps each of them by itself. Values are those of
-    the first optimizer, and count with its step.
-
-    Raises:
-        InvalidArgumentError: The request asks for something that goes with one optimizer only, or names one twice, or
-            a value does not fit.
-        The exceptions of `HostedOptimizer.step`.
+    the first optimizer, and count with its step. Raises as `HostedOptimizer.step`, and `InvalidArgumentError` if the
+    request asks for something that goes with one optimizer only, names one twice, or has a value that does not fit.
     """
     if request.HasField("offer") or request.finish:
         raise InvalidArgumentError("offers, and steps to be finished, are for one optimizer only")
@@ -73,10 +69,7 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
 
 def step_after_backward(ctx: RequestContext, optimizers: Sequence[HostedOptimizer], id: ContextId) -> list[int]:
     """Applies the gradients of a context to several optimizers without a policy; their versions.
-
-    Raises:
-        The exceptions of `HostedOptimizer.step`.
-    """
+    Raises as their steps."""
     context = ctx.engine.contexts.get(id)
     if context is None:
         return [each.version for each in optimizers]

@@ -57,15 +57,8 @@ async def answer(
 ) -> Answer:
     """The answer to one request, which may be an error. Never raises.
 
-    Args:
-        engine: The owner.
-        trainer: Id of the trainer.
-        operation: The operation.
-        request: Its message.
-        payload: The payload of the request.
-        timeout_seconds: Seconds that the caller waits; 0 is no limit.
-        embed: Whether the tensor bytes of the reply are part of its message.
-        item: Its work item for the compute threads.
+    `timeout_seconds` is how long the caller waits, without limit if it is 0. With `embed` the tensor bytes of the reply
+    are part of its message. `item` is its work item for the compute threads.
     """
     if not engine.gate.admits(trainer, operation, request):
         refused = failure(stopping(engine))

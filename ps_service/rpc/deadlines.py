@@ -13,14 +13,12 @@ if TYPE_CHECKING:
 
 
 class Deadlines:
-    """Watches the deadlines of a session's queued requests.
+    """Watches the deadlines of a session's queued requests, with one timer, for the earliest deadline that was known
+    when it was set.
 
-    A timer for each request would cost more than many requests do, and nearly all requests are answered long before
-    their deadline. So there is one timer, for the earliest deadline that was known when it was set. When it fires, all
-    requests are checked, and it is set again if any is left.
-
-    Args:
-        running: The queued requests, by number; those with an answer are removed by their owner.
+    A timer for each request would cost more than many requests do, and nearly all are answered long before their
+    deadline. When the timer fires, all requests are checked, and it is set again if any is left. Requests with an
+    answer are removed from `running` by their owner.
     """
 
     __slots__ = ("_at", "_running", "_timer")

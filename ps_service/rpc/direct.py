@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ps_service.rpc.listener import Listener
@@ -33,29 +34,18 @@ _MOST_WAITING: Final = 64
 """Most connections without a token. The oldest is closed for a new one, because trainers send theirs at once."""
 
 
+@dataclass(slots=True)
 class _Arrival:
     """A connection that has not sent its token yet."""
 
-    __slots__ = ("address", "bytes", "sock", "timer")
-
-    def __init__(self, sock: socket.socket, address: str, timer: asyncio.TimerHandle) -> None:
-        self.sock = sock
-        self.address = address
-        self.timer = timer
-        self.bytes = b""
+    sock: socket.socket
+    address: str
+    timer: asyncio.TimerHandle
+    bytes: bytes = b""
 
 
 class DirectListener(Listener[DirectConnection]):
-    """Listens for direct connections and offers them.
-
-    Args:
-        serve: Serves a direct connection until it ends.
-        traffic: Counts the bytes of all direct connections.
-        opened: Lists the open connections.
-
-    Attributes:
-        port: The port, while it listens.
-    """
+    """Listens for direct connections, at `port`, and offers them."""
 
     transport: ClassVar[str] = "direct"
     connection: ClassVar[str] = "a direct connection"
@@ -69,8 +59,8 @@ class DirectListener(Listener[DirectConnection]):
         super().__init__(serve, opened)
         self._traffic = traffic
         self._arrivals: dict[int, _Arrival] = {}
-        self._trainers: dict[DirectConnection, bytes] = {}
-        self._peers: dict[DirectConnection, str] = {}
+        # The trainer and the address of each open connection.
+        self._known: dict[DirectConnection, tuple[bytes, str]] = {}
         self.port = 0
 
     def open(self, sock: socket.socket) -> None:
@@ -95,10 +85,10 @@ class DirectListener(Listener[DirectConnection]):
         return DirectOffer(port=self.port, token=self._tokens.issue(hello.trainer))
 
     def admits(self, connection: DirectConnection, hello: Hello) -> bool:
-        return self._trainers.get(connection) == hello.trainer
+        return connection in self._known and self._known[connection][0] == hello.trainer
 
     def peer_of(self, connection: DirectConnection) -> str:
-        return self._peers.get(connection, "")
+        return self._known[connection][1] if connection in self._known else ""
 
     def _arrived(self, peer: socket.socket, address: Any) -> None:
         if len(self._arrivals) >= _MOST_WAITING:
@@ -134,8 +124,7 @@ class DirectListener(Listener[DirectConnection]):
             return
         self._leave(number)
         connection = DirectConnection(arrival.sock, self._traffic)
-        self._trainers[connection] = trainer
-        self._peers[connection] = arrival.address
+        self._known[connection] = (trainer, arrival.address)
         self._hold(connection)
 
     def _drop(self, number: int) -> None:
@@ -149,5 +138,4 @@ class DirectListener(Listener[DirectConnection]):
         return arrival
 
     def _forget(self, connection: DirectConnection) -> None:
-        del self._trainers[connection]
-        del self._peers[connection]
+        del self._known[connection]

@@ -1,9 +1,10 @@
-"""The owner's end of a gRPC stream, as a connection."""
+"""The owner's end of gRPC: its options, serializers that count bytes, and a stream as a connection."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -11,6 +12,11 @@ import grpc
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.connections.frames import Packet, unpack
 from ps_wire.limits import MAX_FRAME_BYTES, MIB, PART_BYTES
+
+if TYPE_CHECKING:
+    from ps_wire.connections.connection import Traffic
+
+T = TypeVar("T")
 
 OPTIONS: Final[list[tuple[str, int]]] = [
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
@@ -32,6 +38,27 @@ OPTIONS: Final[list[tuple[str, int]]] = [
 def address_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     """The host and port of the caller, for display."""
     return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
+
+
+def reading(parse: Callable[[bytes], T], traffic: Traffic) -> Callable[[bytes], T]:
+    """A deserializer whose bytes are counted as received."""
+
+    def counted(data: bytes) -> T:
+        traffic.received += len(data)
+        return parse(data)
+
+    return counted
+
+
+def writing(serialize: Callable[[T], bytes], traffic: Traffic) -> Callable[[T], bytes]:
+    """A serializer whose bytes are counted as sent."""
+
+    def counted(message: T) -> bytes:
+        data = serialize(message)
+        traffic.sent += len(data)
+        return data
+
+    return counted
 
 
 class GrpcStream:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from ps_service.metrics.open_connections import OpenConnections
-from ps_service.rpc.tokens import Tokens
+from ps_wire.direct import TOKEN_BYTES
 from ps_wire.runtime import forks
 from ps_wire.sockets.connection import RecordConnection
 
@@ -22,14 +23,35 @@ _log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=RecordConnection)
 
+_TOKEN_SECONDS: Final = 30.0
+"""Seconds for which a token is valid."""
+
+
+class Tokens:
+    """The tokens of one listener. Used on the event loop."""
+
+    def __init__(self) -> None:
+        self._valid: dict[bytes, tuple[bytes, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._valid)
+
+    def issue(self, trainer: bytes) -> bytes:
+        """A new token for a trainer."""
+        now = asyncio.get_running_loop().time()
+        self._valid = {token: known for token, known in self._valid.items() if known[1] > now}
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self._valid[token] = (trainer, now + _TOKEN_SECONDS)
+        return token
+
+    def take(self, token: bytes) -> bytes:
+        """The trainer that a token was issued to, or an empty id; the token is not valid any more."""
+        trainer, until = self._valid.pop(token, (b"", 0.0))
+        return trainer if asyncio.get_running_loop().time() < until else b""
+
 
 class Listener(Generic[C]):
-    """Accepts connections on a socket, and serves each in a task.
-
-    Args:
-        serve: Serves a connection until it ends.
-        opened: Lists the open connections.
-    """
+    """Accepts connections on a socket, and serves each in a task until `serve` returns."""
 
     transport: ClassVar[str]
     """Name of the transport, as in the metrics."""

@@ -28,13 +28,7 @@ class Run(Protocol):
 
 @dataclass(slots=True)
 class _Numbered:
-    """A running numbered request.
-
-    Attributes:
-        task: Returns its answer.
-        item: Its work.
-        waiting: Number of callers that wait for the answer.
-    """
+    """A running request with a number, and how many callers wait for its answer."""
 
     task: asyncio.Task[Answer]
     item: WorkItem
@@ -42,12 +36,7 @@ class _Numbered:
 
 
 class NumberedRequests:
-    """Runs each numbered request once, and answers it each time it is sent.
-
-    Args:
-        engine: The owner.
-        run: Runs a request.
-    """
+    """Runs each numbered request once, and answers it each time it is sent."""
 
     def __init__(self, engine: Engine, run: Run) -> None:
         self._engine = engine

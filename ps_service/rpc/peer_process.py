@@ -20,14 +20,7 @@ class State(enum.Enum):
 
 
 class PeerProcess:
-    """A process of this host.
-
-    Args:
-        pid: Its PID in the PID namespace of this process.
-
-    Raises:
-        LookupError: It cannot be seen from here: it is in another PID namespace, or has ended.
-    """
+    """A process of this host. Raises `LookupError` if its PID is in another namespace, or it has ended."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

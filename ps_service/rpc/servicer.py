@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from ps_service.requests.evictions import end_unused
 from ps_service.rpc.direct import DirectListener
-from ps_service.rpc.grpc_stream import GrpcStream, address_of
+from ps_service.rpc.grpc_stream import GrpcStream, address_of, reading, writing
 from ps_service.rpc.intake import Intake
-from ps_service.rpc.serializers import reading, writing
 from ps_service.rpc.session_handler import SessionHandler
 from ps_service.rpc.session_handlers import SessionHandlers
 from ps_service.rpc.shared_memory import SharedMemoryListener
@@ -30,7 +27,7 @@ from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import Outbox
 from ps_wire.direct import DirectConnection
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError, UnknownNameError
-from ps_wire.limits import PROTOCOL
+from ps_wire.limits import PROTOCOL, SMALL_BYTES
 from ps_wire.refs import ContextId
 from ps_wire.release import RELEASE
 from ps_wire.shared_memory import descriptors
@@ -61,11 +58,7 @@ _LONGEST_NAME: Final = 128
 
 
 class Servicer:
-    """Serves sessions on any connection, and the unary methods over gRPC.
-
-    Args:
-        engine: The owner.
-    """
+    """Serves sessions on any connection, and the unary methods over gRPC."""
 
     def __init__(self, engine: Engine) -> None:
         self.session_handlers = SessionHandlers(engine, SessionHandler)
@@ -195,40 +188,38 @@ class Servicer:
         return hello.incarnation in engine.incarnations and engine.sessions.get(hello.trainer) is not None
 
     async def _listen(self, connection: Connection, session_handler: SessionHandler, outbox: Outbox) -> None:
+        """Handles what arrives on a stream, until it ends or a newer one replaces it."""
         intake = Intake(self._engine, session_handler.session.trainer)
-
+        stream, waiting = session_handler.stream, outbox.waiting
         most = _MOST_UNSENT * self._engine.limits.max_in_flight
 
-        def take(packet: Packet) -> bool | asyncio.Future[bool]:
-            taken = intake.take(packet)
+        def handle(packet: Packet, at_once: bool = False) -> bool | asyncio.Future[bool]:
+            # The trainer may not read the answers. Only large answers count towards its budget.
+            if len(waiting) > most and not at_once:
+                return asyncio.create_task(handle_later(packet))
+            large = packet.frame.payload_bytes > SMALL_BYTES or intake.begun
+            taken = intake.take(packet) if large else intake.feed(packet)
             if isinstance(taken, asyncio.Future):
-                return asyncio.create_task(_then(taken, partial(self._receive, session_handler, outbox)))
-            return self._receive(session_handler, outbox, taken)
+                return asyncio.create_task(handle_after(taken))
+            return stream.outbox is not outbox or (taken is not None and self._receive(session_handler, taken))
 
-        async def take_later(packet: Packet) -> bool:
+        async def handle_later(packet: Packet) -> bool:
             # Returns also if the connection breaks, whose end is then read.
             await outbox.flushed()
-            if session_handler.stream.outbox is not outbox:
-                return True
-            taken = take(packet)
-            return await taken if isinstance(taken, asyncio.Future) else taken
+            last = stream.outbox is not outbox or handle(packet, at_once=True)
+            return await last if isinstance(last, asyncio.Future) else last
 
-        def handle(packet: Packet) -> bool | asyncio.Future[bool]:
-            # The trainer may not read the answers. Only large answers count towards its budget.
-            return asyncio.create_task(take_later(packet)) if len(outbox.waiting) > most else take(packet)
+        async def handle_after(taken: asyncio.Future[Message | None]) -> bool:
+            message = await taken
+            return stream.outbox is not outbox or (message is not None and self._receive(session_handler, message))
 
         try:
             await deliver(connection, handle, intake.place)
         finally:
             intake.close()
 
-    def _receive(self, session_handler: SessionHandler, outbox: Outbox, message: Message | None) -> bool:
-        """Handles a message, if a packet has completed one; returns whether it was the last message."""
-        if session_handler.stream.outbox is not outbox:
-            # A newer stream of the same trainer has replaced this one; the trainer sends its requests again there.
-            return True
-        if message is None:
-            return False
+    def _receive(self, session_handler: SessionHandler, message: Message) -> bool:
+        """Handles a message; returns whether it was the last one."""
         if not session_handler.session.is_known:
             arrivals.came(self._engine.events, session_handler.session)
         frame = message.frame
@@ -317,10 +308,6 @@ async def _drain(outbox: Outbox, connection: Connection) -> None:
             # Without a writer no later answer would be sent, so the trainer has to open another stream.
             _log.exception("a stream could not be written to")
             await connection.close()
-
-
-async def _then(taken: asyncio.Future[Message | None], receive: Callable[[Message | None], bool]) -> bool:
-    return receive(await taken)
 
 
 def _uncancel() -> None:

@@ -34,17 +34,8 @@ _OPEN: Final = Gate.State.OPEN
 
 
 class SessionHandler(Observer):
-    """Runs the requests of a session, each at most once, and sends each answer on the stream that is open at that time.
-
-    Args:
-        engine: The owner.
-        session: The session.
-
-    Attributes:
-        session: The session.
-        stream: The stream that answers are sent on.
-        made: Sizes of the answers that threads have just made; see `Observer`.
-    """
+    """Runs the requests of a session, each at most once, and sends each answer on the stream that is
+    open at that time."""
 
     def __init__(self, engine: Engine, session: SessionState) -> None:
         self.session = session
@@ -100,7 +91,8 @@ class SessionHandler(Observer):
         if envelope.HasField("probe"):
             ctx.probe = probe_of(engine, envelope.probe, name, request)
         answer, unanswered = self._look_back(follows, number) if follows else (None, ())
-        if answer is None and not unanswered and not (operation.large and self.is_full):
+        is_full = operation.large and (engine.reply_cache.nbytes or engine.budget.unsent or self.made) and self.is_full
+        if answer is None and not unanswered and not is_full:
             answer = run_inline(ctx, operation, request, number)
         if answer is not None:
             self._finish(operation, number, answer)
@@ -108,11 +100,7 @@ class SessionHandler(Observer):
             self._queue(Execution(ctx, operation, request, self, number, seconds, envelope.depth), unanswered)
 
     def _look_back(self, numbers: Sequence[int], number: int) -> tuple[Answer | None, Sequence[int]]:
-        """Looks up the requests that a request follows.
-
-        Returns:
-            The answer of the request, if one of them has failed; and the numbers of those that have no answer yet.
-        """
+        """The answer of a request that follows others, if one of them has failed; and those that have no answer yet."""
         session, unanswered = self.session, []
         for each in numbers:
             if each in self._running or each not in session.taken_numbers:
@@ -175,11 +163,8 @@ class SessionHandler(Observer):
         self._followers.ended(number, answer)
 
     def tell_draining(self, turned_away: Sequence[int] = ()) -> None:
-        """Tells the trainer that the owner drains, if it lets open passes end.
-
-        Args:
-            turned_away: Numbers of requests that were not taken up because of that.
-        """
+        """Tells the trainer that the owner drains, if it lets open passes end, and which of its requests were turned
+        away."""
         outbox = self.stream.outbox
         if outbox is not None and self._engine.gate.state is Gate.State.DRAINING:
             outbox.put(Frame(draining=Draining(turned_away=turned_away)))
@@ -246,11 +231,8 @@ class SessionHandler(Observer):
         self.tell_draining([number, *self._drop_followers(number)])
 
     def _drop_followers(self, number: int) -> list[int]:
-        """Forgets the requests that wait for a request, directly or not. The trainer sends them again later.
-
-        Returns:
-            Their numbers.
-        """
+        """Forgets the requests that wait for a request, directly or not, and returns their numbers. The trainer sends
+        them again later."""
         left, dropped = self._followers.take(number), []
         while left:
             execution = left.pop()
@@ -268,15 +250,9 @@ class SessionHandler(Observer):
     def is_full(self) -> bool:
         """Whether the session's answers that are kept or being sent use up the budget."""
         engine, limits = self._engine, self._engine.limits
-        if not (engine.reply_cache.nbytes or engine.budget.unsent or self.made):
-            return False
         held = engine.reply_cache.nbytes_of(self.session.trainer) + self._holding.unsent + sum(self.made)
-        if (
-            held < limits.max_session_bytes
-            and engine.reply_cache.nbytes + engine.budget.unsent < limits.max_owner_bytes
-        ):
-            return False
-        return held > 0
+        of_all = engine.reply_cache.nbytes + engine.budget.unsent
+        return held > 0 and (held >= limits.max_session_bytes or of_all >= limits.max_owner_bytes)
 
     def hold(self, execution: Execution) -> None:
         """Keeps an execution until there is space for its answer, and then queues it again."""

@@ -14,17 +14,11 @@ if TYPE_CHECKING:
     from ps_service.sessions.request_sources import Running
     from ps_service.sessions.sessions import SessionState
 
-
 _log = logging.getLogger(__name__)
 
 
 class SessionHandlers:
-    """The session handlers of an owner, one per session; ends those whose lease has run out.
-
-    Args:
-        engine: The owner.
-        make: Makes the handler of a session.
-    """
+    """The session handlers of an owner, one per session, which `make` makes; ends those whose lease has run out."""
 
     def __init__(self, engine: Engine, make: Callable[[Engine, SessionState], SessionHandler]) -> None:
         self._engine = engine

@@ -20,14 +20,8 @@ if TYPE_CHECKING:
 class SessionStream:
     """The latest stream of a session. Each new one ends the one before.
 
-    Args:
-        budget: Counts the bytes of answers that wait to be sent and are not kept.
-        trainer: Id of the trainer.
-        when_freed: Called when there may be space for more answers.
-
-    Attributes:
-        outbox: The outbox of the open stream; None while there is none.
-        direct: The direct connection that has replaced a gRPC stream; None if the latest stream is of another kind.
+    `outbox` is that of the open stream; None while there is none. `direct` is the direct connection that has replaced a
+    gRPC stream. `when_freed` is called when there may be space for more answers.
     """
 
     __slots__ = ("_budget", "_holding", "_task", "_turn", "_when_freed", "direct", "outbox")
@@ -49,14 +43,8 @@ class SessionStream:
             self._task = None
 
     def greeted(self, direct: DirectConnection | None = None) -> int:
-        """Notes that the trainer has opened a new stream, which ends the one before.
-
-        Args:
-            direct: The new stream, if it is a direct connection.
-
-        Returns:
-            The number of the new stream, for `take_over` and `beside`.
-        """
+        """Notes that the trainer has opened a new stream, which ends the one before; its number is for `take_over` and
+        `beside`."""
         self.direct = direct
         self.interrupt()
         self._turn += 1
@@ -69,8 +57,7 @@ class SessionStream:
     def take_over(self, outbox: Outbox, turn: int) -> bool:
         """Sends answers to this outbox from now on; the current task serves its stream.
 
-        Returns:
-            False if the trainer has opened a newer stream before the welcome on this one was sent.
+        False if the trainer has opened a newer stream before the welcome on this one was sent.
         """
         if turn != self._turn:
             return False
@@ -87,13 +74,9 @@ class SessionStream:
             self._task = None
 
     def send(self, answer: Answer, later: bool = False, kept: bool = True) -> None:
-        """Sends an answer. Without a stream it is not sent; the trainer asks again when it reconnects.
-
-        Args:
-            answer: The answer.
-            later: Whether it may be sent with the next message.
-            kept: Whether it is in the reply cache, and counts there until it is confirmed.
-        """
+        """Sends an answer, with the next message if it may be `later`. Without a stream it is not sent; the trainer
+        asks again when it reconnects. An answer that is kept counts in the reply cache until it is confirmed, others
+        until they are sent."""
         outbox = self.outbox
         if outbox is None:
             return

@@ -41,14 +41,7 @@ _STOPPED_SECONDS: Final = 12.5
 
 
 class SharedMemoryListener(Listener[SharedMemoryConnection]):
-    """Listens for shared-memory connections and offers them.
-
-    Args:
-        limits: Limits of messages and of shared memory.
-        serve: Serves a shared-memory connection until it ends.
-        traffic: Counts the bytes of all shared-memory connections.
-        opened: Lists the open connections.
-    """
+    """Listens for shared-memory connections and offers them."""
 
     transport: ClassVar[str] = "shared_memory"
     connection: ClassVar[str] = "a shared-memory connection"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -17,38 +19,32 @@ from ps_service.requests.error_answers import cut_off, failure
 from ps_service.requests.evictions import BY_OPERATOR
 from ps_service.requests.operations import OPERATIONS
 from ps_service.requests.waiter import answer
-from ps_service.rpc.grpc_stream import address_of
+from ps_service.rpc.grpc_stream import address_of, reading, writing
 from ps_service.rpc.numbered_requests import NumberedRequests
-from ps_service.rpc.serializers import reading, writing
-from ps_service.rpc.unary_budget import UNNAMED, UnaryBudget
 from ps_service.rpc.unary_metadata import ERROR_KEY, INCARNATION_KEY, STATUS, Caller, caller_of, fit_for_metadata
 from ps_service.sessions import arrivals
 from ps_service.sessions.request_sources import Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError
+from ps_wire.limits import SMALL_BYTES
 from ps_wire.numbers import LONGEST_SECONDS
 from ps_wire.v1 import owner_pb2
 from ps_wire.v1.frames_pb2 import Reply, Request
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
+    from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
     from ps_service.sessions.sessions import SessionState
 
-
 _log = logging.getLogger(__name__)
+
+_UNNAMED: Final = b""
+"""The trainer id of callers that give none: they count, and take turns, as one trainer."""
 
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A running request.
-
-    Attributes:
-        trainer: Id of the trainer that sent it.
-        request: Its message.
-        task: Waits for its answer.
-        apart: Whether it runs in a thread of its own.
-        lost: Whether it was cancelled because the session of the trainer was ended.
-    """
+    """A running request. It may be `lost` because the session of its trainer was ended."""
 
     trainer: bytes
     request: Any
@@ -58,15 +54,11 @@ class _Open:
 
 
 class UnaryMethods:
-    """Answers unary requests; a numbered one runs once, however often it is sent.
-
-    Args:
-        engine: The owner.
-    """
+    """Answers unary requests; a numbered one runs once, however often it is sent."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._budget = UnaryBudget(engine)
+        self._budget = _Budget(engine)
         self._numbered = NumberedRequests(engine, self._run)
         self._open = 0
         self._requests: set[_Open] = set()
@@ -138,7 +130,7 @@ class UnaryMethods:
             raise
         self._opened(context)
         seconds = min(context.time_remaining() or 0.0, LONGEST_SECONDS)
-        of = caller.trainer if caller.named else UNNAMED
+        of = caller.trainer if caller.named else _UNNAMED
         try:
             with self._budget.counted(of, rules, request):
                 result = await self._answer_of(caller, operation, request, seconds, address_of(context))
@@ -167,7 +159,7 @@ class UnaryMethods:
         trainer, rules = caller.trainer, OPERATIONS[operation]
         # A refused request opens no session, so that it can be sent again later.
         if not rules.mutates or not self._engine.gate.admits(trainer, rules, request):
-            item = WorkItem(trainer if caller.named else UNNAMED)
+            item = WorkItem(trainer if caller.named else _UNNAMED)
             return await self._run(trainer, operation, request, timeout, item)
         session = self._engine.sessions.open(trainer)
         if not session.streams:
@@ -220,6 +212,60 @@ class UnaryMethods:
         self._open -= 1
         if not self._open:
             self._none_open.set()
+
+
+class _Budget:
+    """Counts the bytes of unary requests that run, and of answers that are being sent."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        # Bytes of large answers that are being sent, by trainer.
+        self._unsent: Counter[bytes] = Counter()
+
+    @contextmanager
+    def counted(self, of: bytes, operation: Operation, request: Any) -> Iterator[None]:
+        """Counts a request for its trainer while the block runs. Raises `OverloadedError` if there is no space."""
+        budget, limits = self._engine.budget, self._engine.limits
+        if operation.large and self._unsent[of] >= limits.max_session_bytes:
+            budget.refusals += 1
+            raise OverloadedError(
+                f"answers of {self._unsent[of]:,} bytes are on their way to this trainer: take them, or raise "
+                "max_session_bytes on the owner"
+            )
+        nbytes = request.ByteSize()
+        if nbytes <= SMALL_BYTES:
+            yield
+            return
+        # A trainer without a session has no holding of its own.
+        holding = budget.of(of if self._engine.sessions.get(of) is not None else _UNNAMED)
+        if not budget.admits(holding, nbytes, nested=False):
+            budget.refusals += 1
+            raise OverloadedError(
+                f"a request of {nbytes:,} bytes found no space: requests of this session hold {holding.requests:,} "
+                f"bytes, and those of all sessions {budget.requests:,}. Have fewer large requests in flight, or raise "
+                "max_session_bytes or max_owner_bytes on the owner"
+            )
+        budget.take(holding, nbytes)
+        try:
+            yield
+        finally:
+            budget.release(holding, nbytes)
+
+    def count_answer(self, of: bytes, result: Answer, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Counts a large answer until it has been sent, or its caller has gone."""
+        nbytes = result.reply.ByteSize()
+        if nbytes <= SMALL_BYTES:
+            return
+        self._unsent[of] += nbytes
+        self._engine.budget.unsent += nbytes
+
+        def sent(_: Any) -> None:
+            self._engine.budget.unsent -= nbytes
+            self._unsent[of] -= nbytes
+            if not self._unsent[of]:
+                del self._unsent[of]
+
+        context.add_done_callback(sent)
 
 
 def _snake(name: str) -> str:

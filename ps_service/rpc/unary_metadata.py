@@ -52,13 +52,8 @@ _MOST_DIGITS: Final = 20
 
 
 class Caller(NamedTuple):
-    """The caller of a unary method.
-
-    Attributes:
-        trainer: Id of its session; a new one for a caller that has given none.
-        named: Whether it has given its id.
-        number: Number of its request; 0 if it has none.
-    """
+    """The caller of a unary method: the id of its session, a new one if it has not named one, and the number of its
+    request."""
 
     trainer: bytes
     named: bool
@@ -68,8 +63,7 @@ class Caller(NamedTuple):
 def caller_of(metadata: Mapping[str, str], operation: Operation) -> Caller:
     """The caller that a request's metadata names.
 
-    Raises:
-        InvalidArgumentError: The metadata is not valid, or is missing although the operation mutates.
+    Raises `InvalidArgumentError` if the metadata is not valid, or is missing although the operation mutates.
     """
     text, number = metadata.get(TRAINER_KEY, ""), metadata.get(NUMBER_KEY, "0")
     if not text and not operation.mutates:

@@ -12,11 +12,8 @@ if TYPE_CHECKING:
 def came(events: Events, session: SessionState, may_move: bool = False) -> None:
     """A trainer has connected, for the first time or again.
 
-    Args:
-        events: Those of the owner.
-        session: The session of the trainer.
-        may_move: Whether it was offered a faster connection. If it is not known yet, it is told of once it has moved
-            there, or has sent something here.
+    If it was offered a faster connection and is not known yet, it is told of once it has moved there, or has sent
+    something here.
     """
     if may_move and not session.is_known:
         return
@@ -31,14 +28,7 @@ def came(events: Events, session: SessionState, may_move: bool = False) -> None:
 
 
 def away(events: Events, session: SessionState, why: str, lease_seconds: float) -> None:
-    """The connection of a trainer broke.
-
-    Args:
-        events: Those of the owner.
-        session: The session of the trainer.
-        why: The reason; empty if it is not known.
-        lease_seconds: How long it may be away.
-    """
+    """The connection of a trainer broke; the reason is empty if it is not known."""
     if session.ended or session.streams or not session.is_known:
         return
     session.is_away = True

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointWriter:
-    """Holds the function that writes checkpoints: none until the server has opened the data directory.
-
-    Args:
-        owner: The owner's name.
-    """
+    """Holds the function that writes checkpoints: none until the server has opened the data directory."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -28,12 +24,8 @@ class CheckpointWriter:
         self._write = write
 
     def write_now(self) -> CheckpointReply:
-        """Writes a checkpoint while the owner goes on. Blocks meanwhile.
-
-        Raises:
-            InvalidArgumentError: The owner has no data directory.
-            PsError: It cannot be written.
-        """
+        """Writes a checkpoint while the owner goes on, and blocks meanwhile. Raises a `PsError` if it cannot be
+        written."""
         if self._write is None:
             raise InvalidArgumentError(
                 f"owner {self._owner!r} has no directory for checkpoints: start it with ps-service serve --data-dir"

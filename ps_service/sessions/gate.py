@@ -17,12 +17,6 @@ class Gate:
 
     An owner with a data directory lets its open passes end. It also accepts nested requests and those that change
     nothing. Trainers send the others again after its next start.
-
-    Args:
-        contexts: The open passes.
-
-    Attributes:
-        state: What it lets through.
     """
 
     class State(enum.Enum):
@@ -40,14 +34,7 @@ class Gate:
         self._contexts = contexts
 
     def admits(self, trainer: bytes, operation: OperationInfo, request: Any, depth: int = 0) -> bool:
-        """Whether a request is accepted now.
-
-        Args:
-            trainer: The trainer that asks.
-            operation: What it asks for.
-            request: The operation's message.
-            depth: In how many requests it is nested. The outermost has been taken up already, on some owner.
-        """
+        """Whether a request is accepted now. The outermost of nested requests was taken up already, on some owner."""
         if self.state is Gate.State.OPEN:
             return True
         if self.state is Gate.State.STOPPED:

@@ -7,12 +7,9 @@ from typing import Final
 
 
 class Incarnations:
-    """This start of an owner, its epoch, and earlier ones whose state it continues.
+    """This start of an owner, named by a random id, and earlier ones whose state it continues.
 
     `x in incarnations` says whether the state that a trainer built in incarnation `x` still exists.
-
-    Attributes:
-        current: A random id, new with every start.
     """
 
     def __init__(self) -> None:

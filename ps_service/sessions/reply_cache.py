@@ -18,13 +18,9 @@ if TYPE_CHECKING:
 class Answer:
     """A finished request.
 
-    Attributes:
-        frame: The reply in its frame.
-        chunks: Its payload; the bytes must not change any more.
-        nbytes: Length of the payload.
-        granted: Ids of the objects to which the answer gives a reference; one entry per reference.
-        held: Handles to other owners' objects in the answer; kept here until the trainer holds its own.
-        unhurried: Whether the trainer hardly waits for it, so that it may be sent with the next message.
+    The bytes of `chunks`, its payload, must not change any more. `granted` has one object id for each reference that it
+    gives. `held` are handles to other owners' objects in it, kept here until the trainer holds its own. The trainer
+    hardly waits for an `unhurried` one, so that it may be sent with the next message.
     """
 
     frame: Frame
@@ -41,11 +37,7 @@ class Answer:
 
 
 class ReplyCache:
-    """Keeps answers by trainer and request number, in memory.
-
-    Attributes:
-        nbytes: Bytes of the payloads of all answers that are kept.
-    """
+    """Keeps answers by trainer and request number, in memory. `nbytes` counts the payloads of all of them."""
 
     def __init__(self) -> None:
         self.nbytes = 0

@@ -11,12 +11,7 @@ if TYPE_CHECKING:
 
 
 class Running(NamedTuple):
-    """A request that has no answer yet.
-
-    Attributes:
-        trainer: Id of the trainer that sent it.
-        request: The request's message.
-    """
+    """A request that has no answer yet, as a message, and the trainer that sent it."""
 
     trainer: bytes
     request: Any
@@ -29,11 +24,8 @@ class RequestSource(Protocol):
         """The requests from this source that have no answer yet. May be called in any thread."""
 
     def dismiss(self, session: SessionState) -> None:
-        """Cancels a session's requests from this source, and frees what the session holds here.
-
-        Raises:
-            Exception: Freeing one item failed; everything else was freed.
-        """
+        """Cancels a session's requests from this source, and frees what it holds here; all of that, also if this
+        raises."""
 
 
 class RequestSources:
@@ -52,11 +44,8 @@ class RequestSources:
             yield from source.running()
 
     def dismiss(self, session: SessionState) -> None:
-        """Ends a session's stream, cancels its requests, and frees everything it held.
-
-        Raises:
-            Exception: Freeing one item failed; everything else was freed.
-        """
+        """Ends a session's stream, cancels its requests, and frees everything it held; all of that, also if this
+        raises."""
         with ExitStack() as stack:
             for source in reversed(self._sources):
                 stack.callback(source.dismiss, session)

@@ -19,14 +19,7 @@ _REMEMBERED: Final = 4096
 
 
 class Process(NamedTuple):
-    """The process of a trainer, as it says itself.
-
-    Attributes:
-        program: Name of its program; empty if it has not told.
-        host_name: Name of its host.
-        id: Its number there.
-        member: Its name in a group; empty if it is no member.
-    """
+    """The process of a trainer, as it says itself: empty where it has not told, `member` also outside of a group."""
 
     program: str = ""
     host_name: str = ""
@@ -45,16 +38,11 @@ class SessionState:
     """One trainer on this owner.
 
     Attributes:
-        trainer: The trainer's id, 16 bytes.
         taken_numbers: Numbers of the requests that were accepted; none of them is executed again.
         streams: Number of its open streams; while there is one, the session lives.
-        ended: Whether it was freed.
-        said_goodbye: Whether its trainer has ended it.
         why_lost: The reason for its trainer why the owner ended it; empty if the lease ran out.
         number: Distinguishes sessions whose trainers' ids have the same prefix.
-        transport: Its current or last transport: `grpc`, `direct`, `shared_memory` or `unary`.
         peer: Address of the trainer, or its process, as the transport says it.
-        process: What the trainer says of its process.
         pace: The passes with which it has stepped optimizers here, and its pushes.
         last_request: When its latest request arrived, on the clock `time.perf_counter`.
         is_known: Whether it was told that the trainer has come.
@@ -103,15 +91,7 @@ class SessionState:
 
 
 class Sessions:
-    """The sessions of an owner.
-
-    Args:
-        limits: `lease_seconds` is the length of a lease.
-        clock: A monotonic clock, in seconds.
-
-    Attributes:
-        pace: The steps of all trainers, also of those that have left.
-    """
+    """The sessions of an owner, whose leases run on a monotonic clock, in seconds."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
@@ -119,7 +99,7 @@ class Sessions:
         self._sessions: dict[bytes, SessionState] = {}
         self._numbers = itertools.count(1)
         self._evicted: dict[bytes, str] = {}
-        self.pace: Final = Pace(clock)
+        self._steps_before = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -148,15 +128,16 @@ class Sessions:
         return f"{session.name} ({str(session.process) or session.peer or 'unknown'}{away})"
 
     def stepped(self, trainer: bytes, of: ContextId | None = None) -> None:
-        """Counts that a trainer has stepped an optimizer, or has offered its gradients to a round.
-
-        Args:
-            trainer: Its id.
-            of: The pass. Its later steps do not count; None if it was a push.
-        """
+        """Counts that a trainer has stepped an optimizer, or has offered its gradients to a round. Of the steps of one
+        pass the first counts; `of` is None for a push."""
         session = self._sessions.get(trainer)
-        if session is not None and session.pace.count(of):
-            self.pace.count()
+        if session is not None:
+            session.pace.count(of)
+
+    @property
+    def steps(self) -> int:
+        """The steps of all trainers, also of those that have left. Read on the event loop."""
+        return self._steps_before + sum(session.pace.steps for session in self._sessions.values())
 
     def is_away(self, trainer: bytes) -> bool:
         """Whether a trainer has no open stream; its lease may still run."""
@@ -179,6 +160,7 @@ class Sessions:
                 del self._evicted[next(iter(self._evicted))]
         if self._sessions.get(session.trainer) is session:
             del self._sessions[session.trainer]
+            self._steps_before += session.pace.steps
 
     def take_why_lost(self, trainer: bytes) -> str:
         """Removes and returns why the owner ended a returning trainer's last session; empty if it did not."""

@@ -15,12 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """Calls a function four times within the shortest of the time limits.
-
-    Args:
-        limits: The length of leases, and the time after which unused contexts end.
-        sweep: Ends expired sessions and contexts. If it raises, the error is logged, and it is called again.
-    """
+    """Calls `sweep` four times within the shortest of the time limits, also after it has raised."""
 
     def __init__(self, limits: Limits, sweep: Callable[[], None]) -> None:
         self._seconds = min(limits.lease_seconds, limits.max_context_seconds or limits.lease_seconds) / 4

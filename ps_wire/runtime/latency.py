@@ -50,9 +50,8 @@ class Latency:
 
     def note(self, seconds: float, size: int = 0) -> None:
         """Adds a measurement, in seconds, of work of some size, in a unit of the caller."""
-        bits = size.bit_length()
+        self._last = bits = size.bit_length()
         before = self._seconds.get(bits)
-        self._last = bits
         self._seconds[bits] = seconds if before is None else 0.8 * before + 0.2 * seconds
 
     def begin(self) -> tuple[float, float]:
@@ -68,7 +67,10 @@ class Latency:
         if computed > FAR_SECONDS > 2 * self.expected(size):
             self._distrusted_until = now + DISTRUST * computed
         seconds = computed if passed - computed < WAITING_SECONDS else passed
-        self.note(seconds, size)
+        # As in `note`.
+        self._last = bits = size.bit_length()
+        before = self._seconds.get(bits)
+        self._seconds[bits] = seconds if before is None else 0.8 * before + 0.2 * seconds
         return seconds
 
     def expected(self, size: int = 0) -> float:

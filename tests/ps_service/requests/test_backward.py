@@ -194,7 +194,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def inline(ask: Asker, message: pb.BackwardRequest) -> tuple[RequestContext, Any]:
     """What a request on the event loop comes to, and its context."""
-    ctx = RequestContext(ask.engine, ANNA, embed=True)
+    ctx = RequestContext(ask.engine, ANNA, embeds=True)
     return ctx, run_inline(ctx, OPERATIONS["backward"], message, number=0)
 
 
@@ -291,7 +291,7 @@ async def test_no_step_is_made_for_a_trainer_that_has_given_up(ask: Asker) -> No
     made = await recorded(ask, 1.0)
     opt = await ask.optimizer(made)
     (optimizer,) = await all_short(ask, opt)
-    ctx = RequestContext(ask.engine, ANNA, embed=True)
+    ctx = RequestContext(ask.engine, ANNA, embeds=True)
     ctx.give_back()
     operation = OPERATIONS["backward"]
     answer = run_inline(ctx, operation, request(torch.ones(1, 1), steps=[opt.handle]), number=0)
