@@ -19,7 +19,6 @@ from ps_wire.v1.values_pb2 import Value
 from trainer_client.optimizers import pushed, rounds
 from trainer_client.optimizers.replies import answered, joined, stepped, stepped_beside
 from trainer_client.optimizers.results import all_here, all_of
-from trainer_client.optimizers.round_parts import RoundPart
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
 from trainer_client.optimizers.states import OptimizerParts, checked_pass
 from trainer_client.pending import Pending
@@ -183,7 +182,7 @@ class DistributedOptimizer(OptimizerParts):
     def step_accepted(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Pending[Stepped]:
         """Like `step`, once all owners have accepted the gradients and values, and all backwards have ended."""
         if self._rounds is not None:
-            return self._rounds.step(context, values)
+            return Pending.run(self._loop, self._rounds.take_part(context, values))
         steps = Pending.all_of(self._loop, self._ask(context, values))
 
         async def finish() -> Stepped:
@@ -256,7 +255,7 @@ class DistributedOptimizer(OptimizerParts):
         """Like `step_accepted`, in this thread."""
         if self._rounds is not None:
             self.check_pass(context)
-            return self._rounds.step(context, values).wait()
+            return Pending.run(self._loop, self._rounds.take_part(context, values)).wait()
         parts = all_here(self._ask(context, values))
         if any(each.reply.owners for each in parts.values()):
             return Pending.run(self._loop, self.finish_step(context, parts, values)).wait()
@@ -266,8 +265,7 @@ class DistributedOptimizer(OptimizerParts):
     # Rounds and scalers
 
     async def _begin_rounds(self, policy: Value) -> None:
-        parts = {name: RoundPart(part) for name, part in self.remotes.items()}
-        self._rounds = await rounds.begun(parts, policy, self._loop)
+        self._rounds = await rounds.begun(self.remotes, policy, self._loop)
 
     def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
         """Divides the gradients of a context by the scaler's scale, on all owners and here, before they are clipped.

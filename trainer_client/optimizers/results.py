@@ -6,14 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
     from trainer_client.pending import Pending
 
 K = TypeVar("K")
 
 
-async def all_of(pending: Mapping[K, Pending[Any]]) -> dict[K, Any]:
+async def all_of(pending: Mapping[K, Awaitable[Any]]) -> dict[K, Any]:
     """Waits for all of them, then returns the results or raises the first error."""
     results = await asyncio.gather(*pending.values(), return_exceptions=True)
     return _unless_one_raised(dict(zip(pending, results, strict=True)))

@@ -13,14 +13,13 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.runtime.threads import BLOCKING
+from trainer_client.optimizers.parts import RemoteOptimizer, Unscaled, unscale_leaves
 from trainer_client.optimizers.results import all_here
-from trainer_client.optimizers.unscaling import Unscaled, unscale_leaves
 from trainer_client.session.stepped import Stepped
 
 if TYPE_CHECKING:
     from ps_wire.refs import ContextId
     from trainer_client.contexts.context import Context
-    from trainer_client.optimizers.parts import RemoteOptimizer
 
 
 class Work(NamedTuple):
