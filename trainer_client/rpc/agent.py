@@ -23,9 +23,10 @@ from trainer_client.handles.handles import RemoteModule, handle_from
 from trainer_client.pending import Pending
 from trainer_client.profiling.members import NO_NUMBER
 from trainer_client.rpc.devices import DeviceMaps
-from trainer_client.rpc.entry import Entry, Plan
+from trainer_client.rpc.entry import Entry
 from trainer_client.rpc.gradients import OwnGradients
 from trainer_client.rpc.options import UNSET
+from trainer_client.rpc.planning import Plan
 from trainer_client.rpc.waiting import Deadline, told
 from trainer_client.rpc.workers import WorkerInfo
 from trainer_client.transport.grpc_stream import GrpcConnector

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ps_wire.errors import DeadlineExceededError, NameConflictError, PsError, SessionLostError, UnavailableError
 from ps_wire.v1.frames_pb2 import Request
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainer_client.handles.other_owners import OtherOwners
     from trainer_client.pending import Pending
     from trainer_client.rpc.meeting_file import MeetingFile
-    from trainer_client.rpc.process_group import GroupStore
+    from trainer_client.rpc.planning import Plan
     from trainer_client.session.session import Session
 
 _log = logging.getLogger(__name__)
@@ -32,38 +32,6 @@ _LOOK_AGAIN_SECONDS: Final = 2.0
 _FIRST_TRY_SECONDS: Final = 0.5
 _LONGEST_TRY_SECONDS: Final = 10.0
 """Longest pause between two attempts to enter the directory again."""
-
-
-class Plan(NamedTuple):
-    """How a process joins a group.
-
-    Attributes:
-        directory: Address of the owner that keeps the directory; empty for this process's own directory.
-        rank: The rank to enter with; None for a free number.
-        size: Number of members of a group that begins as a whole; 0 for an open group.
-        seconds: Seconds to wait for the directory and for the other members.
-        store: Through which this process tells the others where the directory is; None if they know that.
-        file: In which the others find where the directory is, and this process, unless it keeps the directory.
-        is_owner: Whether this process is an owner that serves trainers, and no program that joins by itself.
-    """
-
-    directory: str = ""
-    rank: int | None = None
-    size: int = 0
-    seconds: float = 60.0
-    store: GroupStore | None = None
-    file: MeetingFile | None = None
-    is_owner: bool = False
-
-    @property
-    def keeps_directory(self) -> bool:
-        """Whether this process keeps the directory."""
-        return not self.directory and (self.file is None or self.file.taken)
-
-    @property
-    def may_keep_directory(self) -> bool:
-        """Whether this process keeps the directory if no other does. In a file's open group, that is the first."""
-        return self.rank == 0 or not self.size
 
 
 class Entry:

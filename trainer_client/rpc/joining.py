@@ -29,11 +29,10 @@ from trainer_client.rpc import current
 from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.current import agent, has_agent, set_agent
 from trainer_client.rpc.devices import usable
-from trainer_client.rpc.entry import Plan
 from trainer_client.rpc.options import UNSET, RpcBackendOptions, checked_options
 from trainer_client.rpc.peers import GroupPeers
-from trainer_client.rpc.planning import planned
-from trainer_client.rpc.rendezvous import group_of
+from trainer_client.rpc.planning import Plan, planned
+from trainer_client.rpc.rendezvous import chosen, meet
 from trainer_client.rpc.waiting import DAY, Deadline
 from trainer_client.rpc.workers import check_name
 from trainer_client.session.settings import Settings
@@ -208,18 +207,18 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
     """
     check_seconds("timeout", timeout)
     leaving = agent()
-    members = group_of(leaving, group)
+    members = chosen(leaving, group)
     deadline = Deadline(timeout)
     try:
         if graceful:
             leaving.finish(deadline.left)
             if members is not None:
-                members.rendezvous("shutdown", deadline, leaving=True)
+                meet(leaving, members, "shutdown", deadline, leaving=True)
             # The last calls of other members may call further members.
             _run(leaving.server.servicer.settled(), deadline.left())
             leaving.finish(deadline.left)
             if members is not None:
-                members.rendezvous("shutdown for good", deadline, leaving=True)
+                meet(leaving, members, "shutdown for good", deadline, leaving=True)
     finally:
         _end(leaving.leave(min(deadline.left(), 5.0) if graceful and members is not None else 0.0))
 
