@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import optim
@@ -26,25 +26,24 @@ from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
 from trainer_client.handles.references import state_of
 from trainer_client.optimizers.replies import ReportedValues
+from trainer_client.optimizers.results import Unscaled, is_finite, unscale_leaves
 from trainer_client.session.runs import Parameters
 from trainer_client.session.stepped import Stepped, owner_seconds, values_of
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from trainer_client.contexts.context import Context
-    from trainer_client.contexts.gradients import HasLocalGradients
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.pending import Pending
     from trainer_client.session.in_flight import InFlightRequest, Read
 
+    Sent = Sequence[InFlightRequest[Any]]
+    """Requests of one owner."""
+
+    Then = Callable[[str, Sent], None]
+    """Called with the name of an owner, and with the requests after which it has stepped."""
+
 T = TypeVar("T")
-
-
-class Unscaled(NamedTuple):
-    """The result of unscaling gradients: whether there were any, and whether one of them holds NaN or infinity."""
-
-    present: bool
-    non_finite: bool
 
 
 class RemoteOptimizer:
@@ -182,7 +181,7 @@ class LocalOptimizer:
 
     def check(self, context: Context) -> None:
         """Raises `NonFiniteGradientError` if a gradient holds NaN or infinity, and these are refused."""
-        if self._refuse and not all(_is_finite(gradient) for _, gradient in self._found(context)):
+        if self._refuse and not all(is_finite(gradient) for _, gradient in self._found(context)):
             raise NonFiniteGradientError("the gradient of a local parameter holds NaN or infinity; nothing was applied")
 
     def step(self, context: Context) -> None:
@@ -253,22 +252,3 @@ class LocalOptimizer:
 
     def _found(self, context: Context) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return [(each, grad) for each in self._parameters if (grad := context.gradient(each)) is not None]
-
-
-def unscale_leaves(leaves: Iterable[torch.Tensor], context: HasLocalGradients, factor: float) -> Unscaled:
-    """Multiplies the gradients that a pass has for leaves of this process.
-
-    Raises `InvalidArgumentError` if one is float16, which a GradScaler refuses, too; nothing was changed.
-    """
-    found = [(each, gradient) for each in leaves if (gradient := context.gradient(each)) is not None]
-    if any(gradient.dtype == torch.float16 for _, gradient in found):
-        raise InvalidArgumentError("a GradScaler does not unscale float16 gradients: keep parameters in float32")
-    non_finite = not all(_is_finite(gradient) for _, gradient in found)
-    context.scale([leaf for leaf, _ in found], factor)
-    return Unscaled(bool(found), non_finite)
-
-
-def _is_finite(gradient: torch.Tensor) -> bool:
-    """Whether a gradient, dense or sparse, holds neither NaN nor infinity."""
-    values = gradient._values() if gradient.is_sparse else gradient
-    return bool(torch.isfinite(values).all())

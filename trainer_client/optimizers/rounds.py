@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
-    from trainer_client.optimizers.parts import RemoteOptimizer
-    from trainer_client.optimizers.pushed import Sent, Then
+    from trainer_client.optimizers.parts import RemoteOptimizer, Sent, Then
     from trainer_client.session.in_flight import InFlightRequest
 
 _TRIES: Final = 4

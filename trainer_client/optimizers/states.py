@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
 from trainer_client.handles import hints
-from trainer_client.optimizers.layout import Layout
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.scaling import PushScaling
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
+    from ps_wire.reported import Reported
     from trainer_client.contexts.context import Context
+    from trainer_client.optimizers.layout import Layout
     from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
     from trainer_client.optimizers.replies import ReportedValues
+    from trainer_client.session.in_flight import InFlightRequest, Read
     from trainer_client.session.session import Session
+
+T = TypeVar("T")
 
 
 class OptimizerParts(Stepping["Context"], PushScaling):
@@ -80,13 +84,15 @@ class OptimizerParts(Stepping["Context"], PushScaling):
                 f"an optimizer with a policy has all of its parameters on owners, and none here; this is {self!r}"
             )
 
-    def _only_part(self, what: str) -> RemoteOptimizer:
-        if len(self.remotes) != 1 or self.local is not None:
-            raise InvalidArgumentError(
-                f"{what} needs an optimizer whose parameters are all on one owner; this is {self!r}"
-            )
-        (part,) = self.remotes.values()
-        return part
+    def _steps_on(
+        self, owners: Iterable[str], context: Context, read: Read[T], values: Mapping[str, Reported], **how: Any
+    ) -> dict[str, InFlightRequest[T]]:
+        """Asks for the steps of parts, as `RemoteOptimizer.step`. Values go with that on the first owner by name."""
+        first = min(self.remotes, default="")
+        return {
+            name: self.remotes[name].step(context, read, values=values if name == first else None, **how)
+            for name in owners
+        }
 
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:
         """Changes options such as `lr` on every owner and here.
@@ -103,7 +109,7 @@ class OptimizerParts(Stepping["Context"], PushScaling):
 
     async def _set_options(self, group: int | None, options: Mapping[str, Any]) -> None:
         local, places = self.local, self._layout.places(group)
-        here = [place for name, place in places if name == Layout.LOCAL]
+        here = [place for name, place in places if name == self._layout.LOCAL]
         if local is not None:
             local.check_options(here, options)
         there = [each for each in places if each[0] in self.remotes]
@@ -119,7 +125,7 @@ class OptimizerParts(Stepping["Context"], PushScaling):
     async def _collected(self) -> dict[str, Any]:
         parts = await all_of({name: part.state_dict() for name, part in self.remotes.items()})
         if self.local is not None:
-            parts[Layout.LOCAL] = self.local.state_dict()
+            parts[self._layout.LOCAL] = self.local.state_dict()
         return self._layout.merge(parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Pending[None]:
@@ -133,7 +139,7 @@ class OptimizerParts(Stepping["Context"], PushScaling):
     async def _load(self, state: Mapping[str, Any]) -> None:
         parts = self._layout.split(state)
         if self.local is not None:
-            self.local.check_state(parts[Layout.LOCAL])
+            self.local.check_state(parts[self._layout.LOCAL])
         before = await all_of({name: part.state_dict() for name, part in self.remotes.items()})
         try:
             await all_of({name: part.load_state_dict(parts[name]) for name, part in self.remotes.items()})
@@ -142,7 +148,7 @@ class OptimizerParts(Stepping["Context"], PushScaling):
             await all_of({name: part.load_state_dict(before[name]) for name, part in self.remotes.items()})
             raise
         if self.local is not None:
-            self.local.load_state_dict(parts[Layout.LOCAL])
+            self.local.load_state_dict(parts[self._layout.LOCAL])
 
     def values(self, *, reset: bool = True) -> Pending[ReportedValues]:
         """The values that all trainers have reported with gradients that count, reduced by name.

@@ -17,12 +17,12 @@ from ps_wire.numerics.reducer import Kind, Reducer, kind_of
 from ps_wire.policies import Sync
 from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.replicas.checks import check_gradients, take_gradients
-from trainer_client.replicas.pushing import Pushing
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from trainer_client.pending import Pending
     from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer
+    from trainer_client.replicas.pushing import Pushing
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped
 
@@ -242,7 +242,7 @@ def check(replica: Pushing, inner: optim.Optimizer, method: LocalTraining, polic
 
     Raises `InvalidArgumentError` as `Client.local_steps` does.
     """
-    if not isinstance(replica, Pushing):
+    if not hasattr(type(replica), "check_local_steps"):
         raise InvalidArgumentError(f"local_steps() takes a replica, not {replica!r}: `await net.replica()` makes one")
     if not isinstance(method, LocalTraining):
         raise InvalidArgumentError(f"the method is tc.LocalSGD(every) or tc.DiLoCo(every), not {method!r}")

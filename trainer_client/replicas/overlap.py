@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, raiser, when_all_done
 
 if TYPE_CHECKING:
+    from trainer_client.replicas.pass_pushes import Push
     from trainer_client.session.stepped import Stepped
-
-
-class Push(NamedTuple):
-    """A push that is ready to be sent. `withdraw` is called if it will not be."""
-
-    send: Callable[[], Pending[Any]]
-    withdraw: Callable[[], None]
 
 
 class Overlap:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, results, when_all_done
 from trainer_client.replicas.checks import has_counted
-from trainer_client.replicas.overlap import Push
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,6 +25,13 @@ if TYPE_CHECKING:
 
 Pulls = dict[str, list[Pending[int]]]
 """The pulls of a push, by owner. There are some once a step was sent, or a round of several owners was decided."""
+
+
+class Push(NamedTuple):
+    """A push that is ready to be sent. `withdraw` is called if it will not be."""
+
+    send: Callable[[], Pending[Any]]
+    withdraw: Callable[[], None]
 
 
 class PushedReplica(Protocol):

@@ -18,8 +18,8 @@ from trainer_client.pending import Pending
 from trainer_client.replicas.checks import check_backward, check_gradients
 
 if TYPE_CHECKING:
-    from trainer_client.replicas.overlap import Overlap, Push
-    from trainer_client.replicas.pass_pushes import PassPushes
+    from trainer_client.replicas.overlap import Overlap
+    from trainer_client.replicas.pass_pushes import PassPushes, Push
     from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Pushable
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped

@@ -18,8 +18,8 @@ from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.replicas.checks import has_counted
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.options import choice_of, known_reads
-from trainer_client.replicas.overlap import Overlap, Push
-from trainer_client.replicas.pass_pushes import PassPushes
+from trainer_client.replicas.overlap import Overlap
+from trainer_client.replicas.pass_pushes import PassPushes, Push
 from trainer_client.replicas.pushing import Pushing, ScaledParameters
 from trainer_client.replicas.sent_gradients import GradientRequest, Sent, SentGradients
 from trainer_client.replicas.tensors import Tensors

@@ -19,7 +19,7 @@ from trainer_client.replicas.replica import Replica
 if TYPE_CHECKING:
     from ps_wire.reported import Reported
     from trainer_client.replicas.options import Reads
-    from trainer_client.replicas.overlap import Push
+    from trainer_client.replicas.pass_pushes import Push
     from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Pushable, Source
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped

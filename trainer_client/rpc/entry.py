@@ -37,15 +37,7 @@ _LONGEST_TRY_SECONDS: Final = 10.0
 class Entry:
     """The entry. It is made again when the owner with the directory has lost it.
 
-    Args:
-        name: Name of this process.
-        address: Where its owner listens.
-        others: Opens sessions with other owners, and knows the session with the directory.
-        plan: How it joins.
-
-    Attributes:
-        member: The entry, as the directory describes it.
-        plan: How it joins.
+    `member` is the entry as the directory describes it.
     """
 
     def __init__(self, name: str, address: str, others: OtherOwners, plan: Plan) -> None:
@@ -59,13 +51,9 @@ class Entry:
         self._waits_for = f"the directory at {plan.directory or plan.file}"
 
     async def reach(self) -> Session | None:
-        """Opens the session with the owner that keeps the directory. It is not known by its name yet.
+        """Opens the session with the owner that keeps the directory; None if this process keeps it by now.
 
-        Returns:
-            The session; None if this process keeps the directory by now.
-
-        Raises:
-            UnavailableError: It cannot be reached in time.
+        The owner is not known by its name yet. Raises `UnavailableError` if it cannot be reached in time.
         """
         if self.plan.file is None:
             return await self._others.open(self.plan.directory)  # the session says in the log that it waits
@@ -89,13 +77,9 @@ class Entry:
         raise UnavailableError(f"in {file} stood no directory of a group within {self.plan.seconds:g} s")
 
     async def make(self, directory: Session) -> list[Member]:
-        """Enters the directory, and waits for the other members of a group that begins as a whole.
+        """Enters the directory; gives the members of a group that begins as a whole, once all of them are there.
 
-        Returns:
-            The members of a group that begins as a whole; nothing in an open group.
-
-        Raises:
-            PsError: The directory has refused it, or the others did not come in time.
+        Raises a `PsError` if the directory has refused it, or the others did not come in time.
         """
         directory.when_lost(self._lost)
         self._making = True

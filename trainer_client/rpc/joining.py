@@ -161,20 +161,11 @@ def init_rpc(
 async def join(
     server: Server, settings: Settings, directory: str = "", address: str = "", id: int | None = None
 ) -> Agent:
-    """Makes an owner a member of a group, as the member of this process.
+    """Makes an owner, which has begun to listen, a member of a group, as the member of this process.
 
-    An owner that cannot join is stopped. It writes no checkpoint, because it has served no requests.
-
-    Args:
-        server: The owner, which has begun to listen.
-        settings: Timeouts of its client.
-        directory: Address of the owner that keeps the directory; empty for this process's own directory.
-        address: Address under which others reach the owner; empty for the address that it listens on.
-        id: The rank to enter with; None for a free number.
-
-    Raises:
-        UnavailableError: The directory cannot be reached in time.
-        NameConflictError: The name or number is taken.
+    Without a `directory` it keeps that itself. An owner that cannot join is stopped, and writes no checkpoint, because
+    it has served no requests. Raises `UnavailableError` if the directory cannot be reached in time, and
+    `NameConflictError` if the name or number is taken.
     """
     settings.member = server.engine.name
     member = Agent(server, settings, address)

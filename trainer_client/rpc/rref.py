@@ -81,12 +81,7 @@ class RRef:
     def handle(self, seconds: float | None = None) -> Handle:
         """The client's handle. For a value of this process, it is made at the first call.
 
-        Args:
-            seconds: Seconds to wait for the call that makes the value; None is no limit but that of the call.
-
-        Raises:
-            DeadlineExceededError: The call that makes the value ran out of time, or is not done after these seconds.
-            PsError: It failed.
+        A call that makes the value is waited for, for so many seconds, or as long as it may take; raises its error.
         """
         if self._handle is None:
             if self._pending is not None:
@@ -264,12 +259,7 @@ class Proxy:
 
 
 def _made(pending: Pending[Handle], seconds: float | None) -> Handle:
-    """The handle of a value that a call makes.
-
-    Args:
-        pending: The call.
-        seconds: Seconds to wait for it; None is no limit but that of the call.
-    """
+    """The handle of a value that a call makes; waits so many seconds for it, or as long as the call may take."""
     try:
         return pending.wait(seconds)
     except DeadlineExceededError as error:
