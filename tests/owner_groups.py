@@ -9,8 +9,8 @@ from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from tests import hosted_models
 from trainer_client.rpc.agent import Agent
-from trainer_client.rpc.entry import Plan
 from trainer_client.rpc.peers import GroupPeers
+from trainer_client.rpc.planning import Plan
 from trainer_client.session.settings import Settings
 
 

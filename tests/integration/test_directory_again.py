@@ -17,8 +17,9 @@ from tests.owner_processes import forked_owners
 from tests.ports import ReservedPort
 from tests.ps_service.test_server import Heard
 from trainer_client.rpc.agent import Agent
-from trainer_client.rpc.entry import Entry, Plan
+from trainer_client.rpc.entry import Entry
 from trainer_client.rpc.peers import GroupPeers
+from trainer_client.rpc.planning import Plan
 from trainer_client.session.settings import Settings
 
 

@@ -19,7 +19,7 @@ from tests.integration.restarting import Owner
 from tests.integration.spanning import Trainer, batches, begun, held, hosted, local, same_nets, together, trainers
 from tests.training import owners
 from tests.waiting import until
-from trainer_client.optimizers.round_parts import RoundPart
+from trainer_client.optimizers.rounds import RoundPart
 
 
 def learn(net: nn.Module, opt: optim.Optimizer, x: torch.Tensor) -> None:

@@ -23,7 +23,7 @@ from tests.integration.support import COUNTER, GATE
 from tests.training import MODELS, training
 from tests.waiting import until
 from trainer_client.collectives.communicator import Communicator
-from trainer_client.optimizers.round_parts import RoundPart
+from trainer_client.optimizers.rounds import RoundPart
 
 Reports = Callable[[], list[str]]
 

@@ -15,8 +15,8 @@ from ps_service.server import Server
 from tests import hosted_models
 from tests.hosted_models import Affine
 from trainer_client.rpc.agent import Agent
-from trainer_client.rpc.entry import Plan
 from trainer_client.rpc.peers import GroupPeers
+from trainer_client.rpc.planning import Plan
 from trainer_client.session.settings import Settings
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn, optim
@@ -19,7 +19,7 @@ from trainer_client.client import objects
 from trainer_client.client.connected import Connected
 from trainer_client.client.passes import OffersPasses
 from trainer_client.client.sessions import Sessions
-from trainer_client.collectives.joining import Joins
+from trainer_client.collectives.communicator import join
 from trainer_client.graph.current import Openings
 from trainer_client.handles.calls import call
 from trainer_client.handles.options import CallOptions
@@ -36,21 +36,20 @@ from trainer_client.tables.together import OptimizerWithTables
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
     from ps_wire.policies import Policy
+    from trainer_client.collectives.communicator import Communicator
     from trainer_client.contexts.gradients import LocalGradients
     from trainer_client.handles.handles import RemoteModule, RemoteObject
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.handles.references import RRef
-    from trainer_client.optimizers.creation import NonFinite, Reads
+    from trainer_client.optimizers.creation import NonFinite
     from trainer_client.optimizers.optimizer import DistributedOptimizer
+    from trainer_client.replicas.options import Reads
     from trainer_client.replicas.replica import Replica
     from trainer_client.session.settings import Settings
     from trainer_client.tables.table import Table
 
-B = TypeVar("B")
-R = TypeVar("R")
 
-
-class Client(OffersPasses, Connected, Joins, OffersTables):
+class Client(OffersPasses, Connected, OffersTables):
     """Creates objects on owners, attaches to them, and opens contexts. Made by `connect`.
 
     Every operation returns a `Pending`: await it, or call `wait()` in a plain thread. Besides the errors listed with
@@ -61,13 +60,8 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
     - `DeadlineExceededError`: The answer did not come in time; the owner may have run the request.
     - `ClosedError`: The client is closed.
 
-    Args:
-        connectors: One per owner.
-        settings: Timeouts, and what else the sessions share.
-        dial: Makes a connector for an address, to reach further owners; without it the client reaches no others.
-
-    Attributes:
-        keep: Makes the stores of the gradients of its passes for local leaves; None for stores of their own.
+    Passes keep their gradients for local leaves in the stores that `keep` makes; where it is None, in stores of their
+    own.
     """
 
     def __init__(
@@ -298,7 +292,11 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
         local_steps.check(replica, inner, method, policy)
         parameters = [each for source in replica.sources for each in source.parameters()]
         made = self.optimizer(optim.SGD, parameters, name=name, non_finite=non_finite, policy=policy, **method.options)
-        return Pending.run(self._loop, local_steps.begin(made, replica, inner, method))
+
+        async def begin() -> local_steps.LocalSteps:
+            return local_steps.LocalSteps(replica, inner, await made, method.every)
+
+        return Pending.run(self._loop, begin())
 
     def scheduler(
         self,
@@ -352,6 +350,38 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
     def replicas(self, module: nn.Module, *, overlap: int = 0) -> Replicas:
         """A local module with replicas inside, for one optimizer that steps all of them; see `Replicas`."""
         return Replicas(module, self._attempt, overlap)
+
+    def communicator(
+        self,
+        name: str,
+        size: int,
+        rank: int | None = None,
+        *,
+        owner: str = "",
+        lost_after: float = 1.0,
+        timeout: float | None = DEFAULT,
+    ) -> Pending[Communicator]:
+        """Joins a communicator: a fixed number of trainers that exchange values through an owner (see `Communicator`).
+
+        It waits until all members have joined. A name can be used again, for another communicator, by those that have
+        left it or whose communicator has ended; trainers that join a complete one begin another of that name.
+
+        Args:
+            name: Its name on the owner, 1 to 128 characters.
+            size: The number of members, which all give. At most 4096.
+            rank: The rank of this member; None for one that is free, in the order of joining.
+            owner: Name of the owner; empty for the first. All members name the same.
+            lost_after: Seconds that a member may be without a connection before it is lost, if others wait for it. The
+                largest of all members counts. One whose stream breaks and opens again in this time loses nothing.
+            timeout: Seconds to wait for the other members; None is no limit.
+
+        Raises:
+            DeadlineExceededError: Not all members came in time; the message tells how many did.
+            InvalidArgumentError: The arguments make no sense, or others gave another size.
+            NameConflictError: Another member has the rank.
+            OverloadedError: This trainer is a member of 256 communicators.
+        """
+        return join(self.session(owner), name, size, rank, lost_after, timeout)
 
     def status(self, owner: str = "", *, most: int = 0, events: int = 0, events_after: int = 0) -> Pending[OwnerStatus]:
         """The status of an owner: its trainers, objects, optimizers, passes, counts and memory.

@@ -19,14 +19,8 @@ if TYPE_CHECKING:
 class Connected:
     """The owners that one trainer is connected to.
 
-    Args:
-        trainer: The id of the trainer.
-        sessions: Its sessions with them.
-
-    Attributes:
-        trainer: The id of this trainer, 16 random bytes.
-        closed: Whether it was closed.
-        others: Finds further owners, and holds references to their objects.
+    Attributes: `trainer` is the id of this trainer, 16 random bytes; `closed` says whether it was closed; `others`
+    finds further owners, and holds references to their objects.
     """
 
     def __init__(self, trainer: bytes, sessions: Sessions) -> None:
@@ -43,9 +37,8 @@ class Connected:
     async def close(self, error: BaseException | None = None) -> None:
         """Closes all sessions; owners free what this trainer held. Does nothing the second time, and in a fork.
 
-        Args:
-            error: The exception that ends the program; that which is being handled, if it is None. Requests without an
-                answer are not reported then.
+        Requests without an answer are not reported if an exception ends the program: `error`, or that which is being
+        handled.
         """
         fails = (error or sys.exception()) is not None
         if not forks.is_foreign(self._loop):
@@ -97,9 +90,5 @@ class Connected:
         return self.trainer.hex()[:8]
 
     def session(self, owner: str = "") -> Session:
-        """The session with an owner; with the first owner, if no name is given.
-
-        Raises:
-            UnknownNameError: The client is not connected to an owner of that name.
-        """
+        """The session with an owner, or with the first; `UnknownNameError` if the client is not connected to that."""
         return self._sessions.of(owner)

@@ -24,13 +24,7 @@ _QUIET_SECONDS: Final = 1.0
 class Group:
     """The owners of a group. The directory is asked for them when the program wants to know, and at no other time.
 
-    Args:
-        others: Connects to owners, and knows the session with the owner that is asked for the directory.
-        sessions: The sessions of the client, by the name of the owner.
-        patience: Seconds to wait until there are enough owners.
-
-    Attributes:
-        owners: Names of the owners that are connected, in the order of their numbers in the directory.
+    `owners` has the names of those that are connected, in the order of their numbers in the directory.
     """
 
     def __init__(self, others: OtherOwners, sessions: Mapping[str, Session], patience: float) -> None:
@@ -41,20 +35,10 @@ class Group:
         self._numbers: dict[str, int] = {}
 
     async def find(self, at_least: int = 1) -> list[str]:
-        """Asks the directory for the owners, and connects to those that are new.
+        """Asks the directory for the owners, and connects to new ones. Raises `UnavailableError` if there are too few.
 
         An owner that is not in the directory any more is forgotten, unless this client is still connected to it: the
         directory may have begun anew, and will hear of it again.
-
-        Args:
-            at_least: How many owners there have to be.
-
-        Returns:
-            The names of all owners.
-
-        Raises:
-            UnavailableError: The directory cannot be reached, there are not enough owners in time, or one of them
-                cannot be reached in time.
         """
         if not isinstance(at_least, int) or isinstance(at_least, bool) or not 0 < at_least < 1 << 32:
             raise InvalidArgumentError(f"at_least= is a number of owners from 1, not {at_least!r}")

@@ -38,22 +38,7 @@ def create(
     timeout: float | None,
     replace: bool = False,
 ) -> Pending[Any]:
-    """Makes an object on an owner, or attaches to the object of that name.
-
-    Args:
-        session: The session with the owner.
-        cls: The class, or its name on the owner's allow-list.
-        args: Arguments of the constructor.
-        kwargs: Keyword arguments of the constructor.
-        name: The object's name; empty if it has none.
-        seed: Seed of the constructor.
-        seeding: Gives the constructor a seed if `seed` is None.
-        timeout: Seconds this may take; None is no limit.
-        replace: Whether it takes the place of an object of that name that was made from something else.
-
-    Returns:
-        A handle.
-    """
+    """Makes an object on an owner, or attaches to that of the name; gives a handle. Arguments as in `Client.module`."""
     payload = PayloadWriter()
     context = current_context()
     handles: list[RRef] = []

@@ -59,15 +59,10 @@ _LOST: Final = (ContextLostError, SessionLostError, DrainingError)
 
 
 class Attempts:
-    """Decides whether a pass is run again.
+    """Decides whether a pass is run again, and counts how often; see `OffersPasses.run`.
 
-    Args:
-        most: How often it is run at most. Attempts that end because an owner is stopped in order do not count, up to a
-            hundred of them.
-        attaches: Whether the program can get its handles again.
-
-    Raises:
-        InvalidArgumentError: `most` is not a positive whole number.
+    Attempts that end because an owner is stopped in order are counted apart, up to a hundred. With `attaches` the
+    program can get its handles again.
     """
 
     def __init__(self, most: int, attaches: bool) -> None:

@@ -85,15 +85,9 @@ class Portal:
                 ended.loop.close()
 
     def run(self, work: Coroutine[Any, Any, T], *, ends_early: bool = False) -> T:
-        """Runs a coroutine on the loop, waits, and returns its result.
+        """Runs a coroutine on the loop, waits, and returns its result. If it `ends_early`, Ctrl-C cancels it.
 
-        Args:
-            work: The coroutine.
-            ends_early: Whether Ctrl-C cancels it. Otherwise it goes on without the caller.
-
-        Raises:
-            RuntimeError: This is the portal's own thread.
-            ClosedError: The portal belongs to the parent of this forked process, or the interpreter exits.
+        Raises `RuntimeError` in the portal's own thread, and `ClosedError` in a fork or if the interpreter exits.
         """
         if self.is_foreign:
             work.close()

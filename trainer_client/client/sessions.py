@@ -22,17 +22,8 @@ if TYPE_CHECKING:
 class Sessions:
     """One session with each owner of a client.
 
-    Args:
-        trainer: The id of the trainer, 16 bytes.
-        connectors: One per owner.
-        settings: Timeouts, and what else the sessions share.
-        dial: Makes a connector for an address, to reach further owners; without it no others are reached.
-
-    Attributes:
-        by_owner: The sessions by the names of their owners.
-        opening: Those that were opened by address.
-        others: Finds further owners, and holds references to their objects.
-        group: The owners of the group; None if the client was told which owners to connect to.
+    `by_owner` has them by the names of the owners, `opening` those that were opened by address, `others` finds further
+    owners, and `group` is None if the client was told which owners to connect to.
     """
 
     def __init__(
@@ -49,16 +40,9 @@ class Sessions:
         self._patience = settings.connect_timeout
 
     async def open(self, names: Sequence[str] = (), directory: str = "") -> None:
-        """Connects to every owner.
+        """Connects to every owner: by name if names are looked up in a directory, else to all of its group.
 
-        Args:
-            names: Owners to look up in the directory; none for all owners of the group.
-            directory: Address of an owner in the group.
-
-        Raises:
-            UnavailableError: An owner cannot be reached in time, or the group has none in time.
-            UnknownNameError: An owner has not entered the directory in time.
-            InvalidArgumentError: Two owners have the same name.
+        Closes all sessions if it fails.
         """
         try:
             await asyncio.gather(*(session.open() for session in self.opening))
@@ -122,11 +106,7 @@ class Sessions:
         return self.group is not None
 
     def of(self, owner: str) -> Session:
-        """The session with an owner; with the first owner, if the name is empty.
-
-        Raises:
-            UnknownNameError: There is no session with an owner of that name.
-        """
+        """The session with an owner; with the first one, if the name is empty. Raises `UnknownNameError` if none."""
         owner = owner or next(iter(self.by_owner if self.group is None else self.group.owners))
         try:
             return self.by_owner[owner]
@@ -143,12 +123,7 @@ class Sessions:
         return [name for name in dict.fromkeys([*self.names, *self.by_owner]) if name in self.by_owner]
 
     async def all_of(self, owners: Iterable[str]) -> list[Session]:
-        """The sessions with several owners. In a group, unknown ones are looked for among those that have joined.
-
-        Raises:
-            UnknownNameError: There is no session with one of them.
-            UnavailableError: The directory cannot be reached in time, or an owner that has joined.
-        """
+        """The sessions with several owners. In a group, unknown ones are looked for among those that have joined."""
         owners = list(owners)
         if self.group is not None and not self.by_owner.keys() >= set(owners):
             await self.group.find()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 from ps_wire import errors
 from ps_wire.codec.payload import PayloadReader, PayloadWriter, joined
@@ -14,10 +15,11 @@ from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.collectives import KINDS, MOST_MEMBERS, OPERATIONS, Signature, check_plain, check_reducible
 from ps_wire.errors import CancelledCallError, InvalidArgumentError, PsError, TooLargeError, UnavailableError
 from ps_wire.numbers import check_seconds
+from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Origin, PassFailures
+from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
-from ps_wire.v1.frames_pb2 import Frame, Reply, Request
-from trainer_client.collectives.membership import Membership
+from ps_wire.v1.frames_pb2 import Frame, Request
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.session.stepped import owner_seconds
 
@@ -28,6 +30,9 @@ T = TypeVar("T")
 
 Op = Literal["sum", "mean", "min", "max", "product"]
 """An operation of `all_reduce`."""
+
+_NUMBERS: Final = itertools.count(1)
+"""Numbers of the memberships of this process."""
 
 
 class Communicator:
@@ -266,6 +271,40 @@ class Communicator:
         return made
 
 
+class Membership:
+    """A membership. If it is garbage, nobody will call its collectives any more, and the others must hear of that.
+
+    A program may lose it without a fault of its own: a task is cancelled when the answer to its joining has come.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.number = next(_NUMBERS)
+        self._forgotten = weakref.finalize(self, _forgotten, session, self.number)
+        self._forgotten.atexit = False
+
+    def leave(self, why: str = "") -> Pending[None]:
+        """Ends it, and tells the other members why. Cancelling the result ends only the wait for the owner."""
+        self._forgotten.detach()
+        request = _leave(self.session, self.number, why)
+        done: Pending[None] = Pending(self.session.loop)
+        request.on_done(lambda: done.resolve(request.result))
+        return done
+
+
+def _forgotten(session: Session, number: int) -> None:
+    """May be called by the garbage collector, in any thread."""
+    if not forks.is_foreign(session.loop):
+        # The loop may be closed; then the session has ended, and all its memberships with it.
+        with suppress(RuntimeError):
+            session.loop.call_soon_threadsafe(_leave, session, number, "its program has dropped the communicator")
+
+
+def _leave(session: Session, number: int, why: str) -> Pending[None]:
+    request = pb.LeaveCommunicatorRequest(member=number, why=why)
+    return session.submit(Request(leave_communicator=request), None, nothing)
+
+
 def join(
     session: Session, name: str, size: int, rank: int | None, lost_after: float, timeout: float | None
 ) -> Pending[Communicator]:
@@ -282,8 +321,12 @@ def join(
         member=membership.number, name=name, size=size, rank=rank, patience_seconds=lost_after
     )
     request.wait_seconds = _owner_seconds(session, timeout)
-    read = partial(_joined, membership, name, size)
-    pending = session.submit(Request(join_communicator=request), None, read, timeout)
+    pending = session.submit(
+        Request(join_communicator=request),
+        None,
+        lambda reply, _: Communicator(membership, name, reply.join_communicator.rank, size),
+        timeout,
+    )
     pending.origin = Origin(f"communicator {name!r} on owner {session.owner!r}", "join")
 
     def give_up() -> None:
@@ -293,10 +336,6 @@ def join(
 
     pending.on_done(give_up)
     return pending
-
-
-def _joined(membership: Membership, name: str, size: int, reply: Reply, payload: PayloadReader) -> Communicator:
-    return Communicator(membership, name, reply.join_communicator.rank, size)
 
 
 def _received(reply: pb.CollectiveReply, payload: PayloadReader) -> list[Any]:

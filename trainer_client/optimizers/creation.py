@@ -20,19 +20,18 @@ from trainer_client.optimizers.layout import split_groups
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
 from trainer_client.optimizers.results import all_of
-from trainer_client.optimizers.round_parts import RoundPart
 from trainer_client.optimizers.rounds import Rounds
+from trainer_client.replicas.options import READS
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from trainer_client.handles.references import RRef
     from trainer_client.pending import Pending
+    from trainer_client.replicas.options import Reads
     from trainer_client.session.session import Session
 
-Reads = Literal["consistent", "inconsistent"]
 NonFinite = Literal["apply", "refuse"]
 
-_READS = {"consistent": pb.READS_CONSISTENT, "inconsistent": pb.READS_INCONSISTENT}
 _NON_FINITE = {"apply": pb.NON_FINITE_APPLY, "refuse": pb.NON_FINITE_REFUSE}
 
 
@@ -51,13 +50,9 @@ async def create(
 
     With `replace`, parts of an optimizer of that name that was made with something else are replaced, on all owners.
     Without `joins`, this trainer takes part in the rounds of a policy with its first step, and not from now on.
-
-    Raises:
-        InvalidArgumentError: There are no parameters, or an option does not fit.
-        NameConflictError: An owner has another optimizer under that name.
     """
-    if reads not in _READS or non_finite not in _NON_FINITE:
-        raise InvalidArgumentError(f"reads is one of {list(_READS)} and non_finite one of {list(_NON_FINITE)}")
+    if reads not in READS or non_finite not in _NON_FINITE:
+        raise InvalidArgumentError(f"reads is one of {list(READS)} and non_finite one of {list(_NON_FINITE)}")
     if policy is not None:
         policies.check(policy)
     layout, by_session, local_groups = split_groups(parameters)
@@ -68,15 +63,15 @@ async def create(
         local = LocalOptimizer(cls, local_groups, options, non_finite == "refuse")
     if policy is not None and (local is not None or not by_session):
         raise InvalidArgumentError("an optimizer with a policy has all of its parameters on owners, and none here")
-    owners = sorted(session.owner for session in by_session)
+    wanted = pb.OptimizerRequest(
+        class_name=name_of(cls), name=name, reads=READS[reads], non_finite=_NON_FINITE[non_finite], replace=replace
+    )
+    wanted.joins_with_step = not joins
+    if len(by_session) > 1:
+        wanted.owners.extend(sorted(session.owner for session in by_session))
 
     def make(sessions: Iterable[Session]) -> dict[str, Pending[Made]]:
-        return {
-            each.owner: _create_remote(
-                each, cls, by_session[each], options, name, reads, non_finite, policy, owners, replace, joins
-            )
-            for each in sessions
-        }
+        return {each.owner: _create_remote(each, wanted, by_session[each], options, policy) for each in sessions}
 
     made: dict[str, Made] = await all_of(make(by_session))
     kept = [each.handle for each in made.values() if not each.is_new and each.handle.name]
@@ -95,11 +90,7 @@ async def create(
 class Made(NamedTuple):
     """The part of an optimizer that an owner has made or found.
 
-    Attributes:
-        handle: Its handle.
-        owners: The owners that its rounds are over, if there are several; the first decides.
-        epoch: The number of this trainer's join there, if this owner decides.
-        is_new: Whether it was made, and not found.
+    Its rounds are over `owners`, if there are several. The first decides, and has the epoch of this trainer's join.
     """
 
     handle: RemoteObject
@@ -111,12 +102,7 @@ class Made(NamedTuple):
 def _rounds(
     made: Mapping[str, Made], remotes: Mapping[str, RemoteOptimizer], local: LocalOptimizer | None
 ) -> Rounds | None:
-    """The rounds over several owners; None if there are none.
-
-    Raises:
-        NameConflictError: The owners have parts of several optimizers under these names.
-        InvalidArgumentError: There are rounds, and local parameters.
-    """
+    """The rounds over several owners; None if there are none."""
     over = {each.owners for each in made.values()}
     if over <= {()}:
         return None
@@ -130,7 +116,7 @@ def _rounds(
         raise InvalidArgumentError("this optimizer has a policy on its owners, so it has no local parameters")
     (owners,) = over
     first = made[owners[0]]
-    return Rounds({owner: RoundPart(remotes[owner]) for owner in owners}, first.epoch, first.handle.session.loop)
+    return Rounds({owner: remotes[owner] for owner in owners}, first.epoch, first.handle.session.loop)
 
 
 def _delete(handle: RemoteObject) -> Pending[None]:
@@ -139,28 +125,19 @@ def _delete(handle: RemoteObject) -> Pending[None]:
 
 def _create_remote(
     session: Session,
-    cls: type[optim.Optimizer] | str,
+    wanted: pb.OptimizerRequest,
     groups: Sequence[tuple[Sequence[RRef], Mapping[str, Any]]],
     options: Mapping[str, Any],
-    name: str,
-    reads: Reads,
-    non_finite: NonFinite,
     policy: Policy | None,
-    owners: Sequence[str],
-    replace: bool,
-    joins: bool,
 ) -> Pending[Made]:
+    """Asks an owner for its part. `wanted` has what all owners get, and tensors of options go with each request."""
     payload = PayloadWriter()
     encoder = Encoder(payload)
-    request = pb.OptimizerRequest(
-        class_name=name_of(cls), name=name, reads=_READS[reads], non_finite=_NON_FINITE[non_finite], replace=replace
-    )
-    request.joins_with_step = not joins
+    request = pb.OptimizerRequest()
+    request.CopyFrom(wanted)
     encoder.encode_into(request.options, dict(sorted(options.items())))
     if policy is not None:
         encoder.encode_into(request.policy, policies.to_plain(policy))
-    if len(owners) > 1:
-        request.owners.extend(owners)
     for members, own in groups:
         group = request.groups.add(parameters=[member.ref.to_message() for member in members])
         encoder.encode_into(group.options, dict(sorted(own.items())))

@@ -31,13 +31,8 @@ class JointSteps:
 
     An owner applies all of its parts or none of them. If there are several owners, or parameters of this process, all
     check the gradients before one of them steps. Optimizers with a policy take part in their own rounds, each by
-    itself, once all have accepted the gradients.
-
-    Args:
-        optimizers: The optimizers.
-
-    Attributes:
-        checks_ahead: Whether there are several owners, and nobody else has to check gradients.
+    itself, once all have accepted the gradients. It `checks_ahead` if there are several owners, and nobody else has to
+    check gradients.
     """
 
     def __init__(self, optimizers: Sequence[DistributedOptimizer]) -> None:
@@ -49,18 +44,10 @@ class JointSteps:
         self._by_itself: set[int] = set()
 
     async def step(self, context: Context, values: Mapping[str, Reported], accepted: bool = False) -> list[Stepped]:
-        """Steps all of them.
+        """Steps all of them with a pass whose backwards have ended, maybe `accepted` by all owners.
 
-        Args:
-            context: The pass, whose backwards have ended.
-            values: What is reported with the gradients, to the first optimizer.
-            accepted: Whether all owners have accepted the gradients.
-
-        Returns:
-            What became of each.
-
-        Raises:
-            PsError: The first error. If it is one of the gradients or values, nothing was applied anywhere.
+        The values are reported to the first optimizer. Raises the first error. If it is one of the gradients or values,
+        nothing was applied anywhere.
         """
         for each in self._optimizers:
             each.check_pass(context)
@@ -70,11 +57,8 @@ class JointSteps:
             await self._check(context, values)
         parts = asyncio.ensure_future(self._step_on_owners(context, together, values))
         own = (values, *({} for _ in self._optimizers[1:]))
-        stepped = await asyncio.gather(
-            *(self._step(number, number in alone, parts, context, own[number]) for number in range(len(own))),
-            return_exceptions=True,
-        )
-        return [_unless_raised(each) for each in stepped]
+        steps = {n: self._step(n, n in alone, parts, context, values) for n, values in enumerate(own)}
+        return list((await all_of(steps)).values())
 
     def _by_owner(self, numbers: Iterable[int]) -> dict[str, list[_Member]]:
         found: dict[str, list[_Member]] = {}
@@ -135,9 +119,3 @@ class JointSteps:
         if is_alone:
             return await optimizer.step_accepted(context, values)
         return await optimizer.finish_step(context, (await parts)[number], values)
-
-
-def _unless_raised(result: Stepped | BaseException) -> Stepped:
-    if isinstance(result, BaseException):
-        raise result
-    return result

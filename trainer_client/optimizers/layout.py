@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 class Layout:
     """Maps the groups of the user to the groups of each part, and converts between their state dicts.
 
-    Attributes:
-        groups: For each group, and each of its parameters: the name of its part, and its index in that part.
-        own_group: For each group, by part: the index of the group in that part.
+    `groups` has for each group, and each of its parameters, the name of its part, and its index in that part;
+    `own_group` has for each group, by part, the index of the group in that part.
     """
 
     LOCAL: ClassVar[str] = ""
@@ -43,11 +42,7 @@ class Layout:
         self.own_group.append(numbers)
 
     def places(self, group: int | None) -> list[tuple[str, int]]:
-        """The parts, and the indices of their groups, that belong to one group of the user or to all.
-
-        Raises:
-            InvalidArgumentError: There is no such group.
-        """
+        """The parts, and the indices of their groups, that belong to one group of the user or to all."""
         if group is None:
             return [place for numbers in self.own_group for place in numbers.items()]
         if not 0 <= group < len(self.own_group):
@@ -70,11 +65,7 @@ class Layout:
         return {"state": state, "param_groups": param_groups}
 
     def split(self, whole: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Splits a state dict into those of the parts.
-
-        Raises:
-            InvalidArgumentError: It is no state of an optimizer, or has other groups or parameters.
-        """
+        """Splits a state dict into those of the parts. Raises `InvalidArgumentError` if it does not fit."""
         sizes = _sizes_of_groups(whole)
         if sizes != [len(group) for group in self.groups]:
             raise InvalidArgumentError("the state has other parameter groups than this optimizer")
@@ -103,11 +94,8 @@ def _sizes_of_groups(whole: Mapping[str, Any]) -> list[int]:
 def split_groups(parameters: Iterable[Any]) -> tuple[Layout, RemoteGroups, list[dict[str, Any]]]:
     """Splits parameters, or groups of them as for torch's optimizers, by owner.
 
-    Returns:
-        The layout, the groups of each session, and the local groups.
-
-    Raises:
-        InvalidArgumentError: There are no parameters, or a member is neither a handle nor a tensor.
+    Gives the layout, the groups of each session, and the local groups. Raises `InvalidArgumentError` if there are no
+    parameters, or a member is neither a handle nor a tensor.
     """
     listed = list(parameters)
     if not listed:

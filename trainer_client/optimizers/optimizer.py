@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, overload
 
 import torch
@@ -16,10 +17,9 @@ from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
-from trainer_client.optimizers import pushed, rounds
-from trainer_client.optimizers.replies import answered, joined, stepped, stepped_beside
+from trainer_client.optimizers.replies import answered, joined, stepped, stepped_beside, version
 from trainer_client.optimizers.results import all_here, all_of
-from trainer_client.optimizers.round_parts import RoundPart
+from trainer_client.optimizers.rounds import Rounds, begun
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
 from trainer_client.optimizers.states import OptimizerParts, checked_pass
 from trainer_client.pending import Pending
@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.layout import Layout
-    from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
-    from trainer_client.optimizers.pushed import Sent, Then
+    from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, Sent, Then
     from trainer_client.optimizers.replies import Answered
-    from trainer_client.optimizers.rounds import Rounds
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
@@ -152,20 +150,16 @@ class DistributedOptimizer(OptimizerParts):
     ) -> Pending[Any]:
         self.check_pass(context)
         if self._only is not None and scaler is None:
-            return self._step_only(self._only, context, values, follows)
+            part = self._only
+            takes_part = part.handle.session in context.sessions
+            read = partial(stepped, part.owner) if takes_part else partial(stepped_beside, self, part.owner)
+            return part.step(context, read, follows=follows, values=values)
         if scaler is not None:
             work = self._work(context, scaler, values)
             return Pending.run(self._loop, BLOCKING.run(self.scaled.step_unless_infinite, work, scaler))
         if self._rounds is None and self._checks_first(values):
             return Pending.run(self._loop, BLOCKING.run(self._apply, context, values))
         return self.step_accepted(context, values)
-
-    def _step_only(
-        self, part: RemoteOptimizer, context: Context, values: Mapping[str, Reported], follows: Sent
-    ) -> Pending[Stepped]:
-        takes_part = part.handle.session in context.sessions
-        read = partial(stepped, part.owner) if takes_part else partial(stepped_beside, self, part.owner)
-        return part.step(context, read, follows=follows, values=values)
 
     def _reported(self, values: Values, reduce: Reductions) -> Mapping[str, Reported]:
         if not values:
@@ -183,7 +177,7 @@ class DistributedOptimizer(OptimizerParts):
     def step_accepted(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Pending[Stepped]:
         """Like `step`, once all owners have accepted the gradients and values, and all backwards have ended."""
         if self._rounds is not None:
-            return self._rounds.step(context, values)
+            return Pending.run(self._loop, self._rounds.take_part(context, values))
         steps = Pending.all_of(self._loop, self._ask(context, values))
 
         async def finish() -> Stepped:
@@ -195,7 +189,7 @@ class DistributedOptimizer(OptimizerParts):
         self.check_pass(context)
         if not self._refuses_together:
             self.check_local_part(context)
-        return pushed.steps_of(self.remotes, context, answered, values, apart=len(self.remotes) > 1)
+        return self._steps_on(self.remotes, context, answered, values, apart=len(self.remotes) > 1)
 
     async def finish_step(
         self, context: Context, parts: dict[str, Answered], values: Mapping[str, Reported] = NO_VALUES
@@ -204,20 +198,14 @@ class DistributedOptimizer(OptimizerParts):
 
         If owners say that another trainer has given the optimizer its first policy, the step is made in a round. But if
         an owner had no rounds yet, and has applied its part, the others do, too.
-
-        Args:
-            context: The pass.
-            parts: The answers, by owner.
-            values: What was reported with the gradients.
         """
         refused = {name: each.reply for name, each in parts.items() if each.reply.owners}
         if refused and len(refused) == len(parts):
             self._no_local_part()
-            await self._begin_rounds(next(iter(refused.values())).policy)
-            assert self._rounds is not None
-            return await self._rounds.take_part(context, values)
+            rounds = await self._begin_rounds(next(iter(refused.values())).policy)
+            return await rounds.take_part(context, values)
         if refused:
-            finish = pushed.steps_of(self.remotes, context, answered, values, refused, finish=True)
+            finish = self._steps_on(refused, context, answered, values, finish=True)
             parts = {**parts, **await all_of(finish)}
         await self.step_local_part(context)
         if refused and self.local is None:
@@ -234,11 +222,7 @@ class DistributedOptimizer(OptimizerParts):
         values: Values = None,
         reduce: Reductions = "mean",
     ) -> Stepped | None:
-        """Like `step`, in this thread, which must not be that of the client's event loop.
-
-        Raises:
-            PsError, RuntimeError: As in `step`.
-        """
+        """Like `step`, in this thread, which must not be that of the client's event loop."""
         sent = self._reported(values, reduce)
         if scaler is not None and scaler.is_enabled():
             self.check_pass(context)
@@ -249,14 +233,14 @@ class DistributedOptimizer(OptimizerParts):
         if self._rounds is None and self._checks_first(values):
             self.check_pass(context)
             self.check_local_part(context)
-            pushed.check(self.remotes, context, values)
+            all_here(self._steps_on(self.remotes, context, version, values, check_only=True))
         return self.apply_accepted(context, values)
 
     def apply_accepted(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Stepped:
         """Like `step_accepted`, in this thread."""
         if self._rounds is not None:
             self.check_pass(context)
-            return self._rounds.step(context, values).wait()
+            return Pending.run(self._loop, self._rounds.take_part(context, values)).wait()
         parts = all_here(self._ask(context, values))
         if any(each.reply.owners for each in parts.values()):
             return Pending.run(self._loop, self.finish_step(context, parts, values)).wait()
@@ -265,9 +249,9 @@ class DistributedOptimizer(OptimizerParts):
 
     # Rounds and scalers
 
-    async def _begin_rounds(self, policy: Value) -> None:
-        parts = {name: RoundPart(part) for name, part in self.remotes.items()}
-        self._rounds = await rounds.begun(parts, policy, self._loop)
+    async def _begin_rounds(self, policy: Value) -> Rounds:
+        self._rounds = await begun(self.remotes, policy, self._loop)
+        return self._rounds
 
     def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
         """Divides the gradients of a context by the scaler's scale, on all owners and here, before they are clipped.
@@ -303,11 +287,8 @@ class DistributedOptimizer(OptimizerParts):
     ) -> Stepped:
         """Steps with the gradients of a context, once owners have accepted them. Raises the errors of `step`.
 
-        Args:
-            context: The pass.
-            added: The requests that add gradients, by owner.
-            then: Called with an owner, and with requests after which it has stepped; maybe again, with later ones.
-            values: What is reported with the gradients.
+        `added` has the requests that add gradients, by owner. `then` is called with an owner, and with requests after
+        which it has stepped; maybe again, with later ones.
         """
         if self._rounds is not None:
             return await self._rounds.take_part(context, values, added, then)
@@ -316,7 +297,16 @@ class DistributedOptimizer(OptimizerParts):
             only = part.step(context, partial(stepped, owner), follows=added.get(owner, ()), values=values)
             then(owner, [only])
             return await only
-        parts = await pushed.step_parts(self.remotes, context, added, then, self._checks_first(values), values)
+        await all_of(dict(enumerate(chain(*added.values()))))
+        # An owner that has lost the session would take this for a pass without gradients there.
+        context.check()
+        if self._checks_first(values):
+            await all_of(self._steps_on(self.remotes, context, version, values, check_only=True))
+            context.check()
+        steps = self._steps_on(self.remotes, context, answered, values, apart=True)
+        for name, step in steps.items():
+            then(name, [step])
+        parts = await all_of(steps)
         if not any(each.reply.owners for each in parts.values()):
             return joined(parts)
         made = await self.finish_step(context, parts, values)
@@ -351,30 +341,24 @@ class DistributedOptimizer(OptimizerParts):
         return Pending.run(self._loop, self._leave())
 
     def part_on(self, session: Session) -> RemoteOptimizer:
-        """Its part on one owner, if it has no other part.
-
-        Args:
-            session: This client's session with the owner.
-
-        Raises:
-            InvalidArgumentError: It has parameters elsewhere, or was made by another client.
-        """
-        part = self._only_part("the push of a replica")
-        if part.handle.session is not session:
+        """Its part on one owner. Raises `InvalidArgumentError` if it has another one, or was made by another client."""
+        if self._only is None:
+            raise InvalidArgumentError(
+                f"the push of a replica needs an optimizer whose parameters are all on one owner; this is {self!r}"
+            )
+        if self._only.handle.session is not session:
             raise InvalidArgumentError(f"{self!r} steps no module that this client has on owner {session.owner!r}")
-        return part
+        return self._only
 
     async def _set_policy(self, policy: Policy) -> None:
         self._no_local_part()
-        if len(self.remotes) == 1:
-            await self._only_part("a policy").set_policy(policy)
+        if self._only is not None:
+            await self._only.set_policy(policy)
         else:
-            if self._rounds is None:
-                plain = Value()
-                Encoder(None).encode_into(plain, policies.to_plain(policy))
-                await self._begin_rounds(plain)
-                assert self._rounds is not None
-            await self._rounds.change(policy)
+            plain = Value()
+            Encoder(None).encode_into(plain, policies.to_plain(policy))
+            rounds = self._rounds or await self._begin_rounds(plain)
+            await rounds.change(policy)
         self.policy = policy
 
     async def _leave(self) -> None:

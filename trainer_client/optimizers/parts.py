@@ -26,7 +26,7 @@ from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
 from trainer_client.handles.references import state_of
 from trainer_client.optimizers.replies import ReportedValues
-from trainer_client.optimizers.unscaling import Unscaled, is_finite, unscale_leaves
+from trainer_client.optimizers.results import Unscaled, is_finite, unscale_leaves
 from trainer_client.session.runs import Parameters
 from trainer_client.session.stepped import Stepped, owner_seconds, values_of
 
@@ -37,20 +37,17 @@ if TYPE_CHECKING:
     from trainer_client.pending import Pending
     from trainer_client.session.in_flight import InFlightRequest, Read
 
+    Sent = Sequence[InFlightRequest[Any]]
+    """Requests of one owner."""
+
+    Then = Callable[[str, Sent], None]
+    """Called with the name of an owner, and with the requests after which it has stepped."""
+
 T = TypeVar("T")
 
 
 class RemoteOptimizer:
-    """The part of an optimizer that runs on one owner.
-
-    Args:
-        handle: The handle to the optimizer on the owner.
-
-    Attributes:
-        handle: As the argument.
-        owner: Name of the owner.
-        described: What a backward has to know of it.
-    """
+    """The part of an optimizer that runs on one owner. `described` is what a backward has to know of it."""
 
     def __init__(self, handle: RemoteObject) -> None:
         self.handle = handle
@@ -80,18 +77,12 @@ class RemoteOptimizer:
         values: Mapping[str, Reported] | None = None,
         more: Sequence[RemoteOptimizer] = (),
     ) -> InFlightRequest[T]:
-        """Applies the gradients of the pass.
+        """Applies the gradients of the pass; with `check_only`, only fails if they would be refused.
 
-        Args:
-            context: The pass.
-            read: Makes the result of the reply, such as `version` or `versions_of`.
-            check_only: Whether nothing is applied, and the step only fails if it would be refused.
-            follows: The requests of a backward that has to succeed before; the owner waits for it.
-            apart: Whether other owners step their parts by themselves. If the optimizer has rounds over them, nothing
-                is applied, and the reply says so.
-            finish: Whether another owner has applied its part because it had no rounds yet; this one does, too.
-            values: What is reported with the gradients.
-            more: Other optimizers on the same owner, which step with this one: all of them, or none.
+        The step follows the requests of a backward, which has to succeed. With `apart`, other owners step their parts
+        by themselves: if the optimizer has rounds over them, nothing is applied, and the reply says so; but with
+        `finish` it is, because another owner had no rounds yet, and has applied its part. The optimizers in `more`, on
+        the same owner, step with this one: all of them, or none.
         """
         frame = Frame()
         request = frame.request.step
@@ -114,13 +105,7 @@ class RemoteOptimizer:
     def push(
         self, frame: Frame, payload: PayloadWriter, read: Callable[[Stepped, Reply, PayloadReader], T]
     ) -> Pending[T]:
-        """Sends the gradients of a replica.
-
-        Args:
-            frame: The push; which optimizer it is for is written into it.
-            payload: Its tensor bytes.
-            read: Makes the result of the reply and of what it says of the step.
-        """
+        """Sends the gradients of a replica; the optimizer is written into the frame."""
         request = frame.request.push
         request.optimizer.CopyFrom(self._name)
         request.wait_seconds = owner_seconds(self.handle.session.settings.timeout)
@@ -175,14 +160,7 @@ class RemoteOptimizer:
 class LocalOptimizer:
     """The part of an optimizer in this process. It uses the gradients of a context instead of `.grad`.
 
-    Args:
-        cls: Its class.
-        groups: Its parameter groups.
-        options: Keyword arguments of the constructor.
-        refuse_non_finite: Whether gradients with NaN or infinity are refused.
-
-    Raises:
-        InvalidArgumentError: The class refuses the options.
+    Raises `InvalidArgumentError` if the class refuses the options.
     """
 
     def __init__(
@@ -202,11 +180,7 @@ class LocalOptimizer:
         self._latency = Latency()
 
     def check(self, context: Context) -> None:
-        """Checks the context's gradients of these parameters.
-
-        Raises:
-            NonFiniteGradientError: A gradient holds NaN or infinity, and these are refused.
-        """
+        """Raises `NonFiniteGradientError` if a gradient holds NaN or infinity, and these are refused."""
         if self._refuse and not all(is_finite(gradient) for _, gradient in self._found(context)):
             raise NonFiniteGradientError("the gradient of a local parameter holds NaN or infinity; nothing was applied")
 
@@ -216,13 +190,10 @@ class LocalOptimizer:
             self._apply(context)
 
     def step_now(self, context: Context) -> bool:
-        """Like `step`, on the event loop, if the step is short and waits for nothing.
+        """Like `step`, on the event loop, if the step is short and waits for nothing; says whether it was made.
 
         Only the classes of torch are known to wait for nothing, and only without hooks. A block of autocast or of
         inference mode that is open on the event loop would change what is computed.
-
-        Returns:
-            Whether the step was made.
         """
         optimizer = self.optimizer
         if (
@@ -256,11 +227,7 @@ class LocalOptimizer:
         self._latency.end(began)
 
     def unscale(self, context: Context, factor: float) -> Unscaled:
-        """Multiplies the context's gradients of these parameters.
-
-        Raises:
-            InvalidArgumentError: A gradient is float16, which a GradScaler refuses, too; nothing was changed.
-        """
+        """Multiplies the context's gradients of these parameters, as `unscale_leaves`."""
         return unscale_leaves(self._parameters, context, factor)
 
     def check_options(self, places: Iterable[int], options: Mapping[str, Any]) -> None:

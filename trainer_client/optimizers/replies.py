@@ -51,12 +51,7 @@ def version(reply: Reply, payload: PayloadReader) -> int:
 
 
 class Answered(NamedTuple):
-    """All that an owner says of a step.
-
-    Attributes:
-        reply: The reply.
-        values: The values of its round.
-    """
+    """All that an owner says of a step, and the values of its round."""
 
     reply: pb.StepReply
     values: dict[str, Any]
@@ -73,10 +68,7 @@ def all_answered(reply: Reply, payload: PayloadReader) -> list[Answered]:
 
 
 def joined(parts: Mapping[str, Answered]) -> Stepped:
-    """The result of steps on owners, by themselves. The first by name has the reported values.
-
-    On a single owner they may have a policy.
-    """
+    """The result of steps on owners by themselves; one alone may have a policy. The first by name has the values."""
     versions = {owner: each.reply.version for owner, each in parts.items()}
     if len(parts) == 1:
         ((reply, values),) = parts.values()

@@ -1,19 +1,24 @@
-"""Results of the parts of an optimizer: all of them, or the first error."""
+"""Results of the parts of an optimizer: all of them, or the first error; and what unscaling has found."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Iterable, Mapping
 
+    from trainer_client.contexts.gradients import HasLocalGradients
     from trainer_client.pending import Pending
 
 K = TypeVar("K")
 
 
-async def all_of(pending: Mapping[K, Pending[Any]]) -> dict[K, Any]:
+async def all_of(pending: Mapping[K, Awaitable[Any]]) -> dict[K, Any]:
     """Waits for all of them, then returns the results or raises the first error."""
     results = await asyncio.gather(*pending.values(), return_exceptions=True)
     return _unless_one_raised(dict(zip(pending, results, strict=True)))
@@ -35,3 +40,29 @@ def _unless_one_raised(results: dict[K, Any]) -> dict[K, Any]:
         if isinstance(result, BaseException):
             raise result
     return results
+
+
+class Unscaled(NamedTuple):
+    """The result of unscaling gradients: whether there were any, and whether one of them holds NaN or infinity."""
+
+    present: bool
+    non_finite: bool
+
+
+def unscale_leaves(leaves: Iterable[torch.Tensor], context: HasLocalGradients, factor: float) -> Unscaled:
+    """Multiplies the gradients that a pass has for leaves of this process.
+
+    Raises `InvalidArgumentError` if one is float16, which a GradScaler refuses, too; nothing was changed.
+    """
+    found = [(each, gradient) for each in leaves if (gradient := context.gradient(each)) is not None]
+    if any(gradient.dtype == torch.float16 for _, gradient in found):
+        raise InvalidArgumentError("a GradScaler does not unscale float16 gradients: keep parameters in float32")
+    non_finite = not all(is_finite(gradient) for _, gradient in found)
+    context.scale([leaf for leaf, _ in found], factor)
+    return Unscaled(bool(found), non_finite)
+
+
+def is_finite(gradient: torch.Tensor) -> bool:
+    """Whether a gradient, dense or sparse, holds neither NaN nor infinity."""
+    values = gradient._values() if gradient.is_sparse else gradient
+    return bool(torch.isfinite(values).all())

@@ -9,26 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.attempts import REPEATED
+from ps_wire.codec.payload import PayloadWriter
 from ps_wire.errors import ContextLostError, DrainingError, PsError, RemoteError, SessionLostError
+from ps_wire.reported import Reported, write
+from ps_wire.runtime.nothing import nothing
+from ps_wire.v1 import operations_pb2 as pb
+from ps_wire.v1.frames_pb2 import Request
+from trainer_client.optimizers.replies import Answered, answered
 from trainer_client.optimizers.results import all_of
 from trainer_client.pending import Pending
-from trainer_client.session.stepped import Stepped
+from trainer_client.session.stepped import Stepped, owner_seconds
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
-    from ps_wire.reported import Reported
-    from ps_wire.v1.operations_pb2 import Decisions, SettleReply, StepReply
     from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
-    from trainer_client.optimizers.pushed import Sent, Then
-    from trainer_client.optimizers.replies import Answered
-    from trainer_client.optimizers.round_parts import RoundPart
+    from trainer_client.optimizers.parts import RemoteOptimizer, Sent, Then
+    from trainer_client.session.in_flight import InFlightRequest
 
 _TRIES: Final = 4
 """How often a step begins anew, because the trainer had left, or because an owner has lost decisions."""
@@ -51,43 +54,26 @@ _SOON: Final = 0.2
 class Rounds:
     """The rounds of an optimizer over several owners, as one trainer takes part in them.
 
-    Args:
-        parts: The parts of the optimizer, by owner; the first decides.
-        epoch: The number of this trainer's join.
-        loop: The client's event loop.
+    The first of the parts decides. The epoch is the number of this trainer's join.
     """
 
-    def __init__(self, parts: Mapping[str, RoundPart], epoch: int, loop: asyncio.AbstractEventLoop) -> None:
-        (self._first, self._leader), *others = parts.items()
-        self._followers = dict(others)
+    def __init__(self, parts: Mapping[str, RemoteOptimizer], epoch: int, loop: asyncio.AbstractEventLoop) -> None:
+        (self._first, leader), *others = parts.items()
+        self._leader = RoundPart(leader)
+        self._followers = {name: RoundPart(part) for name, part in others}
         self._epoch = epoch
         self._loop = loop
         self._ending: set[Pending[None]] = set()
 
-    def step(self, context: Context, values: Mapping[str, Reported]) -> Pending[Stepped]:
-        """Offers the gradients of a context to a round; returns once that is complete on all owners.
-
-        Args:
-            context: The pass.
-            values: What is reported with the gradients. The first owner counts it.
-
-        Raises:
-            ContextLostError: An owner has lost gradients of the round, and has stepped without them.
-            PsError: An owner failed.
-        """
-        return Pending.run(self._loop, self.take_part(context, values))
-
-    def set_policy(self, policy: Policy) -> Pending[None]:
-        """Changes when gradients count, on all owners between the same two rounds."""
-        return Pending.run(self._loop, self.change(policy))
-
-    def leave(self) -> Pending[None]:
-        """Rounds do not wait for this trainer any more. Its next step joins again."""
-        return Pending.run(self._loop, self._leave())
-
     async def change(self, policy: Policy) -> None:
-        """Like `set_policy`, for a coroutine."""
+        """Changes when gradients count, on all owners between the same two rounds."""
         await self._settle(await self._leader.part.set_policy(policy))
+
+    async def leave(self) -> None:
+        """Rounds do not wait for this trainer any more. Its next step joins again."""
+        decisions = await self._leader.part.leave()
+        self._epoch = decisions.epoch
+        await self._settle(decisions)
 
     async def take_part(
         self,
@@ -96,7 +82,11 @@ class Rounds:
         added: Mapping[str, Sent] = _NOTHING,
         then: Then | None = None,
     ) -> Stepped:
-        """Like `step`, for a coroutine. With gradients on their way: as `DistributedOptimizer.step_pushed`."""
+        """Offers the gradients of a context to a round; returns once that is complete on all owners.
+
+        The first owner counts the values. For gradients on their way see `DistributedOptimizer.step_pushed`. Raises
+        `ContextLostError` if an owner has lost gradients of the round, and has stepped without them.
+        """
         for _ in range(_TRIES):
             number, epoch = next(_NUMBERS), self._epoch
             reply, of_round = await self._offer(context, number, epoch, values, added)
@@ -157,15 +147,15 @@ class Rounds:
         return answered
 
     async def _settle(
-        self, decisions: Decisions, number: int = 0, epoch: int = 0, then: Then | None = None
-    ) -> dict[str, SettleReply]:
+        self, decisions: pb.Decisions, number: int = 0, epoch: int = 0, then: Then | None = None
+    ) -> dict[str, pb.SettleReply]:
         """Brings decisions to the owners that follow."""
         for _ in range(_TRIES):
             asked = {name: part.settle(number, epoch, decisions) for name, part in self._followers.items()}
             if then is not None:
                 for name, settling in asked.items():
                     then(name, [settling])
-            settled: dict[str, SettleReply] = await all_of(asked)
+            settled: dict[str, pb.SettleReply] = await all_of(asked)
             applied = {name: each.applied for name, each in settled.items()}
             if min(applied.values()) >= decisions.first + len(decisions.decisions) - 1:
                 break
@@ -186,11 +176,6 @@ class Rounds:
         except PsError:
             pass  # it is freed when another trainer steps, or when the session of this one ends
 
-    async def _leave(self) -> None:
-        decisions = await self._leader.part.leave()
-        self._epoch = decisions.epoch
-        await self._settle(decisions)
-
     def _afterwards(self, work: object) -> None:
         """Lets a coroutine run beside what the caller does next."""
         pending: Pending[None] = Pending.run(self._loop, work)  # type: ignore[arg-type]
@@ -198,24 +183,18 @@ class Rounds:
         pending.on_done(lambda: self._ending.discard(pending))
 
 
-async def begun(parts: Mapping[str, RoundPart], policy: Value, loop: asyncio.AbstractEventLoop) -> Rounds:
-    """Has the parts of an optimizer without rounds take part in rounds over their owners.
+async def begun(parts: Mapping[str, RemoteOptimizer], policy: Value, loop: asyncio.AbstractEventLoop) -> Rounds:
+    """Has the parts of an optimizer without rounds take part in rounds over their owners, by name.
 
-    Args:
-        parts: The parts, by owner.
-        policy: When gradients count, if there are no such rounds yet.
-        loop: The client's event loop.
-
-    Raises:
-        NameConflictError: An owner has rounds over other owners, or by itself.
-        PsError: An owner failed; others may take part.
+    The policy counts if there are no such rounds yet. Raises `NameConflictError` if an owner has rounds over other
+    owners, or by itself. If one owner fails, others may take part.
     """
     owners = sorted(parts)
-    told: dict[str, Decisions] = await all_of({name: parts[name].begin_rounds(owners, policy) for name in owners})
+    told = await all_of({name: RoundPart(parts[name]).begin_rounds(owners, policy) for name in owners})
     return Rounds({name: parts[name] for name in owners}, told[owners[0]].epoch, loop)
 
 
-def _check(settled: Mapping[str, SettleReply], reply: StepReply) -> None:
+def _check(settled: Mapping[str, pb.SettleReply], reply: pb.StepReply) -> None:
     for owner, each in settled.items():
         if each.missing:
             raise ContextLostError(
@@ -230,20 +209,11 @@ def _check(settled: Mapping[str, SettleReply], reply: StepReply) -> None:
 class DrainWatch:
     """Takes an offer back when an owner that holds its gradients drains. That owner waits for the pass to end.
 
-    Args:
-        parts: The parts of the optimizer on these owners.
-        withdraw: Takes the offer back, if it is in no round yet.
-        loop: The client's event loop.
-
-    Attributes:
-        error: The error of the first owner that drains; None while there is none.
+    `error` is that of the first owner that drains.
     """
 
     def __init__(
-        self,
-        parts: Iterable[RoundPart],
-        withdraw: Callable[[], Pending[Any]],
-        loop: asyncio.AbstractEventLoop,
+        self, parts: Iterable[RoundPart], withdraw: Callable[[], Pending[Any]], loop: asyncio.AbstractEventLoop
     ) -> None:
         self.error: DrainingError | None = None
         self._parts = parts
@@ -268,3 +238,59 @@ class DrainWatch:
             except DrainingError as error:
                 self.error = self.error or DrainingError(f"owner {part.part.owner!r}: {error}")
                 await self._withdraw()
+
+
+class RoundPart:
+    """The part of an optimizer on one of several owners with the same rounds. The first owner decides them."""
+
+    def __init__(self, part: RemoteOptimizer) -> None:
+        self.part = part
+        self._name = part.handle.ref.to_message()
+        self._session = part.handle.session
+
+    def begin_rounds(self, owners: Sequence[str], policy: Value) -> Pending[pb.Decisions]:
+        """Has the optimizer take part in rounds over several owners, unless it does already."""
+        request = pb.SetOptionsRequest(optimizer=self._name, owners=owners, policy=policy)
+        return self._session.submit(Request(set_options=request), None, lambda reply, _: reply.set_options.decisions)
+
+    def hold(
+        self, context: Context, number: int, epoch: int, follows: Sequence[InFlightRequest[Any]] = ()
+    ) -> Pending[int]:
+        """Has an owner that does not decide the rounds hold gradients; the last decision that it has carried out."""
+        request = pb.HoldRequest(optimizer=self._name, context=context.message, number=number, epoch=epoch)
+        return self._session.submit(Request(hold=request), None, lambda reply, _: reply.hold.applied, follows=follows)
+
+    def watch(self) -> Pending[None]:
+        """Ends with a `DrainingError` when such an owner begins to drain."""
+        request = pb.HoldRequest(optimizer=self._name, watch=True)
+        return self._session.submit(Request(hold=request), None, nothing)
+
+    def settle(self, number: int, epoch: int, decisions: pb.Decisions | None) -> InFlightRequest[pb.SettleReply]:
+        """Has that owner carry out decisions; None frees the gradients of an offer that was not made."""
+        request = pb.SettleRequest(optimizer=self._name, number=number, epoch=epoch, release=decisions is None)
+        if decisions is not None:
+            request.decisions.CopyFrom(decisions)
+        return self._session.submit(Request(settle=request), None, lambda reply, _: reply.settle)
+
+    def offer(
+        self,
+        context: Context,
+        number: int,
+        epoch: int,
+        applied: Mapping[str, int],
+        values: Mapping[str, Reported],
+        follows: Sequence[InFlightRequest[Any]] = (),
+    ) -> Pending[Answered]:
+        """Offers gradients to the rounds that this owner decides for several."""
+        request, payload = pb.StepRequest(optimizer=self._name, context=context.message), PayloadWriter()
+        context.stepped.add(self._name.object_id)
+        request.wait_seconds = owner_seconds(self._session.settings.timeout)
+        request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied))
+        write(request.values, payload, values)
+        return self._session.submit(Request(step=request), payload, answered, follows=follows)
+
+    def withdraw(self, number: int, epoch: int, applied: Mapping[str, int]) -> Pending[pb.StepReply]:
+        """Takes such an offer back; the number 0 only asks for the decisions."""
+        request = pb.StepRequest(optimizer=self._name)
+        request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied, withdraw=True))
+        return self._session.submit(Request(step=request), None, lambda reply, _: reply.step)

@@ -13,8 +13,7 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.runtime.threads import BLOCKING
-from trainer_client.optimizers.results import all_here
-from trainer_client.optimizers.unscaling import Unscaled, unscale_leaves
+from trainer_client.optimizers.results import Unscaled, all_here, unscale_leaves
 from trainer_client.session.stepped import Stepped
 
 if TYPE_CHECKING:
@@ -24,14 +23,7 @@ if TYPE_CHECKING:
 
 
 class Work(NamedTuple):
-    """The operations of a scaler on one pass.
-
-    Attributes:
-        context: Id of the pass.
-        scale: The factor of its loss.
-        unscale: Multiplies the gradients on all owners and here.
-        step: Applies the gradients.
-    """
+    """The operations of a scaler on one pass: it unscales the gradients on all owners and here, and applies them."""
 
     context: ContextId
     scale: float
@@ -57,22 +49,14 @@ class Scaled:
         self._unscaled: ContextId | None = None
 
     def unscale(self, work: Work, scaler: torch.amp.GradScaler) -> None:
-        """Lets a scaler unscale the gradients of a pass.
-
-        Raises:
-            RuntimeError: The scaler has unscaled since its last update.
-        """
+        """Lets a scaler unscale the gradients of a pass; its `RuntimeError` if it has done so since its last update."""
         with self._working(work):
             scaler.unscale_(self)  # type: ignore[arg-type]
 
     def step_unless_infinite(self, work: Work, scaler: torch.amp.GradScaler) -> Stepped | None:
-        """Lets a scaler step, after it has unscaled the gradients unless that was done before.
+        """Lets a scaler step, after it has unscaled the gradients unless that was done before; None if it skips it.
 
-        Returns:
-            The result of the step; None if it was skipped.
-
-        Raises:
-            RuntimeError: The scaler raised it, or has unscaled another pass since its last update.
+        Raises the `RuntimeError` of the scaler, or one if it has unscaled another pass since its last update.
         """
         with self._working(work):
             stepped: Any = scaler.step(self)  # type: ignore[arg-type]
@@ -123,11 +107,7 @@ class Scaled:
 
 
 class PushScaling(ABC):
-    """What scalers do with the gradients that an optimizer has on owners, and replicas have in this process.
-
-    Attributes:
-        scaled: What a GradScaler gets in place of the optimizer.
-    """
+    """What scalers do with the gradients that an optimizer has on owners, and replicas have in this process."""
 
     scaled: Scaled
     _whole: ContextId | None = None
@@ -143,24 +123,13 @@ class PushScaling(ABC):
     ) -> None:
         """Divides the gradients of a pass by the scale of its loss: those of its parts on owners, and of replicas here.
 
-        Args:
-            context: The pass.
-            scaler: The scaler, which is enabled.
-            leaves: The parameters of the replicas.
-
-        Raises:
-            InvalidArgumentError: A gradient is float16, or those on owners were unscaled without those here.
-            RuntimeError: The scaler has unscaled since its last update.
+        Raises `InvalidArgumentError` if a gradient is float16, or those on owners were unscaled without those here, and
+        the `RuntimeError` of the scaler.
         """
         await BLOCKING.run(self.scaled.unscale, self._pushed(context, scaler, leaves), scaler)
 
     async def are_finite(self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]) -> bool:
-        """Whether these gradients may be applied. They are unscaled first, unless `unscale_pushed` has done that.
-
-        Raises:
-            InvalidArgumentError: As in `unscale_pushed`.
-            RuntimeError: The scaler raised it, or has unscaled another pass since its last update.
-        """
+        """Whether they may be applied. They are unscaled first, unless `unscale_pushed` has done that; raises as it."""
         work = self._pushed(context, scaler, leaves)
         return await BLOCKING.run(self.scaled.step_unless_infinite, work, scaler) is not None
 
@@ -186,14 +155,7 @@ def unscale_all(
     context: Context,
     factor: float,
 ) -> Unscaled:
-    """Multiplies the gradients of parts of optimizers, in a thread that is not that of the event loop.
-
-    Args:
-        remotes: Parts on owners.
-        here: What unscales gradients of this process, such as `LocalOptimizer.unscale`.
-        context: The pass.
-        factor: The inverse of the scale.
-    """
+    """Multiplies the gradients of parts on owners, and those `here`, in a thread that is not that of the event loop."""
     found = list(all_here(dict(enumerate(part.unscale(context, factor) for part in remotes))).values())
     found += [unscale(context, factor) for unscale in here]
     return Unscaled(any(each.present for each in found), any(each.non_finite for each in found))

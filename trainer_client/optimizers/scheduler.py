@@ -92,11 +92,7 @@ async def create(
     name: str,
     replace: bool = False,
 ) -> DistributedScheduler:
-    """Makes a scheduler for each part of an optimizer.
-
-    Raises:
-        InvalidArgumentError: The optimizer has no part on an owner, or the class refuses the arguments.
-    """
+    """Makes a scheduler for each part of an optimizer; arguments as for `Client.scheduler`."""
     remotes = getattr(optimizer, "remotes", None)
     if remotes is None:
         raise InvalidArgumentError(
@@ -116,11 +112,7 @@ async def create(
 def create_local(
     cls: type[lr_scheduler.LRScheduler] | str, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> lr_scheduler.LRScheduler:
-    """A scheduler of an optimizer of this process.
-
-    Raises:
-        InvalidArgumentError: The class refuses the arguments, or is only named.
-    """
+    """A scheduler of an optimizer of this process. Raises `InvalidArgumentError` if the class refuses the arguments."""
     if isinstance(cls, str):
         raise InvalidArgumentError(_NO_NAME)
     try:

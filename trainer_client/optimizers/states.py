@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId
@@ -17,23 +17,23 @@ from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
+    from ps_wire.reported import Reported
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.layout import Layout
     from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
     from trainer_client.optimizers.replies import ReportedValues
+    from trainer_client.session.in_flight import InFlightRequest, Read
     from trainer_client.session.session import Session
+
+T = TypeVar("T")
 
 
 class OptimizerParts(Stepping["Context"], PushScaling):
     """An optimizer over several owners, without its steps on owners.
 
-    Args:
+    Attributes:
         remotes: Its parts on owners, by the owner's name.
         local: Its part in this process, if it has local parameters.
-        layout: Which parameters each part has.
-
-    Attributes:
-        remotes, local: As the arguments.
         policy: The policy that this client has given it last; None if it has given none, though others may have.
     """
 
@@ -60,12 +60,7 @@ class OptimizerParts(Stepping["Context"], PushScaling):
         return self.remotes.values()
 
     def check_pass(self, context: Context) -> None:
-        """Checks that a pass is open on its owners.
-
-        Raises:
-            ContextEndedError, ContextLostError: It is not.
-            InvalidArgumentError: This optimizer belongs to another client.
-        """
+        """Raises the errors of a pass that is not open on its owners, or belongs to another client."""
         context.check(*[part.handle.session for part in self.remotes.values()])
 
     def check_local_part(self, context: Context) -> None:
@@ -89,13 +84,15 @@ class OptimizerParts(Stepping["Context"], PushScaling):
                 f"an optimizer with a policy has all of its parameters on owners, and none here; this is {self!r}"
             )
 
-    def _only_part(self, what: str) -> RemoteOptimizer:
-        if len(self.remotes) != 1 or self.local is not None:
-            raise InvalidArgumentError(
-                f"{what} needs an optimizer whose parameters are all on one owner; this is {self!r}"
-            )
-        (part,) = self.remotes.values()
-        return part
+    def _steps_on(
+        self, owners: Iterable[str], context: Context, read: Read[T], values: Mapping[str, Reported], **how: Any
+    ) -> dict[str, InFlightRequest[T]]:
+        """Asks for the steps of parts, as `RemoteOptimizer.step`. Values go with that on the first owner by name."""
+        first = min(self.remotes, default="")
+        return {
+            name: self.remotes[name].step(context, read, values=values if name == first else None, **how)
+            for name in owners
+        }
 
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:
         """Changes options such as `lr` on every owner and here.
@@ -108,11 +105,28 @@ class OptimizerParts(Stepping["Context"], PushScaling):
             InvalidArgumentError: There is no such group or option.
             PsError: An owner failed; others may have changed theirs.
         """
-        return Pending.run(self._loop, _set_options(self.remotes, self.local, self._layout, group, options))
+        return Pending.run(self._loop, self._set_options(group, options))
+
+    async def _set_options(self, group: int | None, options: Mapping[str, Any]) -> None:
+        local, places = self.local, self._layout.places(group)
+        here = [place for name, place in places if name == self._layout.LOCAL]
+        if local is not None:
+            local.check_options(here, options)
+        there = [each for each in places if each[0] in self.remotes]
+        await all_of({(name, place): self.remotes[name].set_options(place, options) for name, place in there})
+        if local is not None:
+            for place in here:
+                local.optimizer.param_groups[place].update(options)
 
     def state_dict(self) -> Pending[dict[str, Any]]:
         """The state of all parts, as the `state_dict` of one torch optimizer over the same parameters; on the CPU."""
-        return Pending.run(self._loop, _collect(self.remotes, self.local, self._layout))
+        return Pending.run(self._loop, self._collected())
+
+    async def _collected(self) -> dict[str, Any]:
+        parts = await all_of({name: part.state_dict() for name, part in self.remotes.items()})
+        if self.local is not None:
+            parts[self._layout.LOCAL] = self.local.state_dict()
+        return self._layout.merge(parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Pending[None]:
         """Loads the state of a torch optimizer, or of another `DistributedOptimizer`, over the same parameters.
@@ -120,7 +134,21 @@ class OptimizerParts(Stepping["Context"], PushScaling):
         Raises:
             InvalidArgumentError: It does not fit; nothing was changed on any owner or here.
         """
-        return Pending.run(self._loop, _load(self.remotes, self.local, self._layout, state))
+        return Pending.run(self._loop, self._load(state))
+
+    async def _load(self, state: Mapping[str, Any]) -> None:
+        parts = self._layout.split(state)
+        if self.local is not None:
+            self.local.check_state(parts[self._layout.LOCAL])
+        before = await all_of({name: part.state_dict() for name, part in self.remotes.items()})
+        try:
+            await all_of({name: part.load_state_dict(parts[name]) for name, part in self.remotes.items()})
+        except InvalidArgumentError:
+            # Some parts may have loaded it already.
+            await all_of({name: part.load_state_dict(before[name]) for name, part in self.remotes.items()})
+            raise
+        if self.local is not None:
+            self.local.load_state_dict(parts[self._layout.LOCAL])
 
     def values(self, *, reset: bool = True) -> Pending[ReportedValues]:
         """The values that all trainers have reported with gradients that count, reduced by name.
@@ -144,59 +172,8 @@ class OptimizerParts(Stepping["Context"], PushScaling):
         return self.remotes[min(self.remotes)]
 
 
-async def _set_options(
-    remotes: Mapping[str, RemoteOptimizer],
-    local: LocalOptimizer | None,
-    layout: Layout,
-    group: int | None,
-    options: Mapping[str, Any],
-) -> None:
-    """Changes options of a parameter group, or of all; see `DistributedOptimizer.set_options`."""
-    places = layout.places(group)
-    if local is not None:
-        local.check_options([place for name, place in places if name == layout.LOCAL], options)
-    await all_of(
-        {f"{name}/{place}": remotes[name].set_options(place, options) for name, place in places if name in remotes}
-    )
-    for name, place in places:
-        if local is not None and name == layout.LOCAL:
-            local.optimizer.param_groups[place].update(options)
-
-
-async def _collect(
-    remotes: Mapping[str, RemoteOptimizer], local: LocalOptimizer | None, layout: Layout
-) -> dict[str, Any]:
-    """The state of all parts, as that of one optimizer; see `DistributedOptimizer.state_dict`."""
-    parts = await all_of({name: part.state_dict() for name, part in remotes.items()})
-    if local is not None:
-        parts[layout.LOCAL] = local.state_dict()
-    return layout.merge(parts)
-
-
-async def _load(
-    remotes: Mapping[str, RemoteOptimizer], local: LocalOptimizer | None, layout: Layout, state: Mapping[str, Any]
-) -> None:
-    """Loads such a state into all parts or none; see `DistributedOptimizer.load_state_dict`."""
-    parts = layout.split(state)
-    if local is not None:
-        local.check_state(parts[layout.LOCAL])
-    before = await all_of({name: part.state_dict() for name, part in remotes.items()})
-    try:
-        await all_of({name: part.load_state_dict(parts[name]) for name, part in remotes.items()})
-    except InvalidArgumentError:
-        # Some parts may have loaded it already.
-        await all_of({name: part.load_state_dict(before[name]) for name, part in remotes.items()})
-        raise
-    if local is not None:
-        local.load_state_dict(parts[layout.LOCAL])
-
-
 def checked_pass(context: Context | None) -> Context:
-    """The context that a step was given.
-
-    Raises:
-        InvalidArgumentError: It was given none, or something else.
-    """
+    """The context that a step was given. Raises `InvalidArgumentError` if it was given none, or something else."""
     if context is None or not isinstance(getattr(context, "id", None), ContextId):
         raise InvalidArgumentError(
             "step() takes the context of the pass: `async with ps.context() as ctx: … await opt.step(ctx)`"

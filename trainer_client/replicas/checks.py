@@ -2,67 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import torch
 
-    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Pushable
-
-
-class CheckedReplica(Protocol):
-    """A replica whose gradients are to be pushed; see `Replica`."""
-
-    @property
-    def pulled_parameters(self) -> Sequence[torch.Tensor]:
-        """The parameters, in the order of the owner's module."""
-
-    @property
-    def current(self) -> Callable[[], OpenPass | None]:
-        """Returns the pass of this task or thread."""
-
-
-def check_pass(opt: Pushable, context: OpenPass | None, replicas: Sequence[CheckedReplica]) -> OwnersOptimizer:
-    """Checks that a push of replicas may join a pass of the program, or needs none; returns the parameters' optimizer.
-
-    Raises:
-        InvalidArgumentError: An optimizer with tables needs one, and so do gradients that an open pass has; or a
-            backward of the pass has not ended. Or there are only tables.
-    """
-    if not hasattr(opt, "of_parameters"):
-        raise InvalidArgumentError(
-            f"a push needs an optimizer on the owner, as Client.optimizer() returns, not a {type(opt).__name__}; to "
-            "step the replica itself with an optimizer of this process, see Client.local_steps()"
-        )
-    own = opt.of_parameters
-    if own is None:
-        raise InvalidArgumentError(f"{opt!r} steps tables only, and no replica")
-    if context is None:
-        if own is not opt:
-            raise InvalidArgumentError(
-                "an optimizer with tables steps with the gradients of a pass: call ctx.backward(loss), and then "
-                "push(opt, context=ctx)"
-            )
-        check_gradients([each for replica in replicas for each in replica.pulled_parameters], replicas[0].current())
-        return own
-    _check_backward(context)
-    return own
+    from trainer_client.replicas.protocols import OpenPass
 
 
 def take_gradients(context: OpenPass, parameters: Sequence[torch.Tensor], closure: object) -> None:
     """Makes the gradients of a pass `.grad` of parameters, for a step with an optimizer of torch.
 
-    Raises:
-        InvalidArgumentError: A backward of the pass has not ended, or there is a closure, which makes gradients itself.
-        ContextEndedError, ContextLostError: The pass has ended.
+    Raises `InvalidArgumentError` if a backward of the pass has not ended, or there is a closure, which makes gradients
+    itself; and the errors of a pass that has ended.
     """
     if closure is not None:
         raise InvalidArgumentError("a closure computes gradients by itself; a step takes it, or a context")
     context.check()
-    _check_backward(context)
+    check_backward(context)
     for parameter in parameters:
         parameter.grad = context.gradient(parameter)
     context.drop(parameters)
@@ -76,7 +36,8 @@ def has_counted() -> InvalidArgumentError:
     )
 
 
-def _check_backward(context: OpenPass) -> None:
+def check_backward(context: OpenPass) -> None:
+    """Raises `InvalidArgumentError` if a backward of the pass has not ended."""
     if context.unfinished:
         raise InvalidArgumentError("the backward of this context has not ended: await ctx.backward(loss) first")
 

@@ -17,13 +17,7 @@ Factory = type[nn.Module] | Callable[[], nn.Module]
 
 
 class MadeBy(NamedTuple):
-    """What this client asked an owner to make an object of.
-
-    Attributes:
-        cls: The class, or the name that the program wrote.
-        args: Arguments of the constructor.
-        kwargs: Keyword arguments of the constructor.
-    """
+    """What this client asked an owner to make an object of: a class, or the name that the program wrote."""
 
     cls: type | str
     args: tuple[Any, ...]
@@ -36,15 +30,10 @@ class MadeBy(NamedTuple):
 
 
 def local_module(made_by: MadeBy | None, factory: Factory | None, class_name: str) -> nn.Module:
-    """A new module of this process. The default generator of torch is left as it was.
+    """A new module of this process, of `factory` or else as it was made by this client, if that did not only attach.
 
-    Args:
-        made_by: What this client asked the owner to make; None if it only attached to the object.
-        factory: The class, or a function without arguments that makes the module; None for the class in `made_by`.
-        class_name: Name of the class on the owner, for messages only.
-
-    Raises:
-        InvalidArgumentError: The class or its arguments are not known, or no module was made.
+    The default generator of torch is left as it was. Raises `InvalidArgumentError` if the class or its arguments are
+    not known, or no module was made.
     """
     make = _maker(made_by, factory, class_name)
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):

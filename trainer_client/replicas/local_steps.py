@@ -5,22 +5,24 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import optim
 
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, TooLargeError
+from ps_wire.limits import MAX_REPORTED_NAMES
 from ps_wire.numbers import check_finite, check_whole
+from ps_wire.numerics.reducer import Kind, Reducer, kind_of
 from ps_wire.policies import Sync
+from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.replicas.checks import check_gradients, take_gradients
-from trainer_client.replicas.local_values import LocalValues
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
-    from ps_wire.reported import Reductions, Reported
     from trainer_client.pending import Pending
     from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer
+    from trainer_client.replicas.pushing import Pushing
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped
 
@@ -87,42 +89,6 @@ LocalTraining = LocalSGD | DiLoCo
 """How the differences of trainers become a step on the owner."""
 
 
-class SteppedReplica(Protocol):
-    """What takes local steps; see `Replica` and `Replicas`."""
-
-    @property
-    def pulled_parameters(self) -> Sequence[torch.Tensor]:
-        """The parameters."""
-
-    @property
-    def current(self) -> Callable[[], OpenPass | None]:
-        """Returns the pass of this task or thread."""
-
-    def check_local_steps(self) -> None:
-        """Checks whether it takes local steps."""
-
-    def begin_local_steps(self, opt: OwnersOptimizer) -> None:
-        """Keeps the pulled parameters from now on."""
-
-    def local_steps(self, inner: optim.Optimizer, opt: OwnersOptimizer, *, every: int) -> LocalSteps:
-        """Trains it with an optimizer of this process from now on."""
-
-    def push_difference(
-        self, opt: OwnersOptimizer, run: Run, counted: Callable[[], None], values: Mapping[str, Reported]
-    ) -> Pending[Stepped | None]:
-        """Sends what local steps have changed, and pulls."""
-
-    @property
-    def readings(self) -> Sequence[int]:
-        """How often parameters were taken over, of each replica."""
-
-    def nothing(self) -> Pending[Stepped | None]:
-        """A result that is there: None."""
-
-    def zero_grad(self) -> None:
-        """Sets `.grad` of the parameters to None."""
-
-
 class LocalSteps:
     """The local steps of a replica, or of several. Made by `Client.local_steps`, or by `local_steps` of a replica.
 
@@ -152,7 +118,7 @@ class LocalSteps:
             replica was made with an overlap. For several replicas: see `Replicas.local_steps`.
     """
 
-    def __init__(self, replica: SteppedReplica, inner: optim.Optimizer, outer: OwnersOptimizer, every: int) -> None:
+    def __init__(self, replica: Pushing, inner: optim.Optimizer, outer: OwnersOptimizer, every: int) -> None:
         check_every(every)
         _check_inner(replica, inner)
         replica.begin_local_steps(outer)
@@ -161,7 +127,7 @@ class LocalSteps:
         self.every = every
         self.steps = 0
         self._replica = replica
-        self._values = LocalValues()
+        self._values = _Values()
         self._runs = outer.sessions[0].settings.runs
         # The attempts to push the present difference, and how often parameters were pulled before.
         self._run: Run | None = None
@@ -271,11 +237,10 @@ def check_every(every: Any) -> None:
     check_whole("every", every, 1, _MOST)
 
 
-def check(replica: SteppedReplica, inner: optim.Optimizer, method: LocalTraining, policy: Policy | None) -> None:
+def check(replica: Pushing, inner: optim.Optimizer, method: LocalTraining, policy: Policy | None) -> None:
     """Checks all that can be checked before the optimizer on the owner is made, so that a refusal leaves none behind.
 
-    Raises:
-        InvalidArgumentError: As for `Client.local_steps`.
+    Raises `InvalidArgumentError` as `Client.local_steps` does.
     """
     if not hasattr(type(replica), "check_local_steps"):
         raise InvalidArgumentError(f"local_steps() takes a replica, not {replica!r}: `await net.replica()` makes one")
@@ -287,7 +252,7 @@ def check(replica: SteppedReplica, inner: optim.Optimizer, method: LocalTraining
         raise InvalidArgumentError(f"{type(method).__name__} steps with the mean of differences, not with their sum")
 
 
-def _check_inner(replica: SteppedReplica, inner: optim.Optimizer) -> None:
+def _check_inner(replica: Pushing, inner: optim.Optimizer) -> None:
     """Raises `InvalidArgumentError` if a local optimizer steps no parameter of the replica."""
     mine = {id(each) for each in replica.pulled_parameters}
     if not any(id(each) in mine for group in inner.param_groups for each in group["params"]):
@@ -296,13 +261,50 @@ def _check_inner(replica: SteppedReplica, inner: optim.Optimizer) -> None:
         )
 
 
-async def begin(
-    made: Pending[OwnersOptimizer], replica: SteppedReplica, inner: optim.Optimizer, method: LocalTraining
-) -> LocalSteps:
-    """Begins local steps once the optimizer on the owner is made.
+class _Values:
+    """The values of the local steps since the last push. Not safe from several threads.
 
-    Raises:
-        InvalidArgumentError: See `Client.local_steps`.
+    Under one name, values are averaged or summed, or the latest is kept, as the owner does with those of trainers.
     """
-    opt = await made
-    return replica.local_steps(inner, opt, every=method.every)
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, tuple[str, Kind | None]] = {}
+        self._reducers: dict[str, Reducer] = {}
+        self._kept: dict[str, Any] = {}
+
+    def read(self, values: Mapping[str, Any] | None, reduce: Reductions) -> dict[str, Reported]:
+        """Checks the values of one local step, which `add` takes then; see `LocalSteps.step` for what it raises."""
+        made = reported(values, reduce) if values else {}
+        for name, each in made.items():
+            known, now = self._kinds.get(name), _kind(each)
+            if known is not None and known != now:
+                raise InvalidArgumentError(
+                    f"{name!r} is {known[1] or 'any value'}, reduced by {known[0]!r}, since the last push, and now it "
+                    f"is {now[1] or 'any value'}, reduced by {now[0]!r}"
+                )
+        if len(self._kinds.keys() | made.keys()) > MAX_REPORTED_NAMES:
+            raise TooLargeError(f"local steps report at most {MAX_REPORTED_NAMES} names of values between two pushes")
+        return made
+
+    def add(self, values: Mapping[str, Reported]) -> None:
+        """Adds the values of one local step, as `read` has returned them."""
+        for name, each in values.items():
+            self._kinds[name] = _kind(each)
+            if each.reduce == "keep":
+                self._kept[name] = each.value
+            else:
+                self._reducers.setdefault(name, Reducer(each.reduce)).add(each.value)
+
+    def reduced(self) -> dict[str, Reported]:
+        """One value for each name, to be pushed."""
+        found = {name: Reported(each.op, each.result) for name, each in self._reducers.items()}
+        return found | {name: Reported("keep", value) for name, value in self._kept.items()}
+
+    def clear(self) -> None:
+        """Begins anew, because the values were pushed."""
+        self._kinds, self._reducers, self._kept = {}, {}, {}
+
+
+def _kind(value: Reported) -> tuple[str, Kind | None]:
+    """What the values under one name have in common."""
+    return value.reduce, None if value.reduce == "keep" else kind_of(value.value)

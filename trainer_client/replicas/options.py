@@ -15,7 +15,7 @@ Compress = Codec | str | Mapping[str, Codec | str | None] | Choice | None
 
 Reads = Literal["consistent", "inconsistent"]
 
-_READS: Final[dict[str, pb.Reads]] = {"consistent": pb.READS_CONSISTENT, "inconsistent": pb.READS_INCONSISTENT}
+READS: Final[dict[str, pb.Reads]] = {"consistent": pb.READS_CONSISTENT, "inconsistent": pb.READS_INCONSISTENT}
 
 
 def choice_of(compress: Compress) -> Choice:
@@ -25,6 +25,6 @@ def choice_of(compress: Compress) -> Choice:
 
 def known_reads(reads: str) -> pb.Reads:
     """How consistent a pull is, as messages have it. Raises `InvalidArgumentError` if there is no such kind."""
-    if reads not in _READS:
+    if reads not in READS:
         raise InvalidArgumentError(f"reads are 'consistent' or 'inconsistent', not {reads!r}")
-    return _READS[reads]
+    return READS[reads]

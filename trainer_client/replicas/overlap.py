@@ -14,44 +14,33 @@ from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, raiser, when_all_done
 
 if TYPE_CHECKING:
-    from trainer_client.replicas.ready_push import Push
+    from trainer_client.replicas.pass_pushes import Push
     from trainer_client.session.stepped import Stepped
 
 
 class Overlap:
-    """Keeps the latest pushes, and returns the one before them.
+    """Keeps the latest pushes, of which at most `most` are under way, and returns the one before them.
 
     An owner may run requests that come together in any order, and the steps of a replica have one. So a push is sent
     when the one before has ended, well or not.
-
-    Args:
-        loop: The client's event loop.
-        most: How many pushes may be under way.
-
-    Attributes:
-        most: As the argument.
-
-    Raises:
-        InvalidArgumentError: That is no number of pushes.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
         if type(most) is not int or most < 0:
             raise InvalidArgumentError(f"overlap is a number of pushes, not {most!r}")
-        self._loop = loop
+        self.loop = loop
         self.most = most
         self._in_flight: deque[Pending[Stepped | None]] = deque()
         # Done when the latest push and all before it have ended.
         self._turn: Pending[None] | None = None
 
     def push(self, push: Push) -> Pending[Stepped | None]:
-        """Makes a push in its turn.
+        """Makes a push in its turn; gives the outcome of the push to wait for now, or None if there is none.
 
-        Returns:
-            The outcome of the push to wait for now; None if there is none. Cancelling it cancels the push that is made
-            here, and not the earlier one whose outcome it is: that one can be waited for again.
+        Cancelling it cancels the push that is made here, and not the earlier one whose outcome it is: that one can be
+        waited for again.
         """
-        before, turn = self._turn, Pending[None](self._loop)
+        before, turn = self._turn, Pending[None](self.loop)
         if before is None or before.settled:
             try:
                 pending = push.send()
@@ -68,7 +57,7 @@ class Overlap:
         earlier = self._in_flight.popleft()
         if earlier is pending:
             return pending
-        shown: Pending[Stepped | None] = Pending(self._loop, partial(self._cancel, pending, earlier))
+        shown: Pending[Stepped | None] = Pending(self.loop, partial(self._cancel, pending, earlier))
         earlier.on_done(lambda: shown.resolve(earlier.result))
         return shown
 
@@ -106,13 +95,13 @@ class Overlap:
             for each in sent:
                 each.cancel()
 
-        done: Pending[Stepped | None] = Pending(self._loop, cancel)
+        done: Pending[Stepped | None] = Pending(self.loop, cancel)
         before.on_done(begin)
         return done
 
     def nothing(self) -> Pending[Stepped | None]:
         """What becomes of a push that was not made."""
-        made: Pending[Stepped | None] = Pending(self._loop)
+        made: Pending[Stepped | None] = Pending(self.loop)
         made.resolve(nothing)
         return made
 
@@ -124,7 +113,7 @@ class Overlap:
         waiting = list(self._in_flight)
         self._in_flight.clear()
         all_ended: Pending[list[Stepped | None]] = Pending(
-            self._loop, lambda: self._in_flight.extendleft(reversed(waiting))
+            self.loop, lambda: self._in_flight.extendleft(reversed(waiting))
         )
         when_all_done(iter(waiting), lambda: all_ended.resolve(partial(_outcomes, waiting)))
         return all_ended

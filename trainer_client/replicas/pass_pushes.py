@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, results, when_all_done
-from trainer_client.replicas.checks import CheckedReplica, has_counted
-from trainer_client.replicas.ready_push import Push
+from trainer_client.replicas.checks import has_counted
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,7 +27,14 @@ Pulls = dict[str, list[Pending[int]]]
 """The pulls of a push, by owner. There are some once a step was sent, or a round of several owners was decided."""
 
 
-class PushedReplica(CheckedReplica, Protocol):
+class Push(NamedTuple):
+    """A push that is ready to be sent. `withdraw` is called if it will not be."""
+
+    send: Callable[[], Pending[Any]]
+    withdraw: Callable[[], None]
+
+
+class PushedReplica(Protocol):
     """A replica whose gradients join a pass; see `Replica`."""
 
     @property
@@ -41,9 +47,6 @@ class PushedReplica(CheckedReplica, Protocol):
     def ask(self, reads: Reads | None, follows: Sequence[InFlightRequest[Any]] = ()) -> Pending[int]:
         """Pulls after other requests."""
 
-    def forget_gradients(self, context: OpenPass | None = None) -> None:
-        """Sets `.grad` of the parameters to None, or drops their gradients of a pass."""
-
     def undo(self, sent: Sent) -> None:
         """The gradients of a request do not count."""
 
@@ -51,14 +54,8 @@ class PushedReplica(CheckedReplica, Protocol):
 class PassPushes:
     """The pushes of some replicas through passes.
 
-    Args:
-        loop: The client's event loop.
-        replicas: The replicas.
-
-    Attributes:
-        loop, replicas: As the arguments.
-        unread: The last push of which some of several owners may have counted gradients, until the parameters of all
-            owners are here; None if there is none.
+    `unread` is the last push of which some of several owners may have counted gradients, until the parameters of all
+    owners are here.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, replicas: Sequence[PushedReplica]) -> None:
@@ -69,8 +66,7 @@ class PassPushes:
     def check(self, opt: Pushable) -> OwnersOptimizer:
         """The optimizer of the replicas.
 
-        Raises:
-            InvalidArgumentError: It has no part for a replica, or has parameters in this process.
+        Raises `InvalidArgumentError` if it has no part for a replica, or has parameters in this process.
         """
         own = opt.of_parameters
         if own is None or not {each.session for each in self.replicas} <= set(own.sessions) or own.has_local_part:
@@ -93,19 +89,10 @@ class PassPushes:
     ) -> Push:
         """Sends gradients, or differences, to the owners, where they count once the push is sent, too.
 
-        Args:
-            opt: The optimizer.
-            context: The pass.
-            joins: Whether the pass belongs to the program, and has the gradients. Otherwise it is only for this push,
-                and the gradients are `.grad`, or the differences that local steps have made.
-            lends: Whether the gradients are not written to from now on.
-            values: What is reported with them.
-            pull: Whether the parameters after the step are pulled.
-            counted: Called when the owners have answered, and their parameters are here.
-            hands_over: Whether the pass of the program is over for that, and ends with the push.
-
-        Raises:
-            InvalidArgumentError, NonFiniteGradientError: As in `Replica.gradient_request`.
+        With `joins` the pass belongs to the program, and has the gradients; with `hands_over` it is over for the
+        program, and ends with the push. Otherwise the pass is only for this push, and the gradients are `.grad`, or the
+        differences that local steps have made. With `lends` they are not written to from now on. `counted` is called
+        when the owners have answered, and their parameters are here.
         """
         own = self.check(opt)
         requests: list[GradientRequest] = []
@@ -113,7 +100,7 @@ class PassPushes:
             for each in self.replicas:
                 requests.append(each.gradient_request(context, own, lends=lends, of_pass=joins))
         except BaseException:
-            self._undo([each.sent for each in requests])
+            self.undo([each.sent for each in requests])
             if not joins:
                 context.close()
             raise
@@ -124,105 +111,110 @@ class PassPushes:
         try:
             of_push = context.hand_over() if hands_over else context
         except BaseException:
-            self._undo(sent)
+            self.undo(sent)
             raise
-        closes = hands_over or not joins
-
-        def withdraw() -> None:
-            self._undo(sent)
-            if closes:
-                of_push.close()
-
-        begin = partial(self._begin, opt, of_push, joins, closes, added, sent, own.sessions, values, pull, counted)
-        return Push(begin, withdraw)
+        several, closes = len(own.sessions) > 1, hands_over or not joins
+        made = _PassPush(self, opt, of_push, joins, closes, several, added, sent, values, pull, counted)
+        return Push(made.send, made.withdraw)
 
     def is_read(self, unread: Pulls | None) -> None:
         """The parameters after a push are here, on all replicas."""
         if self.unread is unread:
             self.unread = None
 
-    def _begin(
-        self,
-        opt: Pushable,
-        context: OpenPass,
-        joins: bool,
-        closes: bool,
-        added: Added,
-        sent: Sequence[Sent],
-        sessions: Sequence[Session],
-        values: Mapping[str, Reported],
-        pull: bool,
-        counted: Callable[[], None],
-    ) -> Pending[Stepped | None]:
-        pulls: Pulls = {}
+    def undo(self, sent: Sequence[Sent]) -> None:
+        """The gradients of these requests, one for each replica, do not count."""
+        for replica, each in zip(self.replicas, sent, strict=False):
+            replica.undo(each)
 
-        def step_is_sent(owner: str, follows: Sequence[InFlightRequest[Any]]) -> None:
-            if len(sessions) > 1:
-                self.unread = pulls
-            own = [each for each in self.replicas if each.session.owner == owner]
-            _let_go([pulls.get(owner, ())])
-            pulls[owner] = [each.ask(None, follows) for each in own if pull]
 
-        def undo_if_open() -> None:
-            # Once it is decided on several owners that gradients count, they do on some of them.
-            if not pulls or len(sessions) == 1:
-                self._undo(sent)
+@dataclass(slots=True)
+class _PassPush:
+    """A push whose gradients are on their way: `added` has the requests. It ends its pass if it `closes` it."""
 
-        async def push() -> tuple[Stepped, list[Pending[int]]]:
-            """Steps; the result has the pulls whose answers are there, to be read when nothing uses the parameters."""
-            try:
-                stepped = await opt.step_pushed(context, added, step_is_sent, values)
-                if stepped.repeated and not joins:
-                    self._undo(sent)
-                    raise has_counted()
-            except BaseException as error:
-                _let_go(pulls.values())
-                if not isinstance(error, PsError):
-                    raise
-                if refusal := _error_of(added):
-                    self._undo(sent)
-                    raise refusal from None
-                undo_if_open()
-                raise
-            finally:
-                if closes:
-                    context.close()
-            if stepped.dropped:
-                self._undo(sent)
-            for each in sent:
-                each.open = False  # they have counted, also if the wait for the parameters is cancelled
-            asked = [each for part in pulls.values() for each in part]
-            answered: Pending[None] = Pending(self.loop)
-            when_all_done(iter(asked), lambda: answered.resolve(lambda: None))
-            try:
-                await answered
-            except BaseException:
-                _let_go([asked])
-                raise
-            return stepped, asked
+    pushes: PassPushes
+    opt: Pushable
+    context: OpenPass
+    joins: bool
+    closes: bool
+    several_owners: bool
+    added: Added
+    sent: Sequence[Sent]
+    values: Mapping[str, Reported]
+    pull: bool
+    counted: Callable[[], None]
+    pulls: Pulls = field(default_factory=dict)
 
-        work = Pending.run(self.loop, push())
+    def withdraw(self) -> None:
+        """It will not be sent."""
+        self.pushes.undo(self.sent)
+        if self.closes:
+            self.context.close()
+
+    def send(self) -> Pending[Stepped | None]:
+        """Steps. Parameters are taken over in the thread that waits for the result."""
+        work = Pending.run(self.pushes.loop, self._step())
 
         def cancel() -> None:
             # At once: the program may encode its next gradients before the coroutine hears of it.
-            undo_if_open()
+            self._undo_if_open()
             work.cancel()
 
         def taken_over() -> Stepped:
-            """Takes over the parameters of the pulls, in the thread that waits for the push."""
             stepped, asked = work.result()
             results(asked)
-            self.is_read(pulls)
-            counted()
+            self.pushes.is_read(self.pulls)
+            self.counted()
             return stepped
 
-        done: Pending[Stepped | None] = Pending(self.loop, cancel)
+        done: Pending[Stepped | None] = Pending(self.pushes.loop, cancel)
         work.on_done(lambda: done.resolve(taken_over))
         return done
 
-    def _undo(self, sent: Sequence[Sent]) -> None:
-        for replica, each in zip(self.replicas, sent, strict=False):
-            replica.undo(each)
+    async def _step(self) -> tuple[Stepped, list[Pending[int]]]:
+        """Steps; the result has the pulls whose answers are there, to be read when nothing uses the parameters."""
+        try:
+            stepped = await self.opt.step_pushed(self.context, self.added, self._step_is_sent, self.values)
+            if stepped.repeated and not self.joins:
+                self.pushes.undo(self.sent)
+                raise has_counted()
+        except BaseException as error:
+            _let_go(self.pulls.values())
+            if not isinstance(error, PsError):
+                raise
+            if refusal := _error_of(self.added):
+                self.pushes.undo(self.sent)
+                raise refusal from None
+            self._undo_if_open()
+            raise
+        finally:
+            if self.closes:
+                self.context.close()
+        if stepped.dropped:
+            self.pushes.undo(self.sent)
+        for each in self.sent:
+            each.open = False  # they have counted, also if the wait for the parameters is cancelled
+        asked = [each for part in self.pulls.values() for each in part]
+        answered: Pending[None] = Pending(self.pushes.loop)
+        when_all_done(iter(asked), lambda: answered.resolve(lambda: None))
+        try:
+            await answered
+        except BaseException:
+            _let_go([asked])
+            raise
+        return stepped, asked
+
+    def _step_is_sent(self, owner: str, follows: Sequence[InFlightRequest[Any]]) -> None:
+        if self.several_owners:
+            self.pushes.unread = self.pulls
+        own = [each for each in self.pushes.replicas if each.session.owner == owner]
+        _let_go([self.pulls.get(owner, ())])
+        self.pulls[owner] = [each.ask(None, follows) for each in own if self.pull]
+
+    def _undo_if_open(self) -> None:
+        # Once it is decided on several owners that gradients count, they do on some of them.
+        if not self.pulls or not self.several_owners:
+            self.pushes.undo(self.sent)
 
 
 def _let_go(pulls: Iterable[Sequence[Pending[int]]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch import nn
@@ -12,20 +12,20 @@ from torch import nn
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.compression.error_feedback import ErrorFeedback
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.reported import Reductions, Reported, reported, write
+from ps_wire.reported import write
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Frame, Reply
-from trainer_client.replicas.checks import check_pass, has_counted
-from trainer_client.replicas.joined_pushes import JoinedPushes, Pushing, ScaledParameters
+from trainer_client.replicas.checks import has_counted
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.options import choice_of, known_reads
 from trainer_client.replicas.overlap import Overlap
-from trainer_client.replicas.pass_pushes import PassPushes
-from trainer_client.replicas.ready_push import Push
+from trainer_client.replicas.pass_pushes import PassPushes, Push
+from trainer_client.replicas.pushing import Pushing, ScaledParameters
 from trainer_client.replicas.sent_gradients import GradientRequest, Sent, SentGradients
 from trainer_client.replicas.tensors import Tensors
 
 if TYPE_CHECKING:
+    from ps_wire.reported import Reported
     from ps_wire.v1 import operations_pb2 as pb
     from trainer_client.pending import Pending
     from trainer_client.replicas.options import Compress, Reads
@@ -37,10 +37,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NO_VALUES: Final[dict[str, Reported]] = {}
 
-
-class Replica(Pushing, nn.Module):
+class Replica(Pushing):
     """A local module with the parameters of a module on an owner. Made by `RemoteModule.replica`.
 
         replica = await net.replica()
@@ -56,8 +54,6 @@ class Replica(Pushing, nn.Module):
         current: Returns the pass of this task or thread.
     """
 
-    module: nn.Module
-
     def __init__(
         self,
         source: Source,
@@ -70,7 +66,7 @@ class Replica(Pushing, nn.Module):
         self.module = module
         # A `RemoteModule` for the program. That makes replicas, so its name is not known here.
         self.source: Any = source
-        self.current: Callable[[], OpenPass | None] = more.pop("current")
+        self.current = more.pop("current")
         pulls: Compress = more.pop("pulls", None)
         self._tensors = Tensors(module, infos, pulls if pulls is None else choice_of(pulls))
         self._reads = known_reads(more.pop("reads"))
@@ -93,71 +89,13 @@ class Replica(Pushing, nn.Module):
         """
         return self._pull(reads, lambda count: count)
 
-    def push(
-        self,
-        opt: Pushable,
-        *,
-        context: OpenPass | None = None,
-        pull: bool = True,
-        scaler: torch.amp.GradScaler | None = None,
-        zero_grad: bool = True,
-        values: Mapping[str, Any] | None = None,
-        reduce: Reductions = "mean",
-    ) -> Pending[Stepped | None]:
-        """Sends `.grad` of all parameters to an optimizer on the owner. It steps, or follows its policy.
-
-        The staleness is the number of steps since the parameters were pulled. Parameters without a gradient are left
-        out, as in a local optimizer. Gradients of dtypes other than that of the owner's parameter are cast to it.
-
-        With error feedback, a push that is dropped, is cancelled or fails leaves the residuals as if it had not been
-        made. If it counted all the same, which a cancelled push, `DeadlineExceededError` and `SessionLostError` do not
-        tell, what its codec left out is lost, and what was left out before may be sent again: less than a gradient.
-
-        With `overlap=n`, cancelling the result cancels this push, and not the one whose outcome it is: the next push
-        or `finish` has that.
-
-        Args:
-            opt: An optimizer all of whose parameters are on the owner of the module. With a context, any that steps the
-                module, such as one with tables.
-            context: The pass that has the gradients, because its forward has looked up in tables or called owners.
-                They join those that the pass has on owners, and the optimizer steps with all of them, as in its `step`.
-                Its backward has ended. With an overlap the pass belongs to the push from then on.
-            pull: Whether the answer brings the parameters after the step, as `pull` does.
-            scaler: The scaler of the loss. It unscales the gradients; with a context all that the optimizer steps with.
-                If one is not finite, nothing steps. Call its `update()` afterwards, as in torch.
-            zero_grad: Whether `.grad` is None afterwards, also if the push fails. Otherwise the gradients are copied,
-                and can be pushed again.
-            values: Plain values to report with the gradients, by name, as for `DistributedOptimizer.step`. They are not
-                sent if the scaler skips the step.
-            reduce: How the owner reduces them, as there.
-
-        Returns:
-            What became of the gradients; None if the scaler has skipped the step. With `overlap=n`: what became of
-            those of the n-th push before, whose parameters are taken over now; None if there is none.
-
-        Raises:
-            InvalidArgumentError: The optimizer has parameters elsewhere, or does not step this module. A gradient or a
-                value does not fit. Nothing was changed on the owner.
-            TooLargeError: There are too many values, or too large ones. Nothing was changed.
-            NonFiniteGradientError: A gradient holds NaN or infinity, and the optimizer refuses these, or a codec has no
-                form for them. Nothing was changed on the owner.
-            DeadlineExceededError: The other trainers of the round did not come in time.
-        """
-        own = check_pass(opt, context, [self])
+    def _checked(self, opt: Pushable, context: OpenPass | None) -> Any:
+        own = self._check_pass(opt, context)
         self.check_pushes()
-        if context is not None:
-            report = reported(values, reduce) if values else {}
-            return self._joined.push(opt, context, scaler, zero_grad, report, pull)
-        part = own.part_on(self.session)
-        if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
-            if zero_grad:
-                self.zero_grad()
-            return self.nothing()
-        report = reported(values, reduce) if values else {}
-        made = self._written(part, self._tensors.gradients(), pull, lends=zero_grad, values=report)
-        if zero_grad:
-            self.forget_gradients()
-        return self._overlap.push(made)
+        return own.part_on(self.session) if context is None else own
+
+    def _written_push(self, target: OwnersPart, zero_grad: bool, values: Mapping[str, Reported], pull: bool) -> Push:
+        return self._written(target, self._tensors.gradients(), pull, zero_grad, values)
 
     def local_steps(self, inner: torch.optim.Optimizer, opt: OwnersOptimizer, *, every: int) -> LocalSteps:
         """Trains this replica with an optimizer of this process from now on, and pushes differences.
@@ -177,22 +115,19 @@ class Replica(Pushing, nn.Module):
         return LocalSteps(self, inner, opt, every)
 
     def begin_local_steps(self, opt: OwnersOptimizer) -> None:
-        """Keeps the pulled parameters from now on. Raises `InvalidArgumentError` as `local_steps` does."""
         opt.part_on(self.source.session)
         self.check_local_steps()
         self.anchor()
 
     def check_local_steps(self) -> None:
-        """Raises `InvalidArgumentError` if this replica takes no local steps, because it was made with an overlap."""
         if self._overlap.most:
             raise InvalidArgumentError("a replica with an overlap takes no local steps")
 
     def push_difference(
         self, opt: OwnersOptimizer, run: Run, counted: Callable[[], None], values: Mapping[str, Reported]
     ) -> Pending[Stepped | None]:
-        """Sends what local steps have changed, and pulls. Arguments as for `Replicas.push_difference`."""
         part = opt.part_on(self.source.session)
-        return self._written(part, self._tensors.differences(), True, True, counted, values, run).send()
+        return self._written(part, self._tensors.differences(), True, True, values, counted, run).send()
 
     def _written(
         self,
@@ -200,14 +135,11 @@ class Replica(Pushing, nn.Module):
         gradients: Sequence[torch.Tensor | None],
         pull: bool,
         lends: bool,
+        values: Mapping[str, Reported],
         counted: Callable[[], None] = nothing,
-        values: Mapping[str, Reported] = _NO_VALUES,
         run: Run | None = None,
     ) -> Push:
-        """Writes gradients into a request.
-
-        With `lends` they are not copied, because no other code writes to them from now on.
-        """
+        """Writes gradients into a request. With `lends` they are not copied, and no other code writes to them."""
         frame, payload = Frame(), PayloadWriter()
         request = frame.request.push
         if run is not None:
@@ -244,9 +176,9 @@ class Replica(Pushing, nn.Module):
             frame, None, lambda reply, payload: result(self._tensors.take(number, reply.pull, payload)), follows=follows
         )
 
-    @property
-    def _joined(self) -> JoinedPushes:
-        return JoinedPushes(PassPushes(self.session.loop, [self]), self._overlap, self._scaled)
+    def _through_passes(self) -> PassPushes:
+        # Made each time: a reference to it would be a cycle.
+        return PassPushes(self.session.loop, [self])
 
     # For `Replicas`
 
@@ -268,12 +200,10 @@ class Replica(Pushing, nn.Module):
 
     @property
     def pulled_parameters(self) -> Sequence[nn.Parameter]:
-        """The parameters, in the order of the owner's module."""
         return self._tensors.parameters
 
     @property
     def readings(self) -> Sequence[int]:
-        """How often values of the owner were taken over."""
         return [self._tensors.readings]
 
     def anchor(self) -> None:
@@ -285,18 +215,10 @@ class Replica(Pushing, nn.Module):
         return self._pull(reads, lambda count: count, follows)
 
     def gradient_request(self, context: OpenPass, opt: OwnersOptimizer, lends: bool, of_pass: bool) -> GradientRequest:
-        """A request that adds gradients to those that a pass has on the owner.
+        """A request that adds gradients to those that a pass has on the owner, for a step of `opt`.
 
-        Args:
-            context: The pass.
-            opt: The optimizer that is to step with them.
-            lends: Whether they are not written to from now on.
-            of_pass: Whether they are those that the pass has here. Otherwise they are `.grad`, or with local steps the
-                difference that these have made.
-
-        Raises:
-            InvalidArgumentError: A gradient cannot be sent.
-            NonFiniteGradientError: As in `push`.
+        They are those that the pass has here, if they are `of_pass`; otherwise `.grad`, or with local steps the
+        difference that these have made. With `lends` they are not written to from now on.
         """
         tensors = self._tensors
         gradients = tensors.differences() if tensors.is_anchored else tensors.gradients(context if of_pass else None)
@@ -308,14 +230,6 @@ class Replica(Pushing, nn.Module):
         request.optimizer.CopyFrom(opt.remotes[self.session.owner].handle.ref.to_message())
         sent = self._sent.write(request, payload, gradients, lends)
         return GradientRequest(self.session, frame, payload, sent)
-
-    def forget_gradients(self, context: OpenPass | None = None) -> None:
-        """Sets `.grad` of the parameters to None, or drops their gradients of a pass."""
-        if context is not None:
-            context.drop(self._tensors.parameters)
-            return
-        for parameter in self._tensors.parameters:
-            parameter.grad = None
 
     def undo(self, sent: Sent) -> None:
         """The gradients of a request do not count."""

@@ -27,13 +27,10 @@ _log: Final = logging.getLogger("trainer_client")
 
 @dataclass(slots=True)
 class Sent:
-    """The gradients of one request.
+    """The gradients of one request, by its number among those of the replica.
 
-    Attributes:
-        number: Its number among those of the replica.
-        encoded: Those that a codec has encoded, by name.
-        gradients: Of these, the gradients that have a residual.
-        open: Whether it is not decided yet whether they count.
+    `encoded` are those that a codec has encoded, by name, and `gradients` those of them that have a residual. They are
+    `open` as long as it is not decided whether they count.
     """
 
     number: int
@@ -43,14 +40,7 @@ class Sent:
 
 
 class GradientRequest(NamedTuple):
-    """A request that adds gradients to a pass.
-
-    Attributes:
-        session: The session with the owner.
-        frame: The request.
-        payload: Its tensor bytes.
-        sent: The gradients.
-    """
+    """A request that adds gradients to a pass."""
 
     session: Session
     frame: Frame
@@ -63,12 +53,7 @@ class GradientRequest(NamedTuple):
 
 
 class SentGradients:
-    """Writes the gradients of a replica into requests. Safe from several threads.
-
-    Args:
-        tensors: Its parameters.
-        feedback: Encodes the gradients; None to send them as they are.
-    """
+    """Writes the gradients of a replica into requests, encoded by `feedback`, if any. Safe from several threads."""
 
     def __init__(self, tensors: Tensors, feedback: ErrorFeedback | None) -> None:
         self._tensors = tensors
@@ -89,16 +74,8 @@ class SentGradients:
     ) -> Sent:
         """Writes gradients. That there are none is logged, once for each replica.
 
-        Args:
-            request: The request.
-            payload: Its tensor bytes.
-            gradients: A gradient for each parameter; None for those that are left out.
-            lends: Whether they are not copied, because no other code writes to them from now on.
-
-        Raises:
-            NonFiniteGradientError: A gradient holds NaN or infinity, for which its codec has no form. Nothing is
-                changed.
-            InvalidArgumentError: A gradient cannot be sent. Nothing is changed.
+        With `lends` they are not copied, because no other code writes to them from now on. If it raises, because a
+        gradient cannot be sent, or its codec has no form for NaN and infinity, nothing is changed.
         """
         if not self._is_told and all(each is None for each in gradients):
             self._is_told = True

@@ -9,23 +9,23 @@ import torch
 from torch import nn
 
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.pending import Pending
-from trainer_client.replicas.checks import check_pass
-from trainer_client.replicas.joined_pushes import JoinedPushes, Pushing, ScaledParameters
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.overlap import Overlap
 from trainer_client.replicas.pass_pushes import PassPushes
+from trainer_client.replicas.pushing import Pushing, ScaledParameters
 from trainer_client.replicas.replica import Replica
 
 if TYPE_CHECKING:
+    from ps_wire.reported import Reported
     from trainer_client.replicas.options import Reads
+    from trainer_client.replicas.pass_pushes import Push
     from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Pushable, Source
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped
 
 
-class Replicas(Pushing, nn.Module):
+class Replicas(Pushing):
     """Several replicas, of modules on any number of owners, inside one local module. Made by `Client.replicas`.
 
         model = ps.replicas(nn.Sequential(await tower.replica(), await head.replica()))
@@ -49,8 +49,6 @@ class Replicas(Pushing, nn.Module):
         InvalidArgumentError: It has no replica, or replicas that share a parameter.
     """
 
-    module: nn.Module
-
     def __init__(self, module: nn.Module, open_context: Callable[[Run | None], OpenPass], overlap: int) -> None:
         super().__init__()
         self.module = module
@@ -60,12 +58,12 @@ class Replicas(Pushing, nn.Module):
         parameters = self.pulled_parameters
         if len({id(each) for each in parameters}) < len(parameters):
             raise InvalidArgumentError("two replicas in this module share a parameter; each has its own on its owner")
+        self.current = self._replicas[0].current
         self._open = open_context
         self._loop = self._replicas[0].session.loop
         self._overlap = Overlap(self._loop, overlap)
         self._scaled = ScaledParameters(parameters)
         self._pushes = PassPushes(self._loop, self._replicas)
-        self._joins = JoinedPushes(self._pushes, self._overlap, self._scaled)
 
     def pull(self, reads: Reads | None = None) -> Pending[int]:
         """Takes over what has changed on the owners since the last pull or push, as `Replica.pull`.
@@ -85,42 +83,15 @@ class Replicas(Pushing, nn.Module):
         asked.on_done(lambda: done.resolve(outcome))
         return done
 
-    def push(
-        self,
-        opt: Pushable,
-        *,
-        context: OpenPass | None = None,
-        pull: bool = True,
-        scaler: torch.amp.GradScaler | None = None,
-        zero_grad: bool = True,
-        values: Mapping[str, Any] | None = None,
-        reduce: Reductions = "mean",
-    ) -> Pending[Stepped | None]:
-        """Sends `.grad` of all replicas, and steps with them: on each owner with all of its gradients or none.
-
-        With a policy, all owners take the gradients in the same round. Without one, nothing steps before all owners
-        have accepted them. Arguments, results and errors are those of `Replica.push`, and, where an owner fails, of
-        the optimizer's `step`.
-
-        Raises:
-            InvalidArgumentError: The optimizer has no part for a replica, or has parameters in this process.
-        """
+    def _checked(self, opt: Pushable, context: OpenPass | None) -> Any:
         self._pushes.check(opt)
         for each in self._replicas:
             each.check_pushes()
-        check_pass(opt, context, self._replicas)
-        if context is not None:
-            report = reported(values, reduce) if values else {}
-            return self._joined.push(opt, context, scaler, zero_grad, report, pull)
-        if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
-            if zero_grad:
-                self._forget_gradients()
-            return self._overlap.nothing()
-        report = reported(values, reduce) if values else {}
-        made = self._pushes.written(opt, self._open(None), False, zero_grad, report, pull)
-        if zero_grad:
-            self._forget_gradients()
-        return self._overlap.push(made)
+        self._check_pass(opt, context)
+        return opt
+
+    def _written_push(self, target: Pushable, zero_grad: bool, values: Mapping[str, Reported], pull: bool) -> Push:
+        return self._pushes.written(target, self._open(None), False, zero_grad, values, pull)
 
     def local_steps(self, inner: torch.optim.Optimizer, opt: OwnersOptimizer, *, every: int) -> LocalSteps:
         """Trains all replicas with an optimizer of this process from now on, as `Replica.local_steps`.
@@ -135,22 +106,13 @@ class Replicas(Pushing, nn.Module):
         return LocalSteps(self, inner, opt, every)
 
     def begin_local_steps(self, opt: OwnersOptimizer) -> None:
-        """Keeps the pulled parameters of all replicas from now on.
-
-        Raises:
-            InvalidArgumentError: As in `local_steps`.
-        """
         self._pushes.check(opt)
         self.check_local_steps()
         for each in self._replicas:
             each.anchor()
 
     def check_local_steps(self) -> None:
-        """Checks whether these replicas take local steps.
-
-        Raises:
-            InvalidArgumentError: They were made with an overlap, or two of them are of the same module.
-        """
+        """Raises `InvalidArgumentError` also if two replicas are of the same module."""
         if self._overlap.most:
             raise InvalidArgumentError("replicas with an overlap take no local steps")
         if len({each.ref for each in self.sources}) < len(self._replicas):
@@ -161,17 +123,6 @@ class Replicas(Pushing, nn.Module):
     def push_difference(
         self, opt: OwnersOptimizer, run: Run, counted: Callable[[], None], values: Mapping[str, Reported]
     ) -> Pending[Stepped | None]:
-        """Sends what local steps have changed to all owners, and pulls. See `LocalSteps.push`.
-
-        Args:
-            opt: The optimizer on the owners.
-            run: The push, of which this is an attempt. Each owner counts one.
-            counted: Called when the owners have answered, and their parameters are here.
-            values: What is reported with the differences.
-
-        Raises:
-            InvalidArgumentError: An owner may have counted the differences of the last push, which has failed.
-        """
         if self._pushes.unread is not None:
             raise InvalidArgumentError(
                 "the last push failed after its differences may have counted on an owner, so that another push could "
@@ -179,19 +130,12 @@ class Replicas(Pushing, nn.Module):
             )
         return self._overlap.push(self._pushes.written(opt, self._open(run), False, True, values, True, counted))
 
-    @property
-    def _joined(self) -> JoinedPushes:
-        return self._joins
+    def _through_passes(self) -> PassPushes:
+        return self._pushes
 
     @property
     def readings(self) -> Sequence[int]:
-        """As `Replica.readings`, of each replica."""
         return [count for each in self._replicas for count in each.readings]
-
-    @property
-    def current(self) -> Callable[[], OpenPass | None]:
-        """Returns the pass of this task or thread."""
-        return self._replicas[0].current
 
     @property
     def sources(self) -> Sequence[Source]:
@@ -200,9 +144,4 @@ class Replicas(Pushing, nn.Module):
 
     @property
     def pulled_parameters(self) -> Sequence[nn.Parameter]:
-        """The parameters of all replicas."""
         return [each for replica in self._replicas for each in replica.pulled_parameters]
-
-    def _forget_gradients(self) -> None:
-        for each in self._replicas:
-            each.forget_gradients()

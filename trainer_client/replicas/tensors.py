@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -15,7 +15,6 @@ from ps_wire.compression.encoded import Encoded
 from ps_wire.compression.registry import decode
 from ps_wire.compression.values import check_suitable
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.replicas.tracking import Structure, Values
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
@@ -44,20 +43,8 @@ class Tensors:
     Values that arrive become the data of the parameters without a copy where dtype, device and strides allow it. The
     data of at most one message is used so, because one parameter would keep the memory of the whole message alive.
 
-    Args:
-        module: The local module.
-        infos: The parameters of the owner's module.
-        pulls: The codecs of pulled values; None for none.
-
-    Attributes:
-        names: Names of the parameters.
-        parameters: The parameters. Tied ones are listed once.
-        dtypes: Their dtypes on the owner.
-        steps: The number of steps that had been applied to each when its value was read.
-        readings: How often values of the owner were taken over.
-
-    Raises:
-        InvalidArgumentError: The local module has other parameters, or a codec does not suit values.
+    `dtypes` are those on the owner, `steps` has the number of steps that had been applied to each parameter when its
+    value was read, and `readings` says how often values of the owner were taken over. Tied parameters are listed once.
     """
 
     def __init__(self, module: nn.Module, infos: Sequence[ParameterInfo], pulls: Choice | None = None) -> None:
@@ -74,8 +61,8 @@ class Tensors:
         self._asked = 0
         self._taken = 0
         self._anchors: list[torch.Tensor] = []
-        self._structure = Structure(module, self.parameters)
-        self._values = Values(self.parameters)
+        self._structure = _Structure(module, self.parameters)
+        self._values = _Values(self.parameters)
         self._codecs: list[tuple[str, dict[str, Any]]] = []
         self._codec_of: list[int] = []
         if pulls is not None:
@@ -92,22 +79,14 @@ class Tensors:
             self._anchors = [each.detach().clone() for each in self.parameters]
 
     def gradients(self, context: OpenPass | None = None) -> list[torch.Tensor | None]:
-        """`.grad` of each parameter, or its gradient in a pass.
-
-        Raises:
-            InvalidArgumentError: A parameter of the module was replaced.
-        """
+        """`.grad` of each parameter, or its gradient in a pass."""
         self._structure.check()
         if context is not None:
             return [context.gradient(each) for each in self.parameters]
         return [None if each.grad is None else each.grad.detach() for each in self.parameters]
 
     def differences(self) -> list[torch.Tensor | None]:
-        """What local steps have taken from each parameter since it was pulled; None for frozen parameters.
-
-        Raises:
-            InvalidArgumentError: The replica has been moved to another dtype or device since `anchor`.
-        """
+        """What local steps have taken from each parameter since it was pulled; None for frozen parameters."""
         found: list[torch.Tensor | None] = []
         for name, parameter, anchor in zip(self.names, self.parameters, self._anchors, strict=True):
             if parameter.dtype != anchor.dtype or parameter.device != anchor.device:
@@ -122,9 +101,6 @@ class Tensors:
         """Writes into a request what the replica has; returns the number of the request.
 
         Parameters that were written to here count as not there, so that a pull brings them, too.
-
-        Raises:
-            InvalidArgumentError: A parameter of the module was replaced.
         """
         self._structure.check()
         if any(self._marks):
@@ -140,18 +116,9 @@ class Tensors:
         return self._asked
 
     def take(self, number: int, reply: PullReply, payload: PayloadReader) -> int:
-        """Takes over the values of an answer: all, or none if it raises or a later request was answered before.
+        """Takes over the values of the answer to a request: all, or none if a later request was answered before.
 
-        Args:
-            number: The number of the request.
-            reply: The answer.
-            payload: Its tensor bytes.
-
-        Returns:
-            How many parameters have changed.
-
-        Raises:
-            InvalidArgumentError: The answer does not fit the parameters.
+        Returns how many parameters have changed. If it raises, because the answer does not fit, none has.
         """
         # What is made in inference mode has no place in a backward.
         with torch.inference_mode(False):
@@ -282,3 +249,65 @@ def _may_replace(parameter: torch.Tensor, value: torch.Tensor) -> bool:
         and data.untyped_storage().nbytes() == data.nbytes
         and not data.is_shared()
     )
+
+
+class _Link(NamedTuple):
+    """An entry of a module: a submodule or a parameter. `path` is its dotted name from the outermost module."""
+
+    entries: dict[str, Any]
+    name: str
+    value: object
+    path: str
+
+
+class _Structure:
+    """Where the parameters of a module are.
+
+    Code that gives a module new parameters, such as a parametrization or an assignment, would otherwise go unnoticed:
+    the new ones get the gradients, and the old ones are pushed and pulled.
+    """
+
+    def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
+        known = {id(each) for each in parameters}
+        links: dict[tuple[int, str], _Link] = {}
+        for path, found in module.named_parameters(remove_duplicate=False):
+            if id(found) not in known:
+                continue
+            holder, (*parents, leaf) = module, path.split(".")
+            for parent in parents:
+                child = holder._modules[parent]
+                assert child is not None
+                links.setdefault((id(holder), parent), _Link(holder._modules, parent, child, path))
+                holder = child
+            links[id(holder), leaf] = _Link(holder._parameters, leaf, found, path)
+        self._links = list(links.values())
+
+    def check(self) -> None:
+        """Raises `InvalidArgumentError` if a parameter is not where it was."""
+        for entries, name, value, path in self._links:
+            if entries.get(name) is not value:
+                raise InvalidArgumentError(
+                    f"{path!r} of this replica is not the parameter any more that it was when the replica was made: it "
+                    "was replaced, or parametrized. Make a replica of the module as it is now: net.replica(function)"
+                )
+
+
+class _Values:
+    """The values of parameters, as far as torch tells whether they have changed: by version, memory and dtype."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._known = [_state(each) for each in parameters]
+
+    def note(self, positions: Iterable[int]) -> None:
+        """From now on, the present values of these parameters are the known ones."""
+        for position in positions:
+            self._known[position] = _state(self._parameters[position])
+
+    def changed(self) -> list[int]:
+        """Positions of parameters that have been written to, moved or converted since `note`."""
+        return [i for i, each in enumerate(self._parameters) if _state(each) != self._known[i]]
+
+
+def _state(parameter: torch.Tensor) -> tuple[int, int, torch.dtype]:
+    return parameter._version, parameter.data_ptr(), parameter.dtype

@@ -41,11 +41,7 @@ class StepNumbers:
 
 
 class Meter:
-    """Collects the numbers of steps. Values are read only when they are shown, because that waits for a GPU.
-
-    Args:
-        clock: A monotonic clock, in seconds.
-    """
+    """Collects the numbers of steps. Values are read only when they are shown, because that waits for a GPU."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

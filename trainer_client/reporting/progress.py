@@ -31,12 +31,7 @@ class Bar(Protocol):
     """Shows how many batches are done."""
 
     def show(self, done: int, numbers: str) -> None:
-        """Shows the present state.
-
-        Args:
-            done: Batches that are done.
-            numbers: The numbers of the steps, in one line.
-        """
+        """Shows how many batches are done, and the numbers of the steps, in one line."""
 
     def close(self) -> None:
         """Leaves the last state where it is."""
@@ -86,14 +81,7 @@ class TqdmBar:
 
 
 class Lines:
-    """A line every ten seconds, and one at the end.
-
-    Args:
-        total: Number of batches, if it is known.
-        description: What is trained.
-        out: Where the lines go; standard error if None.
-        clock: A monotonic clock, in seconds.
-    """
+    """A line every ten seconds, and one at the end; on standard error, if `out` is None."""
 
     def __init__(
         self,

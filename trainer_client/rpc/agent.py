@@ -23,9 +23,10 @@ from trainer_client.handles.handles import RemoteModule, handle_from
 from trainer_client.pending import Pending
 from trainer_client.profiling.members import NO_NUMBER
 from trainer_client.rpc.devices import DeviceMaps
-from trainer_client.rpc.entry import Entry, Plan
+from trainer_client.rpc.entry import Entry
 from trainer_client.rpc.gradients import OwnGradients
 from trainer_client.rpc.options import UNSET
+from trainer_client.rpc.planning import Plan
 from trainer_client.rpc.waiting import Deadline, told
 from trainer_client.rpc.workers import WorkerInfo
 from trainer_client.transport.grpc_stream import GrpcConnector
@@ -53,25 +54,12 @@ _LAST_ONE_SECONDS: Final = 0.5
 
 
 class Agent:
-    """An owner and a client in one process, on one event loop.
+    """An owner, which has begun to listen, and a client in one process, on one event loop.
 
-    Args:
-        server: The owner, which has begun to listen.
-        settings: Timeouts of the client.
-        address: Address under which others reach the owner; empty for the address that it listens on.
-
-    Attributes:
-        name: Its name in the group, and the owner's.
-        engine: The owner's engine.
-        server: The owner.
-        client: The client.
-        unary: Asks other members for what needs no session.
-        loop: Their event loop.
-        address: Address under which others reach the owner.
-        entry: Its entry in the directory; None before it joins.
-        together: Names of the members that began together with `world_size`; None in an open group.
-        placement: The device maps of this process.
-        rendezvous_counts: Number of rendezvous by name and members, so that each has its own key.
+    Others reach the owner at `address`. `entry` is its entry in the directory, and None before it joins; `together` has
+    the names of the members that began together with `world_size`, and is None in an open group. `unary` asks other
+    members for what needs no session. `placement` has the device maps of this process. `rendezvous_counts` has the
+    number of rendezvous by name and members, so that each has its own key.
     """
 
     def __init__(self, server: Server, settings: Settings, address: str = "") -> None:
@@ -95,17 +83,11 @@ class Agent:
         self.client.keep = partial(OwnGradients, self.engine)
 
     async def join(self, plan: Plan, peers: Peers) -> None:
-        """Enters the group.
+        """Enters the group. `peers` lets the code that this process hosts reach the others.
 
-        Args:
-            plan: Which group, and how.
-            peers: Lets the code that this process hosts reach the others.
-
-        Raises:
-            UnavailableError: The directory cannot be reached in time.
-            DeadlineExceededError: A group that begins as a whole did not come together in time.
-            NameConflictError: The name or number is taken.
-            InvalidArgumentError: The group does not begin as this process was told.
+        Raises `UnavailableError` if the directory cannot be reached in time, `DeadlineExceededError` if a group that
+        begins as a whole did not come together, `NameConflictError` if the name or number is taken, and
+        `InvalidArgumentError` if the group does not begin as this process was told.
         """
         await self.client.open()
         others = self.client.others
@@ -136,10 +118,8 @@ class Agent:
     async def leave(self, drain_seconds: float) -> None:
         """Closes the client, drains the owner, and stops. The member with the directory waits until others have left.
 
-        An owner that will continue from a checkpoint does not wait for others to leave: they will find it again.
-
-        Raises:
-            CheckpointError: It could not be written; the owner has stopped nevertheless.
+        An owner that will continue from a checkpoint does not wait for others to leave: they will find it again. If
+        that cannot be written, it raises `CheckpointError` when the owner has stopped.
         """
         if self.engine.durable:
             # Passes that finish here may still call other members.
@@ -214,12 +194,7 @@ class Agent:
     # Members
 
     def worker(self, who: str | int | WorkerInfo) -> WorkerInfo:
-        """A member, by name or number.
-
-        Raises:
-            RuntimeError: The directory has no such member.
-            InvalidArgumentError: `who` is neither a name, a number nor a `WorkerInfo`.
-        """
+        """A member, by name or number. Raises `RuntimeError` if the directory has no such member."""
         if isinstance(who, WorkerInfo):
             return who
         if not isinstance(who, (str, int)) or isinstance(who, bool):
@@ -263,20 +238,11 @@ class Agent:
         return self.worker(name).id
 
     def session(self, who: str | int | WorkerInfo, timeout: float = UNSET) -> Session:
-        """The session with a member; opens one if there is none.
+        """The session with a member; opens one if there is none. A timeout of 0 is no limit, and -1 the default.
 
-        A member of an open group that has not joined is waited for, if it is given by its name.
-
-        Args:
-            who: The member.
-            timeout: Seconds that the call may take for which it is needed; 0 for no limit, -1 for the default.
-
-        Raises:
-            RuntimeError: There is no such member, or it has not joined in time.
-            UnavailableError: It cannot be reached in time, and the same holds for the two errors that follow.
-            DeadlineExceededError: Because of the timeout.
-            UnknownNameError: Because it has left.
-            InvalidArgumentError: The member has another device than its device map says.
+        A member of an open group that has not joined is waited for, if it is given by its name. Raises `RuntimeError`
+        if it does not come; `UnavailableError`, `DeadlineExceededError` or `UnknownNameError` if it cannot be reached
+        or has left; and `InvalidArgumentError` if it has another device than its device map says.
         """
         name = who if isinstance(who, str) else self.worker(who).name
         session = self.client.sessions.get(name)
@@ -306,15 +272,7 @@ class Agent:
     # Calls
 
     def seconds(self, timeout: float) -> float | None:
-        """Converts a timeout of this package into one of the client.
-
-        Args:
-            timeout: Seconds; 0 for no limit, -1 for the default.
-
-        Raises:
-            TypeError: It is no number.
-            InvalidArgumentError: It is no time.
-        """
+        """Converts a timeout of this package, where 0 is no limit and -1 the default, into one of the client."""
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
             raise TypeError(f"a time-out is a number of seconds, not a {type(timeout).__name__}")
         if timeout == UNSET:
@@ -335,14 +293,7 @@ class Agent:
             return sum(not pending.done() for pending in self._outstanding)
 
     def finish(self, deadline: Callable[[], float]) -> None:
-        """Waits for the answers to all calls of this process.
-
-        Args:
-            deadline: Returns the seconds that are left.
-
-        Raises:
-            DeadlineExceededError: They did not arrive in time.
-        """
+        """Waits for the answers to all calls of this process, as many seconds as `deadline` says are left."""
         with self._lock:
             outstanding = list(self._outstanding)
         for pending in outstanding:

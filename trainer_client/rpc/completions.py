@@ -34,11 +34,9 @@ class Completions:
         self._looks: asyncio.AbstractEventLoop | None = None
 
     def add(self, complete: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
-        """Runs a completion soon. May be called from any thread.
+        """Runs a completion soon, which must not raise. May be called from any thread.
 
-        Args:
-            complete: The completion; must not raise.
-            loop: An event loop that keeps the time of the completions before this one.
+        The event loop keeps the time of the completions before this one.
         """
         with self._lock:
             self._waiting.append(complete)

@@ -101,11 +101,7 @@ def number_of(id: ContextId) -> int:
 
 
 def id_of(number: int) -> ContextId:
-    """The inverse of `number_of`.
-
-    Raises:
-        RuntimeError: The number is not the id of a context.
-    """
+    """The inverse of `number_of`; `RuntimeError` if the number is not the id of a context."""
     try:
         whole = number.to_bytes(16 + _NUMBER_BYTES, "big")
     except (OverflowError, AttributeError):

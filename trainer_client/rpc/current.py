@@ -15,11 +15,7 @@ offers: Final[list[Callable[..., Any]]] = []
 
 
 def agent() -> Agent:
-    """The agent of this process.
-
-    Raises:
-        RuntimeError: The process has not joined a group, or has left it.
-    """
+    """The agent of this process; `RuntimeError` if it has not joined a group, or has left it."""
     if _agent is None:
         raise RuntimeError(
             "RPC has not been initialized: this process is in no group; call rpc.init_rpc() first, also again after "

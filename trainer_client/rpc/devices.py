@@ -17,18 +17,9 @@ Device = str | int | torch.device
 
 
 class DeviceMaps:
-    """The device of this process, and those of the members that it has maps for.
+    """The device of this process that maps and `devices` name, if any, and those of the members that it has maps for.
 
-    Args:
-        maps: By the name of a member: this process's device, and the member's.
-        devices: The devices of this process: none, or one.
-
-    Attributes:
-        here: The device that the maps and `devices` name for this process; None if there are none.
-        there: The device of each member that has a map.
-
-    Raises:
-        InvalidArgumentError: A map has more than one device, or two name different devices of this process.
+    Raises `InvalidArgumentError` if a map has more than one device, or two name different devices of this process.
     """
 
     def __init__(self, maps: Mapping[str, Mapping[Device, Device]] | None, devices: Sequence[Device] | None) -> None:
@@ -52,11 +43,7 @@ class DeviceMaps:
         self.here = named[0] if named else None
 
     def check(self, member: str, device: str) -> None:
-        """Checks the device that a member says it has.
-
-        Raises:
-            InvalidArgumentError: It is not the one of its map.
-        """
+        """Raises `InvalidArgumentError` if a member says that it has another device than the one of its map."""
         if member in self.there:
             check_device(member, device, self.there[member])
 
@@ -66,11 +53,7 @@ class DeviceMaps:
 
 
 def usable(device: str | torch.device) -> torch.device:
-    """A device of this machine.
-
-    Raises:
-        InvalidArgumentError: There is no such device.
-    """
+    """A device of this machine. Raises `InvalidArgumentError` if there is no such device."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ModuleNotFoundError) as error:
@@ -79,16 +62,7 @@ def usable(device: str | torch.device) -> torch.device:
 
 
 def check_device(member: str, device: str, wanted: torch.device) -> None:
-    """Checks that a member has the device that a program names for it.
-
-    Args:
-        member: Its name.
-        device: The device that it has.
-        wanted: The device that the program names; without a number, any of its kind.
-
-    Raises:
-        InvalidArgumentError: It has another one.
-    """
+    """Raises `InvalidArgumentError` if a member has another device than wanted; without a number, any of its kind."""
     has = torch.device(device)
     if has.type != wanted.type or (None not in (has.index, wanted.index) and has.index != wanted.index):
         raise InvalidArgumentError(

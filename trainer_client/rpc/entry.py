@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ps_wire.errors import DeadlineExceededError, NameConflictError, PsError, SessionLostError, UnavailableError
 from ps_wire.v1.frames_pb2 import Request
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainer_client.handles.other_owners import OtherOwners
     from trainer_client.pending import Pending
     from trainer_client.rpc.meeting_file import MeetingFile
-    from trainer_client.rpc.process_group import GroupStore
+    from trainer_client.rpc.planning import Plan
     from trainer_client.session.session import Session
 
 _log = logging.getLogger(__name__)
@@ -34,50 +34,10 @@ _LONGEST_TRY_SECONDS: Final = 10.0
 """Longest pause between two attempts to enter the directory again."""
 
 
-class Plan(NamedTuple):
-    """How a process joins a group.
-
-    Attributes:
-        directory: Address of the owner that keeps the directory; empty for this process's own directory.
-        rank: The rank to enter with; None for a free number.
-        size: Number of members of a group that begins as a whole; 0 for an open group.
-        seconds: Seconds to wait for the directory and for the other members.
-        store: Through which this process tells the others where the directory is; None if they know that.
-        file: In which the others find where the directory is, and this process, unless it keeps the directory.
-        is_owner: Whether this process is an owner that serves trainers, and no program that joins by itself.
-    """
-
-    directory: str = ""
-    rank: int | None = None
-    size: int = 0
-    seconds: float = 60.0
-    store: GroupStore | None = None
-    file: MeetingFile | None = None
-    is_owner: bool = False
-
-    @property
-    def keeps_directory(self) -> bool:
-        """Whether this process keeps the directory."""
-        return not self.directory and (self.file is None or self.file.taken)
-
-    @property
-    def may_keep_directory(self) -> bool:
-        """Whether this process keeps the directory if no other does. In a file's open group, that is the first."""
-        return self.rank == 0 or not self.size
-
-
 class Entry:
     """The entry. It is made again when the owner with the directory has lost it.
 
-    Args:
-        name: Name of this process.
-        address: Where its owner listens.
-        others: Opens sessions with other owners, and knows the session with the directory.
-        plan: How it joins.
-
-    Attributes:
-        member: The entry, as the directory describes it.
-        plan: How it joins.
+    `member` is the entry as the directory describes it.
     """
 
     def __init__(self, name: str, address: str, others: OtherOwners, plan: Plan) -> None:
@@ -91,13 +51,9 @@ class Entry:
         self._waits_for = f"the directory at {plan.directory or plan.file}"
 
     async def reach(self) -> Session | None:
-        """Opens the session with the owner that keeps the directory. It is not known by its name yet.
+        """Opens the session with the owner that keeps the directory; None if this process keeps it by now.
 
-        Returns:
-            The session; None if this process keeps the directory by now.
-
-        Raises:
-            UnavailableError: It cannot be reached in time.
+        The owner is not known by its name yet. Raises `UnavailableError` if it cannot be reached in time.
         """
         if self.plan.file is None:
             return await self._others.open(self.plan.directory)  # the session says in the log that it waits
@@ -121,13 +77,9 @@ class Entry:
         raise UnavailableError(f"in {file} stood no directory of a group within {self.plan.seconds:g} s")
 
     async def make(self, directory: Session) -> list[Member]:
-        """Enters the directory, and waits for the other members of a group that begins as a whole.
+        """Enters the directory; gives the members of a group that begins as a whole, once all of them are there.
 
-        Returns:
-            The members of a group that begins as a whole; nothing in an open group.
-
-        Raises:
-            PsError: The directory has refused it, or the others did not come in time.
+        Raises a `PsError` if the directory has refused it, or the others did not come in time.
         """
         directory.when_lost(self._lost)
         self._making = True

@@ -22,10 +22,6 @@ class OwnGradients(LocalGradients):
 
     Calls of other members may use the same tensors in the same pass, and the part of the pass on this process's owner
     adds up their gradients. So those of the member's own backwards are kept there, too, and not beside them.
-
-    Args:
-        engine: The owner of this process.
-        context: Id of the pass.
     """
 
     def __init__(self, engine: Engine, context: ContextId) -> None:
@@ -34,11 +30,7 @@ class OwnGradients(LocalGradients):
         self._context = context
 
     def add(self, found: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Adds gradients to those that are there.
-
-        Raises:
-            ContextEndedError, ContextLostError: The pass has ended on this owner.
-        """
+        """Adds gradients to those that are there. Raises the errors of a pass that has ended on this owner."""
         brought = [Gradient(None, leaf, grad.clone() if grad._is_view() else grad) for leaf, grad in found]
         if brought:
             self._engine.contexts.open(self._context, self._context.trainer).accumulate(brought)
@@ -78,9 +70,6 @@ class GradientsByTensor(dict[torch.Tensor, torch.Tensor]):
 
     Inside a call, a leaf replaces each parameter of a hosted module, and this finds the gradient of the parameter by
     its leaf.
-
-    Args:
-        found: The gradients.
     """
 
     def __init__(self, found: Iterable[Gradient]) -> None:

@@ -29,11 +29,10 @@ from trainer_client.rpc import current
 from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.current import agent, has_agent, set_agent
 from trainer_client.rpc.devices import usable
-from trainer_client.rpc.entry import Plan
 from trainer_client.rpc.options import UNSET, RpcBackendOptions, checked_options
 from trainer_client.rpc.peers import GroupPeers
-from trainer_client.rpc.planning import planned
-from trainer_client.rpc.rendezvous import group_of
+from trainer_client.rpc.planning import Plan, planned
+from trainer_client.rpc.rendezvous import chosen, meet
 from trainer_client.rpc.waiting import DAY, Deadline
 from trainer_client.rpc.workers import check_name
 from trainer_client.session.settings import Settings
@@ -162,20 +161,11 @@ def init_rpc(
 async def join(
     server: Server, settings: Settings, directory: str = "", address: str = "", id: int | None = None
 ) -> Agent:
-    """Makes an owner a member of a group, as the member of this process.
+    """Makes an owner, which has begun to listen, a member of a group, as the member of this process.
 
-    An owner that cannot join is stopped. It writes no checkpoint, because it has served no requests.
-
-    Args:
-        server: The owner, which has begun to listen.
-        settings: Timeouts of its client.
-        directory: Address of the owner that keeps the directory; empty for this process's own directory.
-        address: Address under which others reach the owner; empty for the address that it listens on.
-        id: The rank to enter with; None for a free number.
-
-    Raises:
-        UnavailableError: The directory cannot be reached in time.
-        NameConflictError: The name or number is taken.
+    Without a `directory` it keeps that itself. An owner that cannot join is stopped, and writes no checkpoint, because
+    it has served no requests. Raises `UnavailableError` if the directory cannot be reached in time, and
+    `NameConflictError` if the name or number is taken.
     """
     settings.member = server.engine.name
     member = Agent(server, settings, address)
@@ -208,18 +198,18 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
     """
     check_seconds("timeout", timeout)
     leaving = agent()
-    members = group_of(leaving, group)
+    members = chosen(leaving, group)
     deadline = Deadline(timeout)
     try:
         if graceful:
             leaving.finish(deadline.left)
             if members is not None:
-                members.rendezvous("shutdown", deadline, leaving=True)
+                meet(leaving, members, "shutdown", deadline, leaving=True)
             # The last calls of other members may call further members.
             _run(leaving.server.servicer.settled(), deadline.left())
             leaving.finish(deadline.left)
             if members is not None:
-                members.rendezvous("shutdown for good", deadline, leaving=True)
+                meet(leaving, members, "shutdown for good", deadline, leaving=True)
     finally:
         _end(leaving.leave(min(deadline.left(), 5.0) if graceful and members is not None else 0.0))
 

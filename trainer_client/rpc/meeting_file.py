@@ -15,12 +15,9 @@ from ps_wire.regular_files import NotRegularError, open_regular
 
 
 class Meeting(NamedTuple):
-    """What stands in the file.
+    """What stands in the file: where the directory is, and whether the process that keeps it still runs.
 
-    Attributes:
-        address: Host and port of the owner that keeps the directory.
-        world_size: Number of members of a group that begins as a whole; 0 for an open group.
-        there: Whether that owner's process still runs. If not, the file is of an earlier run, or the group is over.
+    If not, the file is of an earlier run, or the group is over. `world_size` is 0 for an open group.
     """
 
     address: str
@@ -31,9 +28,7 @@ class Meeting(NamedTuple):
 class MeetingFile:
     """The file. The process with the directory holds a lock on it for as long as it runs.
 
-    Args:
-        path: The path that the members were given. The file has `.rpc` behind it, because a process group of torch may
-            use the path itself.
+    It has `.rpc` behind the path that the members were given, because a process group of torch may use that.
     """
 
     def __init__(self, path: str) -> None:
@@ -42,11 +37,7 @@ class MeetingFile:
 
     @classmethod
     def of(cls, init_method: str) -> Self | None:
-        """The file that an `init_method` names; None if it names none.
-
-        Raises:
-            InvalidArgumentError: The path is missing, or its directory does not exist.
-        """
+        """The file that an `init_method` names; None if it names none."""
         url = urlsplit(init_method)
         if url.scheme != "file":
             return None
@@ -60,12 +51,7 @@ class MeetingFile:
     def take(self, world_size: int) -> None:
         """Takes the lock, unless another process has it, for a process that may keep the directory.
 
-        Args:
-            world_size: Its `world_size`; 0 for none.
-
-        Raises:
-            UnavailableError: The directory of this open group is gone.
-            InvalidArgumentError: As in `read`.
+        Raises `UnavailableError` if the directory of this open group is gone, and `InvalidArgumentError` as `read`.
         """
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
@@ -111,12 +97,8 @@ class MeetingFile:
     def read(self, world_size: int) -> Meeting | None:
         """What stands there; None if there is nothing yet.
 
-        Args:
-            world_size: The `world_size` of this process; 0 for none.
-
-        Raises:
-            InvalidArgumentError: The group is open, and this process has a `world_size`, or the other way round; or
-                something else than a file has the name.
+        Raises `InvalidArgumentError` if the group is open and this process has a `world_size`, or the other way round;
+        or if something else than a file has the name.
         """
         try:
             with open_regular(self.path) as file:

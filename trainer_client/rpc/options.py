@@ -88,15 +88,7 @@ class BackendType(enum.Enum):
 
 
 def checked_options(backend: Any, options: RpcBackendOptions | None) -> RpcBackendOptions:
-    """The options that `init_rpc` was given, or the defaults.
-
-    Args:
-        backend: A member of an enumeration of backends, ours or torch's; None is the only one.
-        options: What was given.
-
-    Raises:
-        TypeError: The backend or the options are of another type.
-    """
+    """The options that `init_rpc` was given, or the defaults; `TypeError` if these or the backend are none."""
     if backend is not None and not isinstance(backend, enum.Enum):
         raise TypeError(f"Argument backend must be a member of BackendType, not a {type(backend).__name__}")
     if options is None:
@@ -114,11 +106,7 @@ def checked_options(backend: Any, options: RpcBackendOptions | None) -> RpcBacke
 
 
 def master_address(init_method: str) -> str:
-    """Host and port from an `init_method`, or from the environment.
-
-    Raises:
-        InvalidArgumentError: It is malformed, or `MASTER_ADDR` or `MASTER_PORT` is missing.
-    """
+    """Host and port from an `init_method`, or from the environment."""
     url = urlsplit(init_method)
     if url.scheme == "tcp" and url.hostname and url.port:
         return f"{url.hostname}:{url.port}"

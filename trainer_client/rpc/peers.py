@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -22,7 +23,6 @@ from trainer_client.pending import Pending
 from trainer_client.rpc.rref import RRef
 
 if TYPE_CHECKING:
-    from ps_service.group.nested_pass import Over
     from ps_wire.refs import ContextId, Ref
     from trainer_client.contexts.gradients import Reach
     from trainer_client.rpc.agent import Agent
@@ -32,32 +32,19 @@ _FIRST_CALL: Final = 1 << 32
 _outer: ContextVar[_Outer | None] = ContextVar("trainer_client_outer", default=None)
 
 
+@dataclass(slots=True)
 class _Outer:
-    """The call that a thread runs for a pass.
+    """The call that a thread runs for a pass: the numbers of those that it is nested in, and its own, as its place."""
 
-    Args:
-        place: The numbers of the calls that it is nested in, and its own number.
-
-    Attributes:
-        place: As the argument.
-        calls: Number of calls that it has made.
-    """
-
-    def __init__(self, place: tuple[int, ...]) -> None:
-        self.place = place
-        self.calls = 0
+    place: tuple[int, ...]
+    calls: int = 0
 
 
 class NestedContext(Context):
-    """The part of another trainer's pass that continues from this process to other owners.
+    """The part of another trainer's pass that continues from this process to other owners: a `NestedPass`.
 
     A call of that trainer brought the id of its context. The calls that hosted code makes for it are recorded under
     the same id, on the sessions of this process.
-
-    Args:
-        id: Id of the context.
-        loop: The event loop of this process's client.
-        reach: Opens the session with an owner.
     """
 
     joins_any_client = True
@@ -82,8 +69,16 @@ class NestedContext(Context):
         return (*outer.place, outer.calls)
 
     @contextmanager
+    def calling(self, place: tuple[int, ...]) -> Iterator[None]:
+        token = _outer.set(_Outer(place))
+        try:
+            with inside(self):
+                yield
+        finally:
+            _outer.reset(token)
+
+    @contextmanager
     def propagating(self, retain_graph: bool, backward: int) -> Iterator[None]:
-        """Lets this thread propagate through recorded calls during a block, which ends when all have answered."""
         current = RunningBackward(retain_graph, backward)
         before, self._running.current = self.current_backward, current
         try:
@@ -95,56 +90,18 @@ class NestedContext(Context):
         if failure is not None:
             raise failure
 
-
-class NestedPass:
-    """The nested pass of a context, as `ps_service` uses it.
-
-    Args:
-        context: The nested context.
-
-    Attributes:
-        root: An extra input for `autograd.grad`, so that it also propagates through calls whose inputs require no grad.
-    """
-
-    def __init__(self, context: NestedContext) -> None:
-        self.root = context.root
-        self._context = context
-
-    @contextmanager
-    def calling(self, place: tuple[int, ...]) -> Iterator[None]:
-        """Makes the calls of this thread during a block part of the pass, nested in the call with that place."""
-        token = _outer.set(_Outer(place))
-        try:
-            with inside(self._context):
-                yield
-        finally:
-            _outer.reset(token)
-
-    def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
-        """Lets this thread propagate through such calls during a block, which ends when all have answered."""
-        return self._context.propagating(retain_graph, backward)
-
     def others(self) -> list[str]:
-        """Names of the owners that were called."""
-        return [session.owner for session in self._context.sessions]
-
-    def end(self, over: Over) -> None:
-        """Ends the pass on the other owners, without waiting for them."""
-        self._context.end(over)
+        return [session.owner for session in self.sessions]
 
 
 class GroupPeers:
-    """The other members of a group, as `ps_service.group.peers.Peers`.
-
-    Args:
-        agent: The agent of this process.
-    """
+    """The other members of a group, as `ps_service.group.peers.Peers`."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def nested_pass(self, context: ContextId) -> NestedPass:
-        return NestedPass(NestedContext(context, self._agent.loop, self._agent.client.others.reach))
+    def nested_pass(self, context: ContextId) -> NestedContext:
+        return NestedContext(context, self._agent.loop, self._agent.client.others.reach)
 
     def local(self, rref: HostedRRef) -> RRef:
         return RRef.of_hosted(rref)
@@ -175,9 +132,8 @@ class GroupPeers:
         self._check_thread()
         directory = self._agent.client.others.directory
         assert directory is not None
-        request = (
-            LookupRequest(name=name, wait_seconds=seconds) if id is None else LookupRequest(id=id, wait_seconds=seconds)
-        )
+        request = LookupRequest(name=name) if id is None else LookupRequest(id=id)
+        request.wait_seconds = seconds
         return self._agent.client.others.ask(directory, request).wait()
 
     def gathered(self, request: MembersRequest) -> MembersReply:

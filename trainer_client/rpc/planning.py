@@ -1,40 +1,69 @@
-"""Finds out from the arguments of `init_rpc` and the environment where the directory of a group is."""
+"""Finds out from the arguments of `init_rpc`, and what is around it, where the directory of a group is."""
 
 from __future__ import annotations
 
 import os
-from typing import Final
+import weakref
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from ps_wire.errors import InvalidArgumentError
-from trainer_client.rpc.entry import Plan
+import torch.distributed as dist
+
+from ps_wire.errors import InvalidArgumentError, UnavailableError
 from trainer_client.rpc.meeting_file import MeetingFile
 from trainer_client.rpc.options import master_address
-from trainer_client.rpc.process_group import store_at
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 SELF: Final = "self"
 """The `directory` of a process that keeps the directory itself."""
+
+_begun: Final[weakref.WeakKeyDictionary[Store, int]] = weakref.WeakKeyDictionary()
+"""How many groups have begun beside each process group. All members count the same."""
+
+
+class Plan(NamedTuple):
+    """How a process joins a group.
+
+    Attributes:
+        directory: Address of the owner that keeps the directory; empty for this process's own directory.
+        rank: The rank to enter with; None for a free number.
+        size: Number of members of a group that begins as a whole; 0 for an open group.
+        seconds: Seconds to wait for the directory and for the other members.
+        store: Through which this process tells the others where the directory is; None if they know that.
+        file: In which the others find where the directory is, and this process, unless it keeps the directory.
+        is_owner: Whether this process is an owner that serves trainers, and no program that joins by itself.
+    """
+
+    directory: str = ""
+    rank: int | None = None
+    size: int = 0
+    seconds: float = 60.0
+    store: GroupStore | None = None
+    file: MeetingFile | None = None
+    is_owner: bool = False
+
+    @property
+    def keeps_directory(self) -> bool:
+        """Whether this process keeps the directory."""
+        return not self.directory and (self.file is None or self.file.taken)
+
+    @property
+    def may_keep_directory(self) -> bool:
+        """Whether this process keeps the directory if no other does. In a file's open group, that is the first."""
+        return self.rank == 0 or not self.size
 
 
 def planned(
     init_method: str, rank: int, world_size: int, directory: str, listen: str, seconds: float
 ) -> tuple[Plan, str]:
-    """How this process joins its group, and the address to listen on; empty for any.
+    """How this process joins its group, and the address to listen on; empty for any. Arguments as for `init_rpc`.
 
-    The plan may hold the lock of a file, which the caller gives back.
-
-    Args:
-        init_method: Where rank 0 is, if there is no `directory`.
-        rank: The rank; -1 for that of the environment, or none.
-        world_size: Number of members; 0 for an open group.
-        directory: Address of the directory, or `self`; empty for that of rank 0.
-        listen: The address to listen on, if one was given.
-        seconds: Seconds to wait for the others.
-
-    Raises:
-        InvalidArgumentError: The rank or the address of the directory is missing, or the arguments do not agree.
-        UnavailableError: Rank 0 is to tell through a file, or through torch's process group at its address, where it
-            listens, and does not in time.
+    The plan may hold the lock of a file, which the caller gives back. Raises `InvalidArgumentError` if the rank or the
+    address of the directory is missing, or the arguments do not agree; and `UnavailableError` if rank 0 is to tell
+    through a file, or through torch's process group at its address, where it listens, and does not in time.
     """
     if directory:
         if world_size:
@@ -72,3 +101,50 @@ def _rank_of_environment(init_method: str) -> int:
         "init_rpc(rank=...). For an open group without ranks, one process gives directory='self', and the others "
         "directory='host:port'"
     )
+
+
+class GroupStore:
+    """The store of the default process group, through which rank 0 tells the others where it listens.
+
+    A program may give the same `MASTER_ADDR` and `MASTER_PORT` to `init_process_group` and then to `init_rpc`.
+    """
+
+    def __init__(self, store: Store, address: str) -> None:
+        self._store = store
+        self._address = address
+        _begun[store] = _begun.get(store, 0) + 1
+        self._key = f"trainer_client.rpc/{_begun[store]}"
+
+    @property
+    def free_port(self) -> str:
+        """An address to listen on: a free port of the same host."""
+        return f"{self._address.rpartition(':')[0]}:0"
+
+    def tell(self, address: str) -> None:
+        """Tells the others where rank 0 listens."""
+        self._store.set(self._key, address)
+
+    def told(self, seconds: float) -> str:
+        """Where rank 0 listens. Raises `UnavailableError` if it does not tell in time; 0 is no limit."""
+        try:
+            self._store.wait([self._key], timedelta(seconds=seconds or 86_400.0))
+            return str(self._store.get(self._key), "utf-8")
+        except dist.DistError as error:
+            _begun[self._store] -= 1  # the next attempt waits for the same group
+            raise UnavailableError(
+                f"rank 0 did not tell within {seconds:g} s where it listens, through the store at {self._address}"
+            ) from error
+
+
+def store_at(address: str) -> GroupStore | None:
+    """The store of the process group of this process, if it listens at an address."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    from torch._C._distributed_c10d import PrefixStore, TCPStore  # a torch without distributed has none
+
+    whole = store = dist.distributed_c10d._get_default_store()
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    if not isinstance(store, TCPStore) or f"{store.host}:{store.port}" != address:
+        return None
+    return GroupStore(whole, address)

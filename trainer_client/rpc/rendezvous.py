@@ -26,73 +26,46 @@ Answer = tuple[RendezvousReply, PayloadReader]
 _lock = threading.Lock()
 
 
-class Group:
-    """A set of members that wait for each other.
-
-    Args:
-        agent: The agent of this process.
-        names: Names of the members, this one included.
-
-    Raises:
-        InvalidArgumentError: This process is not among them.
-    """
-
-    def __init__(self, agent: Agent, names: Iterable[str]) -> None:
-        self.names = tuple(sorted(set(names)))
-        if agent.name not in self.names:
-            raise InvalidArgumentError(
-                f"this member, {agent.name!r}, is not among the given names: {', '.join(self.names)}"
-            )
-        self._agent = agent
-
-    def rendezvous(self, what: str, deadline: Deadline, value: Any = None, *, leaving: bool = False) -> dict[str, Any]:
-        """Waits until all members have called it with the same name, and returns their values.
-
-        Args:
-            what: Name of the rendezvous, for its key and for error messages.
-            deadline: Until when to wait; without a limit, only for members that are there.
-            value: The value of this process.
-            leaving: Whether the members leave: those that have left already are not waited for.
-
-        Raises:
-            DeadlineExceededError: A member did not arrive in time; the message names the missing ones.
-            UnavailableError: A member is lost, or has left; or the directory is.
-        """
-        counted = (what, self.names)
-        with _lock:
-            self._agent.rendezvous_counts[counted] += 1
-            key = f"{what} {self._agent.rendezvous_counts[counted]} of {' '.join(self.names)}"
-        request = RendezvousRequest(key=key, name=self._agent.name, names=self.names, leaving=leaving)
-        arrival = Arrival(self._agent, what, request, value, deadline)
-        try:
-            reply, answer = Pending.run(self._agent.loop, arrival.complete()).wait()
-        except BaseException:
-            with _lock:
-                self._agent.rendezvous_counts[counted] -= 1  # the next attempt uses the same key
-            raise
-        return dict(zip(reply.names, Decoder(answer).decode(reply.values), strict=True))
-
-
-def group_of(agent: Agent, names: Iterable[str] | None) -> Group | None:
+def chosen(agent: Agent, names: Iterable[str] | None) -> tuple[str, ...] | None:
     """The members with these names; without names those that began together, or None if the group is open.
 
-    Raises:
-        InvalidArgumentError: This process is not among them.
+    Raises `InvalidArgumentError` if this process is not among them.
     """
-    chosen = agent.together if names is None else names
-    return None if chosen is None else Group(agent, chosen)
+    names = agent.together if names is None else names
+    if names is None:
+        return None
+    found = tuple(sorted(set(names)))
+    if agent.name not in found:
+        raise InvalidArgumentError(f"this member, {agent.name!r}, is not among the given names: {', '.join(found)}")
+    return found
+
+
+def meet(
+    agent: Agent, names: tuple[str, ...], what: str, deadline: Deadline, value: Any = None, *, leaving: bool = False
+) -> dict[str, Any]:
+    """Waits until all members with these names have called it for the same purpose, and returns their values.
+
+    A deadline without a limit is one only for members that are there. If the members leave, those that have left
+    already are not waited for. Raises `DeadlineExceededError` with the names of those that did not arrive in time, and
+    `UnavailableError` if a member is lost or has left, or the directory is.
+    """
+    counted = (what, names)
+    with _lock:
+        agent.rendezvous_counts[counted] += 1
+        key = f"{what} {agent.rendezvous_counts[counted]} of {' '.join(names)}"
+    request = RendezvousRequest(key=key, name=agent.name, names=names, leaving=leaving)
+    arrival = Arrival(agent, what, request, value, deadline)
+    try:
+        reply, answer = Pending.run(agent.loop, arrival.complete()).wait()
+    except BaseException:
+        with _lock:
+            agent.rendezvous_counts[counted] -= 1  # the next attempt uses the same key
+        raise
+    return dict(zip(reply.names, Decoder(answer).decode(reply.values), strict=True))
 
 
 class Arrival:
-    """The arrival of this process at a rendezvous.
-
-    Args:
-        agent: The agent of this process.
-        what: Name of the rendezvous, for messages.
-        request: Its request, without the value and the time.
-        value: The value of this process.
-        deadline: Until when to wait; without a limit, only for members that are there.
-    """
+    """The arrival of this process at a rendezvous, by a request to which the value and the time are added."""
 
     def __init__(self, agent: Agent, what: str, request: RendezvousRequest, value: Any, deadline: Deadline) -> None:
         self._agent = agent
@@ -180,7 +153,7 @@ def barrier(names: Iterable[str] | None = None, timeout: float = UNSET) -> None:
         UnavailableError: A member was lost or has left since this one joined.
         InvalidArgumentError: This process is not among `names`, or the group is open and no names were given.
     """
-    _group(names).rendezvous("barrier", Deadline(agent().seconds(timeout) or 0.0))
+    _meet("barrier", names, timeout)
 
 
 def all_gather(value: Any, names: Iterable[str] | None = None, timeout: float = UNSET) -> dict[str, Any]:
@@ -194,11 +167,11 @@ def all_gather(value: Any, names: Iterable[str] | None = None, timeout: float = 
     Raises:
         DeadlineExceededError, UnavailableError, InvalidArgumentError: As in `barrier`.
     """
-    return _group(names).rendezvous("all_gather", Deadline(agent().seconds(timeout) or 0.0), value)
+    return _meet("all_gather", names, timeout, value)
 
 
-def _group(names: Iterable[str] | None) -> Group:
-    group = group_of(agent(), names)
-    if group is None:
+def _meet(what: str, names: Iterable[str] | None, timeout: float, value: Any = None) -> dict[str, Any]:
+    members = chosen(agent(), names)
+    if members is None:
         raise InvalidArgumentError("the group is open: give the names of the members to wait for")
-    return group
+    return meet(agent(), members, what, Deadline(agent().seconds(timeout) or 0.0), value)

@@ -39,12 +39,14 @@ class RRef:
         RuntimeError: This process is in no group.
     """
 
+    _hosted: HostedRRef | None = None
+    _handle: Handle | None = None
+    _pending: Pending[Handle] | None = None
+    _owner = ""
+
     def __init__(self, value: Any) -> None:
         agent()  # without a group, no member could ever use it
-        self._hosted: HostedRRef | None = HostedRRef(value)
-        self._handle: Handle | None = None
-        self._pending: Pending[Handle] | None = None
-        self._owner = ""
+        self._hosted = HostedRRef(value)
 
     def __class_getitem__(cls, of: Any) -> GenericAlias:
         """An annotation may name the type of the value, as `RRef[torch.Tensor]`."""
@@ -54,21 +56,21 @@ class RRef:
     def of_hosted(cls, rref: HostedRRef) -> RRef:
         """A reference to an object that this process hosts."""
         made = cls.__new__(cls)
-        made._hosted, made._handle, made._pending, made._owner = rref, None, None, ""
+        made._hosted = rref
         return made
 
     @classmethod
     def of_handle(cls, handle: Handle) -> RRef:
         """A reference for a handle of the client."""
         made = cls.__new__(cls)
-        made._hosted, made._handle, made._pending, made._owner = None, handle, None, handle.owner
+        made._handle, made._owner = handle, handle.owner
         return made
 
     @classmethod
     def of_pending(cls, pending: Pending[Handle], owner: str) -> RRef:
         """A reference for a handle that is not there yet."""
         made = cls.__new__(cls)
-        made._hosted, made._handle, made._pending, made._owner = None, None, pending, owner
+        made._pending, made._owner = pending, owner
         return made
 
     @property
@@ -79,12 +81,7 @@ class RRef:
     def handle(self, seconds: float | None = None) -> Handle:
         """The client's handle. For a value of this process, it is made at the first call.
 
-        Args:
-            seconds: Seconds to wait for the call that makes the value; None is no limit but that of the call.
-
-        Raises:
-            DeadlineExceededError: The call that makes the value ran out of time, or is not done after these seconds.
-            PsError: It failed.
+        A call that makes the value is waited for, for so many seconds, or as long as it may take; raises its error.
         """
         if self._handle is None:
             if self._pending is not None:
@@ -262,12 +259,7 @@ class Proxy:
 
 
 def _made(pending: Pending[Handle], seconds: float | None) -> Handle:
-    """The handle of a value that a call makes.
-
-    Args:
-        pending: The call.
-        seconds: Seconds to wait for it; None is no limit but that of the call.
-    """
+    """The handle of a value that a call makes; waits so many seconds for it, or as long as the call may take."""
     try:
         return pending.wait(seconds)
     except DeadlineExceededError as error:

@@ -25,11 +25,7 @@ DAY: Final = 86_400.0
 
 
 class Deadline:
-    """A deadline.
-
-    Args:
-        seconds: Seconds from now; 0 for no deadline.
-    """
+    """A deadline, in seconds from now; 0 for none."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -52,9 +48,7 @@ class Deadline:
 async def told(what: Callable[[], str], deadline: object) -> AsyncIterator[None]:
     """A block that may wait for long. While it does, warnings in the log say for what, the first within two seconds.
 
-    Args:
-        what: Returns who waits, and for what.
-        deadline: Its text tells when the wait will be given up.
+    `what` returns who waits, and for what; the text of the deadline tells when the wait will be given up.
     """
     task = asyncio.create_task(_tell(what, deadline))
     try:

@@ -38,11 +38,7 @@ class WorkerInfo:
 
 
 def check_name(name: str) -> None:
-    """Checks the name of a member.
-
-    Raises:
-        InvalidArgumentError: It is empty, too long, or has a character other than letters, digits and `_.:-`.
-    """
+    """Raises `InvalidArgumentError` if a name is empty or too long, or is not of letters, digits and `_.:-`."""
     if not isinstance(name, str):
         raise InvalidArgumentError(f"Worker name must be a string, not a {type(name).__name__}")
     if not name:

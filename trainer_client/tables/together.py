@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.optimizer import DistributedOptimizer, Values
-    from trainer_client.optimizers.parts import RemoteOptimizer
-    from trainer_client.optimizers.pushed import Sent, Then
+    from trainer_client.optimizers.parts import RemoteOptimizer, Sent, Then
     from trainer_client.optimizers.replies import ReportedValues
     from trainer_client.tables.table import Table
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ps_wire.refs import ContextId
+from trainer_client.optimizers.results import Unscaled
 from trainer_client.optimizers.scaling import Scaled, Work
-from trainer_client.optimizers.unscaling import Unscaled
 from trainer_client.session.stepped import Stepped
 
 

@@ -1,0 +1,309 @@
+"""What one replica and several have in common: pushes, maybe with a scaler, and maybe in a pass of the program."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.reported import Reductions, Reported, reported
+from ps_wire.runtime.nothing import nothing
+from trainer_client.pending import Pending
+from trainer_client.replicas.checks import check_backward, check_gradients
+
+if TYPE_CHECKING:
+    from trainer_client.replicas.overlap import Overlap
+    from trainer_client.replicas.pass_pushes import PassPushes, Push
+    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Pushable
+    from trainer_client.session.runs import Run
+    from trainer_client.session.stepped import Stepped
+
+
+class ScaledParameters:
+    """The optimizer that a GradScaler gets. The scaler unscales `.grad` in place, and decides whether to step."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self.param_groups: list[dict[str, Any]] = [{"params": list(parameters)}]
+
+    def step(self) -> bool:
+        """Called by the scaler if all gradients are finite."""
+        return True
+
+    def unscale(self, scaler: torch.amp.GradScaler) -> None:
+        """Divides the gradients by the scale of the loss; the scaler's `RuntimeError` if it has done that before."""
+        scaler.unscale_(self)  # type: ignore[arg-type]
+
+    def are_finite(self, scaler: torch.amp.GradScaler) -> bool:
+        """Whether the gradients may be applied. They are unscaled first, unless `unscale` has done that."""
+        return bool(scaler.step(self))  # type: ignore[arg-type]
+
+
+class Pushing(nn.Module, ABC):
+    """A local module whose gradients are pushed: a `Replica`, or the `Replicas` of several modules."""
+
+    module: nn.Module
+    current: Callable[[], OpenPass | None]
+    _overlap: Overlap
+    _scaled: ScaledParameters
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the local module."""
+        return self.module(*args, **kwargs)
+
+    def push(
+        self,
+        opt: Pushable,
+        *,
+        context: OpenPass | None = None,
+        pull: bool = True,
+        scaler: torch.amp.GradScaler | None = None,
+        zero_grad: bool = True,
+        values: Mapping[str, Any] | None = None,
+        reduce: Reductions = "mean",
+    ) -> Pending[Stepped | None]:
+        """Sends `.grad` of all parameters to an optimizer on the owner. It steps, or follows its policy.
+
+        The staleness is the number of steps since the parameters were pulled. Parameters without a gradient are left
+        out, as in a local optimizer. Gradients of dtypes other than that of the owner's parameter are cast to it.
+
+        With error feedback, a push that is dropped, is cancelled or fails leaves the residuals as if it had not been
+        made. If it counted all the same, which a cancelled push, `DeadlineExceededError` and `SessionLostError` do not
+        tell, what its codec left out is lost, and what was left out before may be sent again: less than a gradient.
+
+        With `overlap=n`, cancelling the result cancels this push, and not the one whose outcome it is: the next push
+        or `finish` has that.
+
+        `Replicas` step on each owner with all of its gradients or none. With a policy, all owners take the gradients in
+        the same round. Without one, nothing steps before all owners have accepted them.
+
+        Args:
+            opt: An optimizer all of whose parameters are on the owner of the module; for `Replicas`, on their owners.
+                With a context, any that steps the module, such as one with tables.
+            context: The pass that has the gradients, because its forward has looked up in tables or called owners.
+                They join those that the pass has on owners, and the optimizer steps with all of them, as in its `step`.
+                Its backward has ended. With an overlap the pass belongs to the push from then on.
+            pull: Whether the answer brings the parameters after the step, as `pull` does.
+            scaler: The scaler of the loss. It unscales the gradients; with a context all that the optimizer steps with.
+                If one is not finite, nothing steps. Call its `update()` afterwards, as in torch.
+            zero_grad: Whether `.grad` is None afterwards, also if the push fails. Otherwise the gradients are copied,
+                and can be pushed again.
+            values: Plain values to report with the gradients, by name, as for `DistributedOptimizer.step`. They are not
+                sent if the scaler skips the step.
+            reduce: How the owner reduces them, as there.
+
+        Returns:
+            What became of the gradients; None if the scaler has skipped the step. With `overlap=n`: what became of
+            those of the n-th push before, whose parameters are taken over now; None if there is none.
+
+        Raises:
+            InvalidArgumentError: The optimizer has parameters elsewhere, or does not step all of the modules. A
+                gradient or a value does not fit. Nothing was changed on the owner.
+            TooLargeError: There are too many values, or too large ones. Nothing was changed.
+            NonFiniteGradientError: A gradient holds NaN or infinity, and the optimizer refuses these, or a codec has no
+                form for them. Nothing was changed on the owner.
+            DeadlineExceededError: The other trainers of the round did not come in time.
+            PsError: One of several owners failed, as in the optimizer's `step`.
+        """
+        target = self._checked(opt, context)
+        if context is not None:
+            report = reported(values, reduce) if values else {}
+            send = partial(self._send, opt, context, zero_grad, report, pull)
+            return self._join(opt, context, scaler, send, zero_grad)
+        if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
+            if zero_grad:
+                self.forget_gradients()
+            return self._overlap.nothing()
+        report = reported(values, reduce) if values else {}
+        made = self._written_push(target, zero_grad, report, pull)
+        if zero_grad:
+            self.forget_gradients()
+        return self._overlap.push(made)
+
+    def finish(self) -> Pending[list[Stepped | None]]:
+        """Waits for the pushes that are still under way with `overlap`, and takes over their parameters.
+
+        Cancelling the result cancels none of them: call it again.
+
+        Returns:
+            What became of their gradients, in order.
+
+        Raises:
+            PsError: One of them has failed; the first error, after all have ended.
+        """
+        return self._overlap.finish()
+
+    def unscale_(
+        self, scaler: torch.amp.GradScaler, *, context: OpenPass | None = None, opt: Pushable | None = None
+    ) -> Pending[None]:
+        """Divides `.grad` of its parameters by the scale of the loss, before gradients are clipped.
+
+        Args:
+            scaler: The scaler.
+            context: The pass that has the gradients, as for `push`. Await the result then.
+            opt: The optimizer that will step with them, on owners too; only with a context.
+
+        Raises:
+            InvalidArgumentError: There is a context and no optimizer, or another one than for `push`.
+            RuntimeError: The scaler has unscaled them since its last update.
+        """
+        if context is None:
+            self._scaled.unscale(scaler)
+        else:
+            if opt is None:
+                raise InvalidArgumentError(
+                    "unscale_() of a pass takes the optimizer, too: unscale_(…, context=…, opt=…)"
+                )
+            self._check_pass(opt, context)
+            self._through_passes().check(opt)
+            context.check()
+        if context is None or opt is None or not scaler.is_enabled():
+            return Pending.run(self._overlap.loop, asyncio.sleep(0))
+        work = opt.unscale_pushed(context, scaler, self.pulled_parameters)
+        return context.waits_for(Pending.run(self._overlap.loop, work))
+
+    # A push that joins a pass
+
+    def _check_pass(self, opt: Pushable, context: OpenPass | None) -> OwnersOptimizer:
+        """Checks that a push may join a pass of the program, or needs none; returns the parameters' optimizer."""
+        if not hasattr(opt, "of_parameters"):
+            raise InvalidArgumentError(
+                f"a push needs an optimizer on the owner, as Client.optimizer() returns, not a {type(opt).__name__}; "
+                "to step the replica itself with an optimizer of this process, see Client.local_steps()"
+            )
+        own = opt.of_parameters
+        if own is None:
+            raise InvalidArgumentError(f"{opt!r} steps tables only, and no replica")
+        if context is not None:
+            check_backward(context)
+        elif own is not opt:
+            raise InvalidArgumentError(
+                "an optimizer with tables steps with the gradients of a pass: call ctx.backward(loss), and then "
+                "push(opt, context=ctx)"
+            )
+        else:
+            check_gradients(self.pulled_parameters, self.current())
+        return own
+
+    def _join(
+        self,
+        opt: Pushable,
+        context: OpenPass,
+        scaler: torch.amp.GradScaler | None,
+        send: Callable[[], Pending[Stepped | None]],
+        zero_grad: bool,
+    ) -> Pending[Stepped | None]:
+        """Pushes the gradients that a pass has here; the optimizer steps with all that the pass has.
+
+        With an overlap the pass belongs to the push from then on, and ends with it. Otherwise its block waits for the
+        push.
+        """
+        if scaler is None or not scaler.is_enabled():
+            pushed = send()
+            return pushed if self._overlap.most else context.waits_for(pushed)
+        self._through_passes().check(opt)
+        context.check()
+        return context.waits_for(self._push_scaled(opt, context, scaler, send, zero_grad))
+
+    def _send(
+        self, opt: Pushable, context: OpenPass, zero_grad: bool, values: Mapping[str, Reported], pull: bool
+    ) -> Pending[Stepped | None]:
+        hands_over = self._overlap.most > 0
+        made = self._through_passes().written(opt, context, True, zero_grad, values, pull, hands_over=hands_over)
+        if zero_grad:
+            self.forget_gradients(context)
+        return self._overlap.push(made)
+
+    def _push_scaled(
+        self,
+        opt: Pushable,
+        context: OpenPass,
+        scaler: torch.amp.GradScaler,
+        send: Callable[[], Pending[Stepped | None]],
+        zero_grad: bool,
+    ) -> Pending[Stepped | None]:
+        """Pushes once the scaler has found the gradients finite, on all owners and here."""
+        loop = self._overlap.loop
+        sent: list[Pending[Stepped | None]] = []
+
+        async def push() -> Pending[Stepped | None]:
+            if not await opt.are_finite(context, scaler, self.pulled_parameters):
+                if zero_grad:
+                    self.forget_gradients(context)
+                return self._overlap.nothing()
+            sent.append(send())
+            ended: Pending[None] = Pending(loop)
+            sent[0].on_done(partial(ended.resolve, nothing))
+            await ended
+            return sent[0]
+
+        work = Pending.run(loop, push())
+
+        def cancel() -> None:
+            for each in sent:
+                each.cancel()
+            work.cancel()
+
+        done: Pending[Stepped | None] = Pending(loop, cancel)
+        # Parameters are taken over in the thread that waits for the push.
+        work.on_done(lambda: done.resolve(lambda: work.result().result()))
+        return done
+
+    def forget_gradients(self, context: OpenPass | None = None) -> None:
+        """Sets `.grad` of the parameters to None, or drops their gradients of a pass."""
+        parameters = self.pulled_parameters
+        if context is not None:
+            context.drop(parameters)
+            return
+        for parameter in parameters:
+            parameter.grad = None
+
+    @property
+    @abstractmethod
+    def pulled_parameters(self) -> Sequence[nn.Parameter]:
+        """The parameters that are pulled and pushed, in the order of the owners' modules."""
+
+    @abstractmethod
+    def _checked(self, opt: Pushable, context: OpenPass | None) -> Any:
+        """Checks a push before anything is changed; returns what `_written_push` pushes to."""
+
+    @abstractmethod
+    def _written_push(self, target: Any, zero_grad: bool, values: Mapping[str, Reported], pull: bool) -> Push:
+        """Writes `.grad` into a push that joins no pass of the program."""
+
+    @abstractmethod
+    def _through_passes(self) -> PassPushes:
+        """Its pushes through passes."""
+
+    # For `LocalSteps`
+
+    @property
+    @abstractmethod
+    def readings(self) -> Sequence[int]:
+        """How often values of the owner were taken over, of each replica."""
+
+    @abstractmethod
+    def check_local_steps(self) -> None:
+        """Raises `InvalidArgumentError` if it takes no local steps, because it was made with an overlap."""
+
+    @abstractmethod
+    def begin_local_steps(self, opt: OwnersOptimizer) -> None:
+        """Keeps the pulled parameters from now on. Raises `InvalidArgumentError` as `local_steps` does."""
+
+    @abstractmethod
+    def push_difference(
+        self, opt: OwnersOptimizer, run: Run, counted: Callable[[], None], values: Mapping[str, Reported]
+    ) -> Pending[Stepped | None]:
+        """Sends what local steps have changed, and pulls. This is one attempt of `run`; each owner counts one.
+
+        `counted` is called when the owners have answered, and their parameters are here.
+        """
+
+    def nothing(self) -> Pending[Stepped | None]:
+        """A result that is there: None."""
+        return self._overlap.nothing()
