@@ -41,16 +41,7 @@ _LINGER: Final = 1.0
 
 
 class TcpSocket(StreamSocket):
-    """Writes pieces of memory, and reads. A subclass that replaces `_transmit` and `_receive` can encrypt them.
-
-    Args:
-        sock: A connected TCP socket.
-        reader: Takes what arrives.
-        on_broken: Called once with the reason when nothing more can be read.
-
-    Attributes:
-        ended: Set once it is closed.
-    """
+    """A TCP socket that notices a silent other side, and that can end in order. `ended` is set once it is closed."""
 
     connection: ClassVar[str] = "the direct connection"
 
@@ -73,11 +64,7 @@ class TcpSocket(StreamSocket):
         return milliseconds / 1000 if repeated else 0.0
 
     async def finish(self, seconds: float) -> None:
-        """Sends what is unsent, says that nothing follows, and waits until the other side has closed.
-
-        Args:
-            seconds: How long to wait.
-        """
+        """Sends what is unsent, says that nothing follows, and waits some seconds until the other side has closed."""
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(seconds):
                 await self.drained.wait()
@@ -103,14 +90,7 @@ class _Discarding:
 
 
 class DirectConnection(RecordConnection):
-    """One end of a direct connection.
-
-    Args:
-        sock: A connected TCP socket.
-        traffic: Counts its bytes.
-    """
-
-    _name = TcpSocket.connection
+    """One end of a direct connection. `traffic` counts its bytes."""
 
     part_bytes: Final = PART_BYTES
 
@@ -124,17 +104,12 @@ class DirectConnection(RecordConnection):
         """As `TcpSocket.silent_seconds`."""
         return self._socket.silent_seconds
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it was closed, or is broken."""
-        return self._is_over
-
     async def closed(self) -> None:
         """Waits until it is closed on this side."""
         await self._socket.ended.wait()
 
     async def close(self) -> None:
-        if self._is_over:
+        if self.is_over:
             await super().close()
             return
         try:

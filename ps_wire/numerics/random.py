@@ -39,11 +39,7 @@ _blocks = _Blocks()
 
 
 class Seeded(TorchDispatchMode):
-    """A block whose random numbers depend on a seed only. It affects only the thread that enters it.
-
-    Args:
-        seed: As for `torch.manual_seed`.
-    """
+    """A block whose random numbers depend on a seed only, as for `torch.manual_seed`. It affects only its thread."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
