@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from ps_wire.connections.connection import ConnectionBroken
-from ps_wire.limits import MAX_FRAME_BYTES, PART_BYTES
+from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.sockets.connection import RecordConnection
 from ps_wire.sockets.record import END, HEADER
 from ps_wire.sockets.stream_socket import StreamSocket
@@ -91,8 +91,6 @@ class _Discarding:
 
 class DirectConnection(RecordConnection):
     """One end of a direct connection. `traffic` counts its bytes."""
-
-    part_bytes: Final = PART_BYTES
 
     def __init__(self, sock: socket.socket, traffic: Traffic | None = None) -> None:
         super().__init__(MAX_FRAME_BYTES, traffic)

@@ -25,7 +25,7 @@ from ps_service.sessions.gate import Gate
 from ps_service.sessions.sessions import Process
 from ps_wire import errors
 from ps_wire.connections import frames
-from ps_wire.connections.connection import Connection, ConnectionBroken, deliver
+from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import Outbox
 from ps_wire.direct import DirectConnection
@@ -218,7 +218,7 @@ class Servicer:
             return asyncio.create_task(take_later(packet)) if len(outbox.waiting) > most else take(packet)
 
         try:
-            await deliver(connection, handle, intake.place)
+            await connection.deliver(handle, intake.place)
         finally:
             intake.close()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
+from ps_wire.codec.trees import tensors_in
 from ps_wire.errors import InvalidArgumentError
 
 MOST_TENSORS: Final = 8
@@ -18,11 +18,8 @@ MOST_TENSORS: Final = 8
 class Encoded:
     """What a codec makes of one tensor. It is registered by value (`registry.py`).
 
-    Attributes:
-        codec: Name of the codec.
-        parameters: Its parameters: names and plain values. For a codec of a program's own, what its `encode` returned.
-        tensors: The encoded values, in the order that the codec defines.
-        coordinates: The coordinates of a sparse tensor, as the codec packs them; empty for a dense one.
+    The parameters are names and plain values; for a codec of a program's own, what its `encode` returned. The tensors
+    are in the order that the codec defines. A sparse tensor has coordinates, too, as the codec packs them.
     """
 
     codec: str
@@ -34,7 +31,7 @@ class Encoded:
     def nbytes(self) -> int:
         """Bytes of all tensors in it. Names, plain values and the description of each tensor come on top."""
         everything = [self.tensors, self.coordinates, self.parameters]
-        return sum(each.numel() * each.itemsize for each in _tensors_in(everything))
+        return sum(each.numel() * each.itemsize for each in tensors_in(everything))
 
     def to_value(self) -> tuple[str, dict[str, Any], list[torch.Tensor], list[torch.Tensor]]:
         """The same as plain values, which any message can carry."""
@@ -58,14 +55,3 @@ class Encoded:
             if not all(isinstance(item, torch.Tensor) for item in each):
                 raise InvalidArgumentError("an encoded tensor has something else among its tensors")
         return cls(codec, parameters, tuple(tensors), tuple(coordinates))
-
-
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_in(item)

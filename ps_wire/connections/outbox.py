@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from ps_wire.connections.connection import Batching, Connection, ConnectionBroken, Gathering
+from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import MOST, Packet, batched, is_small
 from ps_wire.connections.reclaim import LARGE_BYTES, RECLAIMER
 from ps_wire.limits import PART_BYTES
@@ -81,13 +81,12 @@ class Outbox:
 
     async def drain(self, connection: Connection) -> None:
         """Writes queued messages until it is cancelled. Raises `ConnectionBroken` when the connection broke."""
-        self._connection, self._part_bytes = connection, connection.part_bytes
-        self._together.connection = connection if isinstance(connection, Gathering) else None
-        batching = isinstance(connection, Batching)
+        self._connection = self._together.connection = connection
+        self._part_bytes = connection.part_bytes
         try:
             while True:
                 while self.waiting:
-                    for packet in batched(self._take(MOST)) if batching else self._take(1):
+                    for packet in batched(self._take(MOST)) if connection.batches else self._take(1):
                         await connection.send(packet)
                         # It would keep the payload until the next message.
                         del packet
@@ -124,8 +123,8 @@ class _Together:
     __slots__ = ("_depth", "_gathering", "connection")
 
     def __init__(self) -> None:
-        self.connection: Gathering | None = None
-        self._gathering: Gathering | None = None
+        self.connection: Connection | None = None
+        self._gathering: Connection | None = None
         self._depth = 0
 
     def __enter__(self) -> None:

@@ -88,7 +88,7 @@ class SharedMemoryConnection(RecordConnection):
     `traffic` counts its bytes, including those in shared memory.
     """
 
-    part_bytes: Final = 1 << 62
+    part_bytes = 1 << 62
     """Payloads are not split, because a payload in a segment does not delay other messages."""
 
     def __init__(

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ps_wire.connections.connection import ConnectionBroken, Traffic
+from ps_wire.connections.connection import Connection, ConnectionBroken, Traffic
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.sockets.delivery import Delivery
 from ps_wire.sockets.reader import RecordReader
@@ -22,7 +22,7 @@ _JOINED_BYTES: Final = 4096
 """Payloads up to this size are copied into their record, which costs less than writing a second piece of memory."""
 
 
-class RecordConnection:
+class RecordConnection(Connection):
     """One end of a connection over a socket. A subclass opens the socket and its writer, and passes them to `_begin`.
 
     A record with a payload of more than `most_payload` bytes ends it.
@@ -67,18 +67,15 @@ class RecordConnection:
         return True
 
     def gather(self) -> None:
-        """Keeps the records that are written from now on; see `Gathering`."""
         self._records.gather()
 
     def release(self) -> None:
-        """Writes the kept records; see `Gathering`."""
         self._records.release()
 
     async def receive(self) -> Packet | None:
         return await self._delivery.receive()
 
     async def deliver(self, handle: Handle, place: Place | None = None) -> None:
-        """Calls `handle` with every packet as it arrives; see `Delivering`."""
         self._reader.place = place
         try:
             await self._delivery.deliver(handle)

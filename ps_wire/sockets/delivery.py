@@ -48,7 +48,7 @@ class Delivery:
         return self.arrived.popleft()
 
     async def deliver(self, handle: Handle) -> None:
-        """Calls `handle` with every packet as it arrives; see `Delivering`."""
+        """Calls `handle` with every packet as it arrives; see `Connection.deliver`."""
         self._receiver = self._loop.create_future()
         self._handle = handle
         try:
