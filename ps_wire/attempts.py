@@ -16,10 +16,9 @@ _MOST_STEPS: Final = 1024
 
 
 class Attempt:
-    """One attempt. Whoever steps an optimizer has it alone while it asks and tells.
+    """One attempt; all attempts of a pass share the steps that were applied.
 
-    Args:
-        applied: The steps that were applied, which all attempts of the pass share.
+    Whoever steps an optimizer has it alone while it asks and tells.
     """
 
     def __init__(self, applied: Applied) -> None:
@@ -40,12 +39,7 @@ class Attempt:
         return other is not None and other is not self and other._applied is self._applied
 
     def passed(self, optimizer: Hashable, applied: bool) -> None:
-        """A step of an optimizer is over.
-
-        Args:
-            optimizer: The optimizer.
-            applied: Whether it has changed something in this attempt.
-        """
+        """A step of an optimizer is over; `applied` says whether it has changed something in this attempt."""
         if self.was_applied(optimizer):
             self._left_out.add(optimizer)
         else:

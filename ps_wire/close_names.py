@@ -23,17 +23,10 @@ _LONGEST: Final = 128
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """A question that names the closest of some names, to be put behind a message.
+    """`; did you mean 'tower'?`, with the closest of some names, to be put behind a message; empty if none is close.
 
     It takes some ten milliseconds at most, also with names that were chosen to make it slow. The caller decides which
     names may be told: an owner hands over only those that `status` lists, or that its trainers may use.
-
-    Args:
-        name: A name that is not known.
-        known: The names that are.
-
-    Returns:
-        `; did you mean 'tower'?`, or an empty text if none is close.
     """
     found = closest(name, known)
     return f"; did you mean {found!r}?" if found else ""

@@ -48,12 +48,9 @@ _INTEGERS: Final = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int3
 
 
 class Signature(NamedTuple):
-    """What all members must agree on in one collective.
+    """What all members must agree on in one collective: one of `KINDS`, and for `all_reduce` one of `OPERATIONS`.
 
-    Attributes:
-        kind: One of `KINDS`.
-        root: The rank that gathers, or that is the source; 0 where there is none.
-        op: For `all_reduce`, one of `OPERATIONS`; otherwise empty.
+    The root is the rank that gathers, or that is the source; 0 where there is none.
     """
 
     kind: str
@@ -67,22 +64,14 @@ class Signature(NamedTuple):
 
 
 def check_plain(value: Any) -> None:
-    """Checks that a value has a meaning for every member.
-
-    Raises:
-        InvalidArgumentError: It holds functions, classes or references.
-    """
+    """Checks that a value has a meaning for every member: it holds no functions, classes or references."""
     for leaf in leaves_in(value):
         if isinstance(leaf, (*NAMED, Ref)):
             raise InvalidArgumentError(f"{leaf!r} cannot be sent to other members: send plain values and tensors")
 
 
 def check_reducible(value: Any, op: str) -> None:
-    """Checks that a value can be reduced.
-
-    Raises:
-        InvalidArgumentError: It is, or holds, something else than numbers and dense tensors.
-    """
+    """Checks that a value can be reduced: it is, or holds, nothing but numbers and dense tensors."""
     if isinstance(value, (list, tuple)):
         for each in value:
             check_reducible(each, op)

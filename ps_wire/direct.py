@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from ps_wire.connections.connection import ConnectionBroken
-from ps_wire.limits import MAX_FRAME_BYTES, PART_BYTES
+from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.sockets.connection import RecordConnection
 from ps_wire.sockets.record import END, HEADER
 from ps_wire.sockets.stream_socket import StreamSocket
@@ -41,16 +41,7 @@ _LINGER: Final = 1.0
 
 
 class TcpSocket(StreamSocket):
-    """Writes pieces of memory, and reads. A subclass that replaces `_transmit` and `_receive` can encrypt them.
-
-    Args:
-        sock: A connected TCP socket.
-        reader: Takes what arrives.
-        on_broken: Called once with the reason when nothing more can be read.
-
-    Attributes:
-        ended: Set once it is closed.
-    """
+    """A TCP socket that notices a silent other side, and that can end in order. `ended` is set once it is closed."""
 
     connection: ClassVar[str] = "the direct connection"
 
@@ -73,11 +64,7 @@ class TcpSocket(StreamSocket):
         return milliseconds / 1000 if repeated else 0.0
 
     async def finish(self, seconds: float) -> None:
-        """Sends what is unsent, says that nothing follows, and waits until the other side has closed.
-
-        Args:
-            seconds: How long to wait.
-        """
+        """Sends what is unsent, says that nothing follows, and waits some seconds until the other side has closed."""
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(seconds):
                 await self.drained.wait()
@@ -103,16 +90,7 @@ class _Discarding:
 
 
 class DirectConnection(RecordConnection):
-    """One end of a direct connection.
-
-    Args:
-        sock: A connected TCP socket.
-        traffic: Counts its bytes.
-    """
-
-    _name = TcpSocket.connection
-
-    part_bytes: Final = PART_BYTES
+    """One end of a direct connection. `traffic` counts its bytes."""
 
     def __init__(self, sock: socket.socket, traffic: Traffic | None = None) -> None:
         super().__init__(MAX_FRAME_BYTES, traffic)
@@ -124,17 +102,12 @@ class DirectConnection(RecordConnection):
         """As `TcpSocket.silent_seconds`."""
         return self._socket.silent_seconds
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it was closed, or is broken."""
-        return self._is_over
-
     async def closed(self) -> None:
         """Waits until it is closed on this side."""
         await self._socket.ended.wait()
 
     async def close(self) -> None:
-        if self._is_over:
+        if self.is_over:
             await super().close()
             return
         try:

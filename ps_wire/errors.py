@@ -38,7 +38,6 @@ SESSION_ENDED: Final = "the session of this trainer has ended"
 RAN_OUT: Final = "RPC ran for more than its timeout"
 """Begins the message when the time of a call ran out, as in `torch.distributed.rpc`."""
 
-
 MIXED_GROUPS: Final = "RPC group mixes statically and dynamically initialized members which is not supported."
 """Begins the message when some members of a group gave `world_size` and others did not, as there."""
 
@@ -231,12 +230,7 @@ def from_message(message: errors_pb2.Error) -> PsError:
 
 
 def caused(error: PsError, text: str) -> PsError:
-    """An error of the same type, for an operation that failed because another one did.
-
-    Args:
-        error: The error of the other one; it becomes the cause.
-        text: What failed. The message of the error follows it.
-    """
+    """An error of the same type and with `text` before its message, for an operation that failed because of it."""
     made: PsError
     if isinstance(error, RemoteError):
         made = type(error)(f"{text}: {error.remote_message}", error.remote_type, error.remote_traceback)
@@ -252,11 +246,7 @@ def remote_error(
 ) -> RemoteError:
     """The error for an exception, also an instance of the exception's type if that is common or registered here.
 
-    Args:
-        message: The message of the exception.
-        remote_type: Full name of its type. It is only looked up; nothing is imported.
-        traceback: The traceback, as text.
-        kind: The type itself, where the exception was raised in this process.
+    Its full name is only looked up; nothing is imported. Where it was raised in this process, the type itself is given.
     """
     found: Any = kind or _KINDS.get(remote_type)
     if found is not None:
@@ -267,12 +257,7 @@ def remote_error(
 
 
 def keep_type(kind: type[Exception], name: str) -> None:
-    """Registers a class of exceptions: a `RemoteError` for one of them is an instance of the class, too.
-
-    Args:
-        kind: The class.
-        name: Its name in messages.
-    """
+    """Registers a class of exceptions: a `RemoteError` for one of them is an instance of the class, too."""
     _KINDS[name] = kind
 
 

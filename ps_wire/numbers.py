@@ -32,15 +32,7 @@ def check_timeout(value: Any) -> None:
 def check_finite(
     name: str, value: Any, least: float = -math.inf, most: float = math.inf, below: float = math.inf
 ) -> None:
-    """Raises `InvalidArgumentError` if a value is no finite number within bounds.
-
-    Args:
-        name: What it is called in the message.
-        value: The value.
-        least: The smallest that is allowed.
-        most: The largest that is allowed.
-        below: All that are allowed are less than this.
-    """
+    """Raises `InvalidArgumentError` if a value is no finite number within bounds."""
     # Integers may be larger than any float.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
         raise InvalidArgumentError(f"{name} is a finite number, not {value!r}")

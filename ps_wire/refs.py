@@ -14,12 +14,9 @@ _TEXT = re.compile(r"ps://(?P<owner>[^/#\s]+)/(?P<object_id>[0-9a-f]{32})(?:#(?P
 
 
 class Ref(NamedTuple):
-    """Names an object on an owner, or one of its parameters.
+    """Names an object on an owner, or one of its parameters, by its dotted name inside the object.
 
-    Attributes:
-        owner: Name of the owner that hosts the object.
-        object_id: 128 random bits in hexadecimal, so that a handle cannot be guessed.
-        parameter: Dotted name of a parameter inside the object; empty for the object itself.
+    The id of an object is 128 random bits in hexadecimal, so that a handle cannot be guessed.
     """
 
     owner: str
@@ -31,11 +28,7 @@ class Ref(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Ref:
-        """The inverse of `str(ref)`.
-
-        Raises:
-            InvalidArgumentError: The text is not a handle.
-        """
+        """The inverse of `str(ref)`."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise InvalidArgumentError(f"{text!r} is not a handle; one looks like ps://ps0/0123…cdef")
@@ -50,12 +43,7 @@ class Ref(NamedTuple):
 
 
 class ContextId(NamedTuple):
-    """Names one forward/backward/step pass of one trainer.
-
-    Attributes:
-        trainer: The trainer's 16 random bytes.
-        number: 1, 2, 3 … in the order in which the trainer opened its contexts.
-    """
+    """Names one forward/backward/step pass of one trainer, which counts its passes from 1."""
 
     trainer: bytes
     number: int
@@ -72,12 +60,7 @@ class ContextId(NamedTuple):
 
 
 class CallKey(NamedTuple):
-    """Names one recorded call of a pass on the owner that ran it.
-
-    Attributes:
-        caller: Id of the caller: the trainer of the pass, or an owner that was called in it.
-        number: Number of the call among the caller's calls.
-    """
+    """Names one recorded call of a pass on the owner that ran it. The caller is a trainer, or another owner."""
 
     caller: bytes
     number: int

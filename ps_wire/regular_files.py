@@ -24,13 +24,9 @@ class NotRegularError(OSError):
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Opens a file for reading. A link to one is followed.
+    """Opens a file for reading. A link to one is followed. What is no file is a `NotRegularError`.
 
     Opening a FIFO waits for a writer, and a device may have no end, so neither is opened.
-
-    Raises:
-        NotRegularError: It is a FIFO, a device, a socket or a directory.
-        OSError: It is not there, or may not be read.
     """
     _check(path, path.stat())
     # What has the name may have changed since: it is then not waited for, either.

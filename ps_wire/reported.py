@@ -35,28 +35,17 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 class Reported(NamedTuple):
-    """A value that comes with gradients.
-
-    Attributes:
-        reduce: How it is reduced with those of other gradients.
-        value: A number or a dense tensor; any plain value with `keep`.
-    """
+    """A value that comes with gradients: a number or a dense tensor, or any plain value that is kept."""
 
     reduce: str
     value: Any
 
 
 def reported(values: Mapping[str, Any], reduce: Reductions) -> dict[str, Reported]:
-    """The values of one push or step, by name.
+    """The values of one push or step, by name. Where reductions have names, too, the other values are averaged.
 
-    Args:
-        values: The values. With `mean` and `sum`, numbers and dense tensors; a tensor without dimensions, such as a
-            loss, counts as the number that it holds.
-        reduce: How they are reduced: one for all, or one by name, where the others are averaged.
-
-    Raises:
-        InvalidArgumentError: A name, a value or a reduction does not fit.
-        TooLargeError: There are too many names, or the tensors are too large.
+    With `mean` and `sum`, values are numbers and dense tensors; a tensor without dimensions, such as a loss, counts as
+    the number that it holds.
     """
     if not isinstance(values, Mapping):
         raise InvalidArgumentError(f"values is a dictionary by name, not a {type(values).__name__}")
@@ -71,11 +60,7 @@ def reported(values: Mapping[str, Any], reduce: Reductions) -> dict[str, Reporte
 
 
 def check(values: Mapping[str, Reported]) -> None:
-    """Checks the values of one push or step.
-
-    Raises:
-        InvalidArgumentError, TooLargeError: As in `reported`.
-    """
+    """Checks the values of one push or step."""
     if len(values) > MAX_REPORTED_NAMES:
         raise TooLargeError(f"{len(values)} values are reported with one gradient; at most {MAX_REPORTED_NAMES} may be")
     for name, (reduce, value) in values.items():
@@ -90,12 +75,7 @@ def check(values: Mapping[str, Reported]) -> None:
 def write(
     messages: RepeatedCompositeFieldContainer[pb.ReportedValue], payload: PayloadWriter, values: Mapping[str, Reported]
 ) -> None:
-    """Writes values into a request.
-
-    Raises:
-        InvalidArgumentError: A value cannot be sent.
-        TooLargeError: They have too many bytes.
-    """
+    """Writes values into a request."""
     before, encoder = payload.nbytes, Encoder(payload)
     for name, (reduce, value) in values.items():
         encoder.encode_into(messages.add(name=name, reduction=REDUCTIONS[reduce]).value, value)
@@ -103,11 +83,7 @@ def write(
 
 
 def check_size(nbytes: int) -> None:
-    """Checks the bytes of all values of one push or step.
-
-    Raises:
-        TooLargeError: They are too many.
-    """
+    """Checks the bytes of all values of one push or step."""
     if nbytes > MAX_REPORTED_BYTES:
         raise TooLargeError(
             f"the values that are reported with one gradient have {nbytes:,} bytes; at most {MAX_REPORTED_BYTES:,} are "

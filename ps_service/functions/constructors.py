@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from ps_service.functions.dispatch_watch import Watch
-from ps_service.functions.guard import check_result
+from ps_service.functions.guard import Watch, check_result
 from ps_service.functions.operations import rule_for
 from ps_service.functions.sizes import nbytes
 from ps_wire.errors import PsError, TooLargeError
@@ -31,23 +30,15 @@ _LAYERS: Final[tuple[tuple[type[nn.Module], str, int], ...]] = (
 
 
 class Budget(Watch):
-    """While entered, counts the bytes of new tensors before they are allocated.
+    """While entered, counts the bytes of new tensors before they are allocated: at most `limit` together.
 
-    Args:
-        what: Name of the class, for messages.
-        limit: Most bytes of all tensors together.
-        device: The owner's device, where tensors have to be.
-        dry: Whether to compute sizes only: nothing is allocated or written.
+    A `dry` one computes sizes only: nothing is allocated or written.
     """
 
     def __init__(self, what: str, limit: int, device: torch.device, dry: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._what = what
-        self._limit = limit
-        self._device = device
+        super().__init__(what, limit, device)
         self._dry = dry
         self._made = 0
-        self._count = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -77,15 +68,7 @@ def construct(
     limit: int,
     device: torch.device,
 ) -> Any:
-    """Makes a torch module, unless it would take more memory than one object may have.
-
-    Args:
-        make: Its class.
-        what: The name of the class, for messages.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        limit: Most bytes that the module may have.
-        device: The owner's device.
+    """Makes a torch module, unless it would have more than `limit` bytes. `what` is its class in messages.
 
     Raises:
         TooLargeError: It would need more bytes, or too many operations.
@@ -96,7 +79,8 @@ def construct(
         count = args[place] if len(args) > place else kwargs.get(name)
         if issubclass(make, cls) and isinstance(count, int) and count > _MAX_LAYERS:
             raise TooLargeError(f"{what} would have {count:,} layers; {_MAX_LAYERS:,} are allowed")
-    _check_entries(what, (*args, *kwargs.values()))
+    if any(isinstance(each, (list, tuple, dict)) and len(each) > _MAX_ENTRIES for each in (*args, *kwargs.values())):
+        raise TooLargeError(f"{what} takes lists of at most {_MAX_ENTRIES:,} entries")
     try:
         # First without allocating: a module that is too large is refused before it takes memory.
         with Budget(what, limit, device, dry=True):
@@ -118,9 +102,3 @@ def _sized(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if any(each.name == "device" for each in func._schema.arguments):
         kwargs = {**kwargs, "device": torch.device("meta"), "pin_memory": False}
     return func(*args, **kwargs)
-
-
-def _check_entries(what: str, values: Iterable[Any]) -> None:
-    for value in values:
-        if isinstance(value, (list, tuple, dict)) and len(value) > _MAX_ENTRIES:
-            raise TooLargeError(f"{what} takes lists of at most {_MAX_ENTRIES:,} entries")

@@ -6,16 +6,17 @@ with their actual arguments. The same holds for layers, whose settings came from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from ps_service.functions import dtypes
-from ps_service.functions.dispatch_watch import Watch
 from ps_service.functions.operations import rule_for
-from ps_service.functions.sizes import nbytes, tensors
+from ps_service.functions.sizes import nbytes
 from ps_service.functions.values import VALUES
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
 
@@ -23,23 +24,41 @@ MAX_OPERATIONS: Final = 20_000
 """Most operations that one function or layer may run; a longer loop would hold its thread."""
 
 
-class Guard(Watch):
-    """While entered, checks every operation of this thread before it runs.
+class Watch(TorchDispatchMode):
+    """A dispatch mode that only pushes and pops itself, so that it is safe in many threads.
 
-    Args:
-        what: Name of the function or layer, for messages.
-        limit: Most bytes that one result may have.
-        device: The owner's device, where tensors have to be.
-        sparse: Whether tensors in COO layout are accepted.
+    Torch's own mode also sets process-wide flags that tell the compiler about modes. Threads that enter and leave at
+    the same time would leave these flags wrong. Its first use would also import the compiler.
     """
 
-    def __init__(self, what: str, limit: int, device: torch.device, sparse: bool = True) -> None:
+    def __init__(self, what: str, limit: int, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._what = what
         self._limit = limit
         self._device = device
-        self._sparse = sparse
         self._count = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __enter__(self) -> Self:
+        _push_mode(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _pop_mode()
+
+
+class Guard(Watch):
+    """While entered, checks every operation of this thread before it runs: no result may have more than `limit` bytes.
+
+    `what` names the function or layer in messages. Only with `sparse` may it make tensors in COO layout.
+    """
+
+    def __init__(self, what: str, limit: int, device: torch.device, sparse: bool) -> None:
+        super().__init__(what, limit, device)
+        self._sparse = sparse
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -48,41 +67,26 @@ class Guard(Watch):
         self._count += 1
         if self._count > MAX_OPERATIONS:
             raise TooLargeError(f"{self._what} takes more than {MAX_OPERATIONS:,} operations of torch; ask for less")
-        self._check_options(kwargs)
-        packet = func.overloadpacket
-        self._check_size(rule_for(func)(args, kwargs))
-        check: Callable[[Sequence[Any], dict[str, Any]], None] | None = VALUES.get(packet)
-        if check is not None:
-            check(args, kwargs)
-        return func(*args, **kwargs)
-
-    def _check_options(self, options: dict[str, Any]) -> None:
-        check_result(options, self._device, f"{self._what} does not compute in")
-        layout = options.get("layout")
+        check_result(kwargs, self._device, f"{self._what} does not compute in")
+        layout = kwargs.get("layout")
         if layout is not None and layout is not torch.strided and not self._sparse:
             raise InvalidArgumentError(f"{self._what} makes dense tensors only")
-        if options.get("pin_memory"):
+        if kwargs.get("pin_memory"):
             raise NotAllowedError("trainers may not ask for pinned memory")
-
-    def _check_size(self, size: int) -> None:
+        size = rule_for(func)(args, kwargs)
         if size > self._limit:
             raise TooLargeError(
                 f"{self._what} would need {size:,} bytes for one result; the limit is {self._limit:,}. Ask for less at "
                 "a time, or raise max_result_bytes on the owner"
             )
+        check = VALUES.get(func.overloadpacket)
+        if check is not None:
+            check(args, kwargs)
+        return func(*args, **kwargs)
 
 
 def check_result(options: Mapping[str, Any], device: torch.device, refusal: str) -> None:
-    """Checks the device and the dtype that are asked for among an operation's keyword arguments.
-
-    Args:
-        options: The keyword arguments.
-        device: The owner's device.
-        refusal: The beginning of the message about a dtype that is refused.
-
-    Raises:
-        InvalidArgumentError: The device is another one, or the dtype is none that torch computes in here.
-    """
+    """Checks the device and the dtype that an operation's keyword arguments ask for; `refusal` begins the message."""
     wanted, dtype = options.get("device"), options.get("dtype")
     if wanted is not None:
         check_device(wanted, device)
@@ -91,28 +95,19 @@ def check_result(options: Mapping[str, Any], device: torch.device, refusal: str)
 
 
 def check_device(device: torch.device | str | int, own: torch.device) -> None:
-    """Checks a device that a trainer named.
-
-    Raises:
-        InvalidArgumentError: It is neither the owner's nor the CPU.
-    """
+    """Checks that a device that a trainer named is the owner's or the CPU."""
     found = torch.device(device)
     if found.type not in ("cpu", own.type) or found.index not in (None, 0, own.index):
         raise InvalidArgumentError(f"this owner computes on {own}, not on {found}")
 
 
 def check_tensor(tensor: Tensor, what: str, limit: int, device: torch.device, sparse: bool) -> None:
-    """Checks the layout, dtype, device and size of one argument.
-
-    Raises:
-        InvalidArgumentError: Its layout, dtype or device is not accepted.
-        TooLargeError: It has more than `limit` bytes, counting elements that it repeats (stride 0).
-    """
+    """Checks layout, dtype, device and size of one argument. Elements that it repeats (stride 0) count."""
     layout = tensor.layout
     if layout is not torch.strided:
         if layout is not torch.sparse_coo or not sparse:
             raise InvalidArgumentError(f"{what} takes dense tensors here; call to_dense() before you send it")
-        check_coo(tensor)
+        _check_coo(tensor)
     if tensor.dtype not in dtypes.ORDINARY:
         raise InvalidArgumentError(f"{what} does not compute in {tensor.dtype} here; convert the tensor first")
     if tensor.device.type not in ("cpu", device.type):
@@ -125,24 +120,11 @@ def check_tensor(tensor: Tensor, what: str, limit: int, device: torch.device, sp
         )
 
 
-def check_coo(tensor: Tensor) -> None:
-    """Checks every index of a sparse tensor against its shape.
-
-    Raises:
-        InvalidArgumentError: One is out of range.
-    """
-    indices, values = tensor._indices(), tensor._values()
-    elements = 1
-    for length in tensor.shape:
-        elements *= length
-    if elements >= 1 << 62:
+def _check_coo(tensor: Tensor) -> None:
+    """Checks every index of a sparse tensor against its shape."""
+    if math.prod(tensor.shape) >= 1 << 62:
         raise InvalidArgumentError("a sparse tensor may have at most 2**62 elements, counting its zeros")
     try:
-        torch._validate_sparse_coo_tensor_args(indices, values, tensor.shape, tensor.is_coalesced())
+        torch._validate_sparse_coo_tensor_args(tensor._indices(), tensor._values(), tensor.shape, tensor.is_coalesced())
     except RuntimeError as error:
         raise InvalidArgumentError(f"not a valid sparse tensor: {error}") from None
-
-
-def total(values: Sequence[Any]) -> int:
-    """Elements of all tensors among values, counting what is repeated."""
-    return sum(each.numel() for each in tensors(values))

@@ -1,6 +1,8 @@
-"""Bounds on the result size of a torch layer relative to its input, computed from the layer's settings.
+"""Which calls of torch's layers are harmless, so that they need not run under `Guard`.
 
-With these bounds most calls are proved harmless by one multiplication. Only the others run under `Guard`.
+Most are proved by one multiplication, with a bound on how much a layer can grow its input, computed from its settings.
+For a few the arguments are looked at, which costs less than checking each operation. A check proves that a call is
+harmless, or proves nothing: then the call runs under `Guard`, which reports what is wrong with it.
 """
 
 # mypy: disable-error-code=no-any-return
@@ -9,56 +11,53 @@ With these bounds most calls are proved harmless by one multiplication. Only the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from ps_service.functions import dtypes
-from ps_service.functions.checked_layers import proof_for
 from ps_service.functions.layer_sizes import MAX_STEP
 
-Growth = Callable[[Any], float]
+_PLAIN: Final = dtypes.FLOATING | {torch.int64, torch.int32}
+_INDEX_DTYPES: Final = (torch.int64, torch.int32)
 
 
 class LayerCheck:
-    """Tells whether a call of one layer is harmless.
-
-    Args:
-        module: A module that consists of nothing but modules of torch.
-    """
+    """Tells whether a call of one module is harmless, which consists of nothing but modules of torch."""
 
     __slots__ = ("_growth", "_module", "_proof")
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._proof = proof_for(module)
-        self._growth = growth(module)
+        self._proof = _PROOFS.get(type(module))
+        self._growth = _growth(module)
 
     def passes(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
-        """Whether a call is proved harmless, so that it needs no guard.
-
-        Args:
-            args: The positional arguments of the call.
-            kwargs: By name.
-            limit: Most bytes that one result may have.
-        """
+        """Whether a call is proved harmless: no result in it can have more than `limit` bytes."""
         if self._proof is not None:
             return self._proof(self._module, args, kwargs, limit)
-        return is_harmless(self._growth, args, kwargs, limit)
+        if kwargs or self._growth is math.inf:
+            return False
+        elements = 0
+        # Recurrent layers take their hidden state as a tuple.
+        for value in (each for arg in args for each in (arg if type(arg) is tuple else (arg,))):
+            if type(value) is not Tensor or value.layout is not torch.strided or value.dtype not in _PLAIN:
+                return False
+            elements += value.numel()
+        return elements > 0 and elements * self._growth * 16 <= limit
 
 
-def growth(module: nn.Module) -> float:
-    """Upper bound on elements of any result inside a module per element of its input; infinity if unknown.
+# Growth
 
-    Args:
-        module: A module that consists of nothing but modules of torch.
-    """
+
+def _growth(module: nn.Module) -> float:
+    """Upper bound on elements of any result inside a module per element of its input; infinity if unknown."""
     if type(module) is nn.Sequential:
         factor = most = 1.0
         for child in module.children():
-            factor *= growth(child)
+            factor *= _growth(child)
             most = max(most, factor)
         return most
     rule = _RULES.get(type(module))
@@ -66,37 +65,6 @@ def growth(module: nn.Module) -> float:
         return max(1.0, rule(module)) if rule is not None else math.inf
     except (ArithmeticError, AttributeError, TypeError, ValueError):
         return math.inf
-
-
-def is_harmless(factor: float, args: Iterable[Any], kwargs: dict[str, Any], limit: int) -> bool:
-    """Whether a call of a layer is harmless for any values of its arguments.
-
-    Args:
-        factor: The layer's `growth`.
-        args: The positional arguments of the call.
-        kwargs: By name.
-        limit: Most bytes that one result may have.
-    """
-    if kwargs or factor is math.inf:
-        return False
-    elements = 0
-    # Recurrent layers take their hidden state as a tuple.
-    for value in (each for arg in args for each in (arg if type(arg) is tuple else (arg,))):
-        if type(value) is not Tensor or value.layout is not torch.strided or value.dtype not in _PLAIN:
-            return False
-        elements += value.numel()
-    return elements > 0 and elements * factor * 16 <= limit
-
-
-_PLAIN: Final = dtypes.FLOATING | {torch.int64, torch.int32}
-
-
-def _same(module: Any) -> float:
-    return 1.0
-
-
-def _linear(module: Any) -> float:
-    return float(module.out_features / module.in_features)
 
 
 def _convolution(module: Any) -> float:
@@ -124,14 +92,10 @@ def _transposed(module: Any) -> float:
     return float((module.out_channels / module.in_channels + 1) * reach)
 
 
-def _embedding(module: Any) -> float:
-    return float(module.embedding_dim)
-
-
 def _recurrent(module: Any) -> float:
     directions = 2 if module.bidirectional else 1
     # Four gates, and what is saved of them for backward, layer by layer.
-    return 16.0 * directions * max(1.0, module.hidden_size / module.input_size) * directions
+    return directions * _cell(module) * directions
 
 
 def _cell(module: Any) -> float:
@@ -146,12 +110,74 @@ _SAME: Final = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
 )
 
-_RULES: Final[dict[type[nn.Module], Growth]] = {
-    **dict.fromkeys(_SAME, _same),
-    nn.Linear: _linear,
-    nn.Embedding: _embedding,
+_RULES: Final[dict[type[nn.Module], Callable[[Any], float]]] = {
+    **dict.fromkeys(_SAME, lambda module: 1.0),
+    nn.Linear: lambda module: module.out_features / module.in_features,
+    nn.Embedding: lambda module: module.embedding_dim,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _convolution),
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _transposed),
     **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU), _recurrent),
     **dict.fromkeys((nn.RNNCell, nn.LSTMCell, nn.GRUCell), _cell),
 }
+
+# Arguments
+
+
+def _bags(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
+    """Whether every index names a row, and the offsets ascend within the indices."""
+    found = _named(("input", "offsets", "per_sample_weights"), args, kwargs)
+    indices, offsets = found.pop("input", None), found.pop("offsets", None)
+    weights = found.pop("per_sample_weights", None)
+    if found or not _is_dense(indices) or indices.dtype not in _INDEX_DTYPES or not indices.numel():
+        return False
+    if not _lie_in(indices, module.num_embeddings) or indices.numel() * module.embedding_dim * 16 > limit:
+        return False
+    if weights is not None and not (_is_dense(weights) and weights.shape == indices.shape):
+        return False
+    if indices.dim() == 2:
+        return offsets is None
+    if indices.dim() != 1 or not _is_dense(offsets) or offsets.dtype != indices.dtype or offsets.dim() != 1:
+        return False
+    return _are_offsets(offsets, indices.numel(), module.include_last_offset) and (
+        offsets.numel() * module.embedding_dim * 16 <= limit
+    )
+
+
+def _are_offsets(offsets: Tensor, indices: int, is_last_included: bool) -> bool:
+    begins = offsets.detach().numpy()
+    if not len(begins) or begins[0] or begins[-1] > indices or (is_last_included and begins[-1] != indices):
+        return False
+    return not bool((begins[1:] < begins[:-1]).any())
+
+
+def _class_loss(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
+    """Whether the scores are (rows, classes) and the target holds one existing class per row."""
+    found = _named(("input", "target"), args, kwargs)
+    scores, classes = found.pop("input", None), found.pop("target", None)
+    if found or not _is_dense(scores) or not _is_dense(classes) or scores.dtype not in dtypes.FLOATING:
+        return False
+    if scores.dim() != 2 or classes.dtype is not torch.int64 or classes.shape != scores.shape[:1]:
+        return False
+    return bool(scores.numel()) and scores.numel() * 16 <= limit and _lie_in(classes, scores.shape[1])
+
+
+def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by name; a surplus positional argument is filed under its position."""
+    return {**{names[i] if i < len(names) else str(i): each for i, each in enumerate(args)}, **kwargs}
+
+
+def _is_dense(value: Any) -> bool:
+    return type(value) is Tensor and value.layout is torch.strided and value.is_cpu
+
+
+def _lie_in(integers: Tensor, high: int) -> bool:
+    numbers = integers.detach().numpy()
+    return bool(numbers.min() >= 0 and numbers.max() < high)
+
+
+_PROOFS: Final[dict[type[nn.Module], Callable[[Any, tuple[Any, ...], dict[str, Any], int], bool]]] = {
+    nn.EmbeddingBag: _bags,
+    nn.CrossEntropyLoss: _class_loss,
+    nn.NLLLoss: _class_loss,
+}
+"""For some layers a check that takes the layer, args, kwargs and the most bytes of one result."""

@@ -15,6 +15,7 @@ from ps_service.functions.groups import GROUPS
 
 if TYPE_CHECKING:
     from ps_service.functions.group import Group, Level
+    from ps_service.functions.values import Check
 
 NAMESPACES: Final[tuple[tuple[str, Any], ...]] = (
     ("torch", torch),
@@ -48,14 +49,14 @@ class Listed:
     writes: bool = False
 
     @property
-    def check(self) -> str:
-        """Name of its further check in `arguments.CHECKS`; empty if it has none."""
-        return self.group.checks.get(self.short, "")
+    def check(self) -> Check | None:
+        """Its further check, if it has one."""
+        return self.group.checks.get(self.short)
 
     @property
     def takes_sparse(self) -> bool:
         """Whether its arguments may be in COO layout."""
-        return self.short in self.group.sparse
+        return self.short in self.group.sparse.split()
 
 
 _WRITING: Final = frozenset({"__iadd__", "__isub__", "__imul__", "__itruediv__"})
@@ -65,12 +66,10 @@ _WRITING: Final = frozenset({"__iadd__", "__isub__", "__imul__", "__itruediv__"}
 def listed(level: Level) -> dict[str, Listed]:
     """All functions of a level and of those below, by full name."""
     found: dict[str, Listed] = {}
-    for group in GROUPS:
-        if group.level <= level:
-            for each in _members(group):
-                if each.name in found:
-                    raise ValueError(f"{each.name} is listed twice")
-                found[each.name] = each
+    for each in (each for group in GROUPS if group.level <= level for each in _members(group)):
+        if each.name in found:
+            raise ValueError(f"{each.name} is listed twice")
+        found[each.name] = each
     return found
 
 
@@ -78,28 +77,21 @@ def _members(group: Group) -> Iterator[Listed]:
     for prefix, namespace in NAMESPACES:
         if prefix != group.only and (group.only or prefix in _ONLY_ASKED):
             continue
-        for name in group.names:
-            function = _function(namespace, prefix, name)
+        for name in group.names.split():
+            function = _function(namespace, name)
             if function is not None:
                 yield Listed(f"{prefix}.{name}", name, function, group)
-            writing = _function(namespace, prefix, f"{name}_") if group.in_place else None
+            writing = _function(namespace, f"{name}_") if group.in_place else None
             if writing is not None:
                 yield Listed(f"{prefix}.{name}_", name, writing, group, writes=True)
         if prefix == "torch.Tensor":
-            for name in group.operators:
+            for name in group.operators.split():
                 yield Listed(f"{prefix}.{name}", name, getattr(torch.Tensor, name), group, name in _WRITING)
 
 
-def _function(namespace: Any, prefix: str, name: str) -> Callable[..., Any] | None:
-    if prefix == "torch.functional" and name not in torch.functional.__all__:
+def _function(namespace: Any, name: str) -> Callable[..., Any] | None:
+    """The function of a namespace; None if it has none, or only holds it because its code uses it."""
+    if namespace is torch.functional and name not in torch.functional.__all__:
         return None
     function = getattr(namespace, name, None)
-    # `torch.nn.functional` also holds names that it imports from elsewhere.
-    if not callable(function) or isinstance(function, type):
-        return None
-    if prefix == "torch.nn.functional" and name in _NOT_OF_FUNCTIONAL:
-        return None
-    return function  # type: ignore[no-any-return]
-
-
-_NOT_OF_FUNCTIONAL: Final = frozenset({"reduce", "boolean_dispatch", "handle_torch_function"})
+    return function if callable(function) and not isinstance(function, type) else None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ps_service.functions import dtypes
-from ps_service.functions.arguments import CHECKS, Admission
+from ps_service.functions.arguments import Admission
 from ps_service.functions.constructors import construct
 from ps_service.functions.group import Level
 from ps_service.functions.guard import Guard
@@ -30,15 +30,7 @@ SMALL: Final = 1 << 20
 
 
 class TorchFunctions:
-    """The torch functions that one owner offers, by name.
-
-    Args:
-        level: How many there are.
-
-    Attributes:
-        level: How many there are.
-        device: The owner's device.
-    """
+    """The torch functions that one owner offers, by name; the level says how many there are."""
 
     def __init__(self, level: Level = Level.BASIC) -> None:
         self.level = level
@@ -86,15 +78,7 @@ class TorchFunctions:
     ) -> AbstractContextManager[Any]:
         """Checks the arguments of a torch layer now, and its operations while the returned context is entered.
 
-        Args:
-            what: The layer's name, for messages.
-            layer: Tells which of its calls are harmless.
-            args: The positional arguments of the call.
-            kwargs: By name.
-
-        Raises:
-            InvalidArgumentError: An argument has a dtype, layout, device or value that is not accepted.
-            TooLargeError: An argument or a result would be too large.
+        `what` is the layer's name in messages. Both raise an `InvalidArgumentError` or a `TooLargeError`.
         """
         if layer.passes(args, kwargs, self._max_result_bytes):
             return nullcontext()
@@ -118,23 +102,19 @@ class TorchFunctions:
         return f"(--torch-functions {self.level.name.lower()}; docs/torch-functions.md lists them)"
 
     def _wrapper(self, entry: Listed) -> Callable[..., Any]:
-        function = entry.function
-        check = CHECKS[entry.check] if entry.check else None
+        function, check, sparse = entry.function, entry.check, entry.takes_sparse
         may_be_quick = not entry.group.grows and check is None and not entry.writes
 
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
                 if may_be_quick and not kwargs and _is_small(args):
                     return function(*args)
-                admission = Admission(entry.name, self._max_result_bytes, self.device, entry.takes_sparse)
-                admission.admit(args, kwargs)
+                Admission(entry.name, self._max_result_bytes, self.device, sparse).admit(args, kwargs)
                 if check is not None:
                     check(args, kwargs)
                 if entry.writes:
                     _check_writable(entry.name, args)
-                if entry.check == "sparse":
-                    kwargs["check_invariants"] = True
-                with Guard(entry.name, self._max_result_bytes, self.device, entry.takes_sparse):
+                with Guard(entry.name, self._max_result_bytes, self.device, sparse):
                     return function(*args, **kwargs)
             except TypeError as error:
                 if _fits_none(error):
@@ -143,10 +123,8 @@ class TorchFunctions:
 
         # It is sent by name, like the function itself.
         prefix, _, short = entry.name.rpartition(".")
-        owner = prefix.endswith(".Tensor")
-        call.__module__ = prefix.removesuffix(".Tensor")
-        call.__name__ = short
-        call.__qualname__ = f"Tensor.{short}" if owner else short
+        call.__module__, call.__name__ = prefix.removesuffix(".Tensor"), short
+        call.__qualname__ = f"Tensor.{short}" if prefix.endswith(".Tensor") else short
         call.__doc__ = function.__doc__
         call.__dict__["__wrapped__"] = function
         return call

@@ -30,28 +30,22 @@ def _nothing(args: Args, kwargs: dict[str, Any]) -> int:
 _BY_RULE: Final[tuple[tuple[Rule, str], ...]] = (
     (
         sizes.within,
-        "_softmax _log_softmax _cummax_helper "
-        "_cummin_helper logcumsumexp _logcumsumexp max min flip roll rot90 tril triu trace native_layer_norm "
-        "native_group_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
-        "_batch_norm_with_update _fused_rms_norm nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d "
-        "multi_margin_loss multilabel_margin_loss_forward binary_cross_entropy mse_loss smooth_l1_loss huber_loss "
-        "soft_margin_loss _ctc_loss glu log_sigmoid_forward rrelu_with_noise rrelu_with_noise_ native_dropout "
-        "bernoulli_ bernoulli aminmax std var std_mean var_mean var_mean equal is_nonzero _local_scalar_dense "
-        "linalg_vector_norm norm prelu _prelu_kernel copy_ fill_ zero_ uniform_ normal_ random_ exponential_ "
-        "geometric_ unsafe_split count_nonzero masked_scatter index_add index_add_ index_copy index_copy_ index_fill "
+        "_softmax _log_softmax _cummax_helper _cummin_helper logcumsumexp _logcumsumexp max min flip roll rot90 tril "
+        "triu trace native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit "
+        "_native_batch_norm_legit_no_training _batch_norm_with_update _fused_rms_norm nll_loss_forward "
+        "nll_loss2d_forward nll_loss nll_loss2d multi_margin_loss multilabel_margin_loss_forward binary_cross_entropy "
+        "mse_loss smooth_l1_loss huber_loss soft_margin_loss _ctc_loss glu log_sigmoid_forward rrelu_with_noise "
+        "rrelu_with_noise_ native_dropout bernoulli_ bernoulli aminmax std var std_mean var_mean equal is_nonzero "
+        "_local_scalar_dense linalg_vector_norm norm prelu _prelu_kernel copy_ fill_ zero_ uniform_ normal_ random_ "
+        "exponential_ geometric_ count_nonzero masked_scatter index_add index_add_ index_copy index_copy_ index_fill "
         "index_fill_ scatter scatter_ scatter_add scatter_add_ scatter_reduce index_put index_put_ _index_put_impl_ "
-        "select_scatter slice_scatter diagonal_scatter _pdist_forward channel_shuffle pixel_shuffle pixel_unshuffle "
+        "select_scatter slice_scatter diagonal_scatter channel_shuffle pixel_shuffle pixel_unshuffle "
         "native_channel_shuffle set_data detach_ _coalesce coalesce _reshape_alias _reshape_copy view_as_complex "
-        "embedding_renorm_ linalg_cross cross unique_dim _unique2 unique_consecutive unique_dim_consecutive "
-        "searchsorted histogram renorm renorm_ _linalg_det _linalg_slogdet linalg_qr linalg_cholesky_ex linalg_inv_ex "
-        "cholesky linalg_inv geqrf native_norm _sparse_sum isin quantile nanquantile dist masked_select "
-        "argmax argmin any all "
-        "squeeze squeeze_ unsqueeze_ transpose_ t_ t",
-    ),
-    (
-        sizes.within,
-        "ones_like zeros_like full_like empty_like rand_like randn_like randint_like _to_copy hardswish diagonal_copy "
-        "_unsafe_view _safe_softmax linalg_matrix_exp scalar_tensor threshold",
+        "embedding_renorm_ linalg_cross cross histogram renorm renorm_ _linalg_det _linalg_slogdet linalg_qr "
+        "linalg_cholesky_ex linalg_inv_ex cholesky linalg_inv geqrf native_norm _sparse_sum isin quantile nanquantile "
+        "dist masked_select argmax argmin any all squeeze squeeze_ unsqueeze_ transpose_ t_ t ones_like zeros_like "
+        "full_like empty_like rand_like randn_like randint_like _to_copy hardswish diagonal_copy _unsafe_view "
+        "_safe_softmax linalg_matrix_exp scalar_tensor threshold",
     ),
     (sizes.pointwise, "rsub floor_divide heaviside binary_cross_entropy_with_logits polar complex copysign normal"),
     (
@@ -61,8 +55,8 @@ _BY_RULE: Final[tuple[tuple[Rule, str], ...]] = (
     ),
     (
         layer_sizes.pooled,
-        "avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices max_pool1d "
-        "max_pool2d max_pool3d mkldnn_max_pool2d mkldnn_max_pool3d",
+        "avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices max_pool3d_with_indices max_pool1d max_pool2d "
+        "max_pool3d mkldnn_max_pool2d mkldnn_max_pool3d",
     ),
     (sizes.drawn, "multinomial"),
     (sizes.tallied, "bincount"),
@@ -91,19 +85,19 @@ _BY_RULE: Final[tuple[tuple[Rule, str], ...]] = (
     (sizes.positions, "nonzero"),
     (
         layer_sizes.padded,
-        "constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d "
-        "replication_pad2d replication_pad3d",
+        "constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d "
+        "replication_pad3d",
     ),
     (
         layer_sizes.resized,
-        "adaptive_max_pool2d adaptive_max_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d "
-        "adaptive_avg_pool2d adaptive_avg_pool3d",
+        "adaptive_max_pool2d adaptive_max_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool2d "
+        "adaptive_avg_pool3d",
     ),
     (
         layer_sizes.enlarged,
-        "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
-        "_upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
-        "upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa",
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+        "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d "
+        "_upsample_bilinear2d_aa _upsample_bicubic2d_aa",
     ),
     (layer_sizes.sampled, "grid_sampler_2d grid_sampler_3d"),
     (layer_sizes.convolved, "convolution _convolution convolution_overrideable"),

@@ -255,11 +255,7 @@ def multiplied(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def items(count: int) -> None:
-    """Checks the number of tensors that a function returns.
-
-    Raises:
-        InvalidArgumentError: It is above `MAX_PIECES`.
-    """
+    """Checks the number of tensors that a function returns."""
     if count > MAX_PIECES:
         raise InvalidArgumentError(f"this would make {count:,} tensors; {MAX_PIECES:,} are allowed at a time")
 

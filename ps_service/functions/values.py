@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,16 +14,13 @@ from ps_service.functions.sizes import Args
 from ps_wire.errors import InvalidArgumentError
 
 Check = Callable[[Args, dict[str, Any]], None]
+"""Takes the arguments of a function or operation, and raises an `InvalidArgumentError` if they are not accepted."""
 
 _aten = torch.ops.aten
 
 
 def in_range(indices: Tensor, low: int, high: int, what: str) -> None:
-    """Checks that integers lie in [low, high).
-
-    Raises:
-        InvalidArgumentError: One lies outside, or the dtype is not an integer dtype.
-    """
+    """Checks that integers lie in [low, high)."""
     if indices.dtype not in dtypes.INTEGER:
         raise InvalidArgumentError(f"{what} have to be integers, not {indices.dtype}")
     if indices.numel():
@@ -113,10 +111,7 @@ def unpooling(args: Args, kwargs: dict[str, Any]) -> None:
     own, indices, size = args[:3]
     if indices.shape != own.shape:
         raise InvalidArgumentError("an unpooling needs one index for each number")
-    count = 1
-    for each in size:
-        count *= max(0, each)
-    in_range(indices, 0, count, "the indices of an unpooling")
+    in_range(indices, 0, math.prod(max(0, each) for each in size), "the indices of an unpooling")
 
 
 def index(place: int, dimension: int = 1) -> Check:

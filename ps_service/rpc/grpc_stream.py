@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 import grpc
 
-from ps_wire.connections.connection import ConnectionBroken
+from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet, unpack
-from ps_wire.limits import MAX_FRAME_BYTES, MIB, PART_BYTES
+from ps_wire.limits import MAX_FRAME_BYTES, MIB
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Traffic
@@ -61,7 +61,7 @@ def writing(serialize: Callable[[T], bytes], traffic: Traffic) -> Callable[[T], 
     return counted
 
 
-class GrpcStream:
+class GrpcStream(Connection):
     """The owner's end of a `Session` stream, which ends when the handler that holds it returns.
 
     On this side gRPC does not distinguish a lost trainer from one that has closed the stream: both look like a close.
@@ -72,11 +72,7 @@ class GrpcStream:
         self._closed = False
         self._arrived: deque[Packet] = deque()
 
-    part_bytes: Final = PART_BYTES
     batches = True
-
-    def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
-        return False
 
     async def send(self, packet: Packet) -> None:
         if self._closed:

@@ -22,7 +22,7 @@ from ps_service.sessions.gate import Gate
 from ps_service.sessions.sessions import Process
 from ps_wire import errors
 from ps_wire.connections import frames
-from ps_wire.connections.connection import Connection, ConnectionBroken, deliver
+from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import Outbox
 from ps_wire.direct import DirectConnection
@@ -214,7 +214,7 @@ class Servicer:
             return stream.outbox is not outbox or (message is not None and self._receive(session_handler, message))
 
         try:
-            await deliver(connection, handle, intake.place)
+            await connection.deliver(handle, intake.place)
         finally:
             intake.close()
 

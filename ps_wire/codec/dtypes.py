@@ -25,11 +25,7 @@ for _name, _number in DType.items():
 
 
 def to_wire(dtype: torch.dtype) -> DType:
-    """Number of a dtype on the wire.
-
-    Raises:
-        InvalidArgumentError: The protocol has no number for it.
-    """
+    """Number of a dtype on the wire."""
     try:
         return TO_WIRE[dtype]
     except KeyError:
@@ -37,11 +33,7 @@ def to_wire(dtype: torch.dtype) -> DType:
 
 
 def from_wire(number: int) -> torch.dtype:
-    """The dtype of a number on the wire.
-
-    Raises:
-        InvalidArgumentError: The number is unknown, or this torch lacks the dtype.
-    """
+    """The dtype of a number on the wire."""
     try:
         return FROM_WIRE[number]
     except KeyError:

@@ -38,12 +38,7 @@ def encoded(module: nn.Module) -> dict[str, Any]:
 
 
 def decoder(cls: type, make: Callable[[], nn.Module]) -> Callable[[Any], nn.Module]:
-    """A function that makes a module of a class from what `encoded` gave.
-
-    Args:
-        cls: The class.
-        make: Makes a module of it with the same structure.
-    """
+    """A function that makes a module of a class from what `encoded` gave; `make` makes one with the same structure."""
 
     def decode(sent: Any) -> nn.Module:
         # The initial values are overwritten: drawing them must not change what the program draws.
@@ -62,7 +57,8 @@ def decoder(cls: type, make: Callable[[], nn.Module]) -> Callable[[Any], nn.Modu
             parameter.requires_grad_(name not in frozen)
         for name, part in module.named_modules(remove_duplicate=False):
             part.training = name not in resting
-        return module.to(_device(sent["state"]))
+        # Where the values have arrived.
+        return module.to(next((each.device for each in sent["state"].values() if isinstance(each, torch.Tensor)), None))
 
     return decode
 
@@ -116,8 +112,3 @@ def _shared(module: nn.Module) -> list[list[str]]:
 
 def _buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     return module.named_buffers(remove_duplicate=False)
-
-
-def _device(state: dict[str, Any]) -> torch.device | None:
-    """Where the values have arrived; None if there are none."""
-    return next((value.device for value in state.values() if isinstance(value, torch.Tensor)), None)

@@ -26,18 +26,20 @@ _TORCHS: Final[tuple[tuple[str, Any], ...]] = (
 
 
 def name_of(thing: type | Callable[..., Any] | str) -> str:
-    """The name of a class or function in messages.
+    """The name of a class or function in messages; an `InvalidArgumentError` if other processes cannot find it by name.
 
     A class or function of the running program is named after its module or file, by which other processes import it,
     and not after `__main__`.
-
-    Raises:
-        InvalidArgumentError: Other processes cannot find it by name.
     """
     if isinstance(thing, str):
         return thing
     if isinstance(thing, MethodType):
-        return _name_of_method(thing)
+        if not isinstance(thing.__self__, type):
+            raise InvalidArgumentError(
+                f"{thing.__qualname__} is bound to an object of this process, which stays here; "
+                "call it through a handle to the object"
+            )
+        return f"{name_of(thing.__self__)}.{thing.__name__}"
     if isinstance(thing, torch.nn.Module):
         raise InvalidArgumentError(
             f"give the class and its arguments, not an object: {type(thing).__name__}, … The owner makes the object"
@@ -79,12 +81,3 @@ def module_name(name: str) -> str:
         return str(spec.name)
     file = getattr(main, "__file__", None)
     return Path(file).stem if file else name
-
-
-def _name_of_method(method: MethodType) -> str:
-    if not isinstance(method.__self__, type):
-        raise InvalidArgumentError(
-            f"{method.__qualname__} is bound to an object of this process, which stays here; "
-            "call it through a handle to the object"
-        )
-    return f"{name_of(method.__self__)}.{method.__name__}"

@@ -60,11 +60,7 @@ class PayloadWriter:
 
 
 class PayloadReader:
-    """Returns the bytes of tensors by offset. Every byte belongs to one tensor at most.
-
-    Attributes:
-        nbytes: Size of the payload, in bytes.
-    """
+    """Returns the bytes of tensors by offset. Every byte belongs to one tensor at most."""
 
     __slots__ = ("_buffer", "_taken", "nbytes")
 
@@ -76,10 +72,8 @@ class PayloadReader:
     def take(self, offset: int, nbytes: int) -> Buffer:
         """The bytes at `offset`, writable and aligned.
 
-        They are copied if they are not aligned, or if they are few and would keep a large message alive.
-
-        Raises:
-            InvalidArgumentError: They exceed the payload, or tensors share bytes.
+        They are copied if they are not aligned, or if they are few and would keep a large message alive. If they exceed
+        the payload, or tensors share bytes, that is an `InvalidArgumentError`.
         """
         have = self.nbytes
         if self._buffer is None or offset + nbytes > have:
@@ -97,11 +91,7 @@ class PayloadReader:
         return taken
 
     def part(self, offset: int, nbytes: int) -> Buffer:
-        """A part of the payload, for a reader of its own. Parts share no bytes, as tensors do not.
-
-        Raises:
-            InvalidArgumentError: It exceeds the payload, or parts share bytes.
-        """
+        """A part of the payload, for a reader of its own. Parts share no bytes, as tensors do not."""
         if not nbytes:
             return _NOTHING
         self._taken += nbytes

@@ -11,6 +11,9 @@ import enum
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar, overload
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import nn
 
 from ps_wire.codec import modules
@@ -23,13 +26,8 @@ C = TypeVar("C", bound=type)
 class Codec(NamedTuple):
     """Converts instances of one class to plain values and back.
 
-    Attributes:
-        name: Name of the class in messages.
-        encode: Converts an instance to values that can be sent.
-        decode: Makes an instance from them.
-        is_record: Whether it is a dataclass, NamedTuple or exception, made by calling the class with its fields, or an
-            enumeration.
-        copies: Whether `decode` copies tensors, so that each has to be sent.
+    `is_record` says that it is a dataclass, NamedTuple or exception, made by calling the class with its fields, or an
+    enumeration. `copies` says that `decode` copies tensors, so that each has to be sent.
     """
 
     name: str
@@ -93,7 +91,14 @@ def by_value(
     """
 
     def register(cls: C) -> C:
-        functions = _functions(cls, encode, decode) if make is None else _of_module(cls, make, encode or decode)
+        if make is None:
+            functions = _functions(cls, encode, decode)
+        elif encode or decode:
+            raise TypeError("give either make, or encode and decode")
+        elif not issubclass(cls, nn.Module):
+            raise TypeError(f"{cls.__qualname__} is no module, and make is for modules")
+        else:
+            functions = modules.encoded, modules.decoder(cls, make)
         codec = Codec(
             name or name_of(cls), *functions, is_record=encode is None and make is None, copies=make is not None
         )
@@ -116,11 +121,7 @@ def codec_of(cls: type) -> Codec | None:
 
 
 def codec_named(name: str) -> Codec:
-    """The codec of the class that is registered under a name.
-
-    Raises:
-        InvalidArgumentError: No class is registered under that name.
-    """
+    """The codec of the class that is registered under a name."""
     try:
         return _BY_NAME[name]
     except KeyError:
@@ -136,7 +137,10 @@ def _functions(
     if encode is not None and decode is not None:
         return encode, decode
     if dataclasses.is_dataclass(cls):
-        return _fields_of([field.name for field in dataclasses.fields(cls)]), _dataclass_decoder(cls)
+        names = [field.name for field in dataclasses.fields(cls)]
+        return lambda value: {name: getattr(value, name) for name in names if hasattr(value, name)}, _dataclass_decoder(
+            cls
+        )
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return tuple, lambda state: cls(*state)
     if issubclass(cls, Exception):
@@ -149,20 +153,6 @@ def _functions(
         f"{cls.__qualname__} is neither a dataclass nor a NamedTuple nor an exception nor an enumeration: give "
         "by_value() encode and decode"
     )
-
-
-def _of_module(
-    cls: type, make: Callable[[], nn.Module], other: Callable[[Any], Any] | None
-) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    if other is not None:
-        raise TypeError("give either make, or encode and decode")
-    if not issubclass(cls, nn.Module):
-        raise TypeError(f"{cls.__qualname__} is no module, and make is for modules")
-    return modules.encoded, modules.decoder(cls, make)
-
-
-def _fields_of(names: list[str]) -> Callable[[Any], dict[str, Any]]:
-    return lambda value: {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def _dataclass_decoder(cls: type) -> Callable[[Any], Any]:
@@ -190,3 +180,30 @@ def _named(state: Any, cls: type) -> dict[str, Any]:
     if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
         raise InvalidArgumentError(f"what arrived for a {cls.__qualname__} has no named fields")
     return state
+
+
+# Arrays of numpy travel as tensors.
+
+Array = npt.NDArray[np.generic]
+
+
+def _tensor_of(array: Array) -> torch.Tensor:
+    """A tensor with the shape, dtype and values of an array, in its memory where torch can use that."""
+    usable = array.dtype.isnative and array.flags.writeable and all(step >= 0 for step in array.strides)
+    try:
+        return torch.from_numpy(array if usable else array.astype(array.dtype.newbyteorder("=")))
+    except TypeError:
+        raise InvalidArgumentError(
+            f"a numpy array of dtype {array.dtype} cannot be sent: torch has no such dtype"
+        ) from None
+
+
+def _array_of(tensor: Any) -> Array:
+    """The array of a tensor, in the memory of the host; that of a GPU is copied."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"the values of an array are a tensor, not a {type(tensor).__name__}")
+    array: Array = tensor.numpy(force=True)
+    return array
+
+
+add(np.ndarray, Codec(name_of(np.ndarray), _tensor_of, _array_of, is_record=False, copies=True))

@@ -26,15 +26,10 @@ MOST_GAPPY_DIMENSIONS: Final = 32
 
 
 def in_memory_order(tensor: torch.Tensor, message: values_pb2.Tensor, may_have_gaps: bool) -> torch.Tensor:
-    """A view of a tensor whose dimensions are in the order of memory, if the receiver is to keep the strides.
+    """A view of a strided tensor whose dimensions are in the order of memory; the message gets its strides.
 
-    Args:
-        tensor: A strided tensor with elements, not row-major.
-        message: Gets the strides.
-        may_have_gaps: Whether the receiver can make a tensor of that dtype with gaps.
-
-    Returns:
-        The tensor itself if the strides are not kept; it is sent row by row.
+    If the receiver is not to keep the strides, it is the tensor itself, to be sent row by row. The tensor has elements
+    and is not row-major; `may_have_gaps` says whether the receiver can make a tensor of that dtype with gaps.
     """
     count = tensor.numel()
     strides = [
@@ -65,15 +60,8 @@ def order_of(strides: Sequence[int]) -> list[int]:
 def checked_span(shape: Sequence[int], strides: Sequence[int], count: int, itemsize: int, may_have_gaps: bool) -> int:
     """The number of elements between the first and the last element of a tensor in memory, both included.
 
-    Args:
-        shape: The shape, without a 0.
-        strides: Strides from a message, in elements.
-        count: The number of its elements.
-        itemsize: Bytes of an element.
-        may_have_gaps: Whether gaps are accepted for this dtype.
-
-    Raises:
-        InvalidArgumentError: No sender would send such strides: elements would share memory, or gaps are too large.
+    The shape has no 0. Strides that no sender would send, because elements would share memory or gaps are too large,
+    are an `InvalidArgumentError`.
     """
     if len(strides) != len(shape) or min(strides, default=0) < 0:
         raise InvalidArgumentError(f"a tensor of shape {list(shape)} claims the strides {list(strides)}")

@@ -22,14 +22,8 @@ def pack(tensor: torch.Tensor, message: values_pb2.Tensor, payload: PayloadWrite
 
     The strides are kept, except those of expanded and of quantized tensors, and of views with large gaps, which become
     row-major. The bytes of a tensor on the CPU without gaps are not copied, so it must not change until they are sent.
-
-    Args:
-        tensor: A strided tensor of any dtype and shape, on any device. Its autograd history is dropped.
-        message: The message to fill in.
-        payload: Receives the bytes; None puts them into `message.data`.
-
-    Raises:
-        InvalidArgumentError: The tensor is quantized per channel, a view of packed integers, or on the meta device.
+    A tensor that is quantized per channel, a view of packed integers, or on the meta device is an
+    `InvalidArgumentError`.
     """
     if tensor.requires_grad:
         message.requires_grad = True
@@ -62,11 +56,7 @@ def pack(tensor: torch.Tensor, message: values_pb2.Tensor, payload: PayloadWrite
 
 
 def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
-    """The tensor that a message describes. It is on the CPU, owns its bytes, is writable, and does not require grad.
-
-    Raises:
-        InvalidArgumentError: Shape, strides, dtype and number of bytes do not fit together.
-    """
+    """The tensor that a message describes. It is on the CPU, owns its bytes, is writable, and does not require grad."""
     dtype = dtypes.FROM_WIRE.get(message.dtype) or dtypes.from_wire(message.dtype)
     shape = message.shape[:]
     if shape and min(shape) < 0:
@@ -118,11 +108,7 @@ def pack_sparse(tensor: torch.Tensor, message: values_pb2.SparseTensor, payload:
 
 
 def unpack_sparse(message: values_pb2.SparseTensor, payload: PayloadReader) -> torch.Tensor:
-    """Like `unpack`, for a tensor in COO layout.
-
-    Raises:
-        InvalidArgumentError: Indices and values do not fit together, or an index is out of range.
-    """
+    """Like `unpack`, for a tensor in COO layout."""
     indices, values = unpack(message.indices, payload), unpack(message.values, payload)
     if indices.dtype != torch.int64 or indices.dim() != 2:
         raise InvalidArgumentError("the indices of a sparse tensor must be int64 of two dimensions")
@@ -142,7 +128,6 @@ _QUANTIZED = {
     torch.quint4x2: (torch.uint8, 2),
     torch.quint2x4: (torch.uint8, 4),
 }
-
 
 _NUMPY: Final[dict[torch.dtype, Any]] = {
     torch.float32: np.float32,
@@ -200,11 +185,7 @@ def _quantized(
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values on the CPU, without pending conjugation or negation.
-
-    Raises:
-        InvalidArgumentError: The tensor is on the meta device.
-    """
+    """The same values on the CPU, without pending conjugation or negation."""
     if not tensor.is_cpu:
         if tensor.is_meta:
             raise InvalidArgumentError("a tensor on the meta device has no numbers to send")

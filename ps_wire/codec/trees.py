@@ -15,22 +15,12 @@ _PLAIN: Final = frozenset((tuple, list, dict))
 
 def leaves_in(value: Any) -> Iterator[Any]:
     """The leaves of a tree, in the order in which the codec encodes them."""
-    if isinstance(value, torch.Tensor):
+    inside = _inside(value)
+    if inside is None:
         yield value
-    elif type(value) not in _PLAIN and (codec := codec_of(type(value))) is not None:
-        # Before the kinds of containers: what is sent of a list or NamedTuple may be in another order than its items.
-        yield from leaves_in(codec.encode(value))
-    elif isinstance(value, (list, tuple)) and not isinstance(value, Ref):
-        for item in value:
-            yield from leaves_in(item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from leaves_in(key)
-            yield from leaves_in(item)
-    elif isinstance(value, slice):
-        yield from leaves_in((value.start, value.stop, value.step))
     else:
-        yield value
+        for part in inside:
+            yield from leaves_in(part)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -53,16 +43,17 @@ def parts_of(value: Any) -> Iterator[Any]:
 
 
 def _inside(part: Any) -> list[Any] | None:
-    """What a container or record holds; None for a leaf."""
+    """What a container or record holds, in the order in which it is encoded; None for a leaf."""
     if isinstance(part, (torch.Tensor, Ref)):
         return None
+    # Before the kinds of containers: what is sent of a list or NamedTuple may be in another order than its items.
     codec = None if type(part) in _PLAIN else codec_of(type(part))
     if codec is not None:
         return [codec.encode(part)]
     if isinstance(part, (list, tuple)):
         return list(part)
     if isinstance(part, dict):
-        return [*part.keys(), *part.values()]
+        return [each for item in part.items() for each in item]
     return [part.start, part.stop, part.step] if isinstance(part, slice) else None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from ps_wire.codec import arrays, dtypes, tensors
+from ps_wire.codec import dtypes, tensors
 from ps_wire.codec.names import NAMED, name_of
 from ps_wire.codec.records import codec_named, codec_of
 from ps_wire.errors import InvalidArgumentError, TooLargeError
@@ -24,31 +24,20 @@ _PLAIN: Final = frozenset((list, tuple))
 _SCALARS: Final = frozenset((bool, int, float, str, bytes))
 _INT64 = range(-(1 << 63), 1 << 63)
 
-arrays.register()
-
 
 class Instead(NamedTuple):
-    """A value to send in the place of one of another type.
-
-    Attributes:
-        value: The value.
-    """
+    """A value to send in the place of one of another type."""
 
     value: Any
 
 
 class Encoder:
-    """Turns values into messages.
+    """Turns values into messages. The bytes of tensors go into the payload, or without one into the messages.
 
-    Args:
-        payload: Receives the bytes of tensors; None puts them into the messages.
-        on_other: Called with a value of another type. Returns what to send in its place: a handle, a value, or the
-            position of a result of an earlier call; None if it cannot be sent.
-        once: Whether a tensor that occurs several times is sent once. One `Decoder`, to which this is said as well, has
-            to read all messages then, in their order.
-
-    Attributes:
-        tensors: The tensors that were encoded so far, in the order in which the receiver decodes them.
+    `on_other` is called with a value of another type. It returns what to send in its place: a handle, a value, or the
+    position of a result of an earlier call; None if it cannot be sent. With `once`, a tensor that occurs several times
+    is sent once; one `Decoder`, to which this is said as well, then has to read all messages, in their order. `tensors`
+    are those that were encoded so far, in the order in which the receiver decodes them.
     """
 
     def __init__(
@@ -64,12 +53,7 @@ class Encoder:
         self._positions: dict[int, int] | None = {} if once else None
 
     def encode(self, value: Any) -> Value:
-        """The message for a value.
-
-        Raises:
-            InvalidArgumentError: The value, or one inside it, cannot be sent.
-            TooLargeError: Containers are nested too deeply.
-        """
+        """The message for a value, or an `InvalidArgumentError`; a `TooLargeError` if containers are too deep."""
         message = Value()
         self.encode_into(message, value)
         return message
@@ -88,8 +72,12 @@ class Encoder:
             self.tensors.append(value)
             if value.layout is torch.strided:
                 tensors.pack(value, message.tensor, self._payload)
+            elif value.layout is torch.sparse_coo:
+                tensors.pack_sparse(value, message.sparse, self._payload)
             else:
-                self._sparse(message, value)
+                raise InvalidArgumentError(
+                    f"a tensor of layout {value.layout} cannot be sent; make it dense or COO first"
+                )
         elif isinstance(value, Ref):
             message.handle.CopyFrom(value.to_message())
         elif isinstance(value, (list, tuple)) and (type(value) in _PLAIN or codec_of(type(value)) is None):
@@ -119,11 +107,20 @@ class Encoder:
             case bool() | np.bool_():
                 message.boolean = bool(value)
             case int() | np.integer():
-                self._integer(message, int(value))
+                number = int(value)
+                if number in _INT64:
+                    message.integer = number
+                else:
+                    message.big_integer = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
             case float() | np.floating():
                 message.floating = float(value)
             case str():
-                self._text(message, value)
+                try:
+                    message.text = value
+                except UnicodeEncodeError:
+                    raise InvalidArgumentError(
+                        f"{value!r} cannot be sent: it has no form in UTF-8; send bytes"
+                    ) from None
             case bytes() | bytearray():
                 message.binary = bytes(value)
             case torch.dtype():
@@ -137,23 +134,6 @@ class Encoder:
                     self.encode_into(getattr(message.slice, name), getattr(value, name), depth + 1)
             case _:
                 self._other(message, value, depth)
-
-    def _text(self, message: Value, value: str) -> None:
-        try:
-            message.text = value
-        except UnicodeEncodeError:
-            raise InvalidArgumentError(f"{value!r} cannot be sent: it has no form in UTF-8; send bytes") from None
-
-    def _integer(self, message: Value, value: int) -> None:
-        if value in _INT64:
-            message.integer = value
-        else:
-            message.big_integer = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-
-    def _sparse(self, message: Value, value: torch.Tensor) -> None:
-        if value.layout is not torch.sparse_coo:
-            raise InvalidArgumentError(f"a tensor of layout {value.layout} cannot be sent; make it dense or COO first")
-        tensors.pack_sparse(value, message.sparse, self._payload)
 
     def _other(self, message: Value, value: Any, depth: int) -> None:
         codec = codec_of(type(value))
@@ -193,13 +173,10 @@ class Encoder:
 class Decoder:
     """Turns messages into values.
 
-    Args:
-        payload: The bytes of tensors.
-        on_handle: Called with every handle; returns the object to use for it. Without it, that is a `Ref`.
-        on_tensor: Called with every tensor and its `requires_grad` at the sender; returns the tensor to use.
-        on_name: Called with the name of a function or class; returns it. Without it, names are refused.
-        on_result: Called with the position of a result; returns its value. Without it, results are refused.
-        once: Whether a tensor may stand for one that has come before, in this message or an earlier one.
+    `on_handle` returns the object to use for a handle; without it, that is a `Ref`. `on_tensor` returns the tensor to
+    use for one that came, and takes its `requires_grad` at the sender. `on_name` returns a function or class, and
+    `on_result` the value of a result by its position; without them, names and results are refused. With `once`, a
+    tensor may stand for one that has come before, in this message or an earlier one.
     """
 
     def __init__(
@@ -222,28 +199,18 @@ class Decoder:
         self._copied = False
 
     def decode(self, message: Value, depth: int = 0) -> Any:
-        """The value of a message that is inside `depth` containers.
-
-        Raises:
-            InvalidArgumentError: No `Encoder` makes such a message.
-            TooLargeError: Containers are nested too deeply.
-        """
+        """The value of a message that is inside `depth` containers."""
         if depth > MAX_DEPTH:
             raise _too_deep()
         kind = message.WhichOneof("kind")
         match kind:
             case "none":
                 return None
-            case "tensor":
-                tensor = tensors.unpack(message.tensor, self._payload)
+            case "tensor" | "sparse":
+                sent = getattr(message, kind)
+                tensor = (tensors.unpack if kind == "tensor" else tensors.unpack_sparse)(sent, self._payload)
                 if self._on_tensor is not None:
-                    tensor = self._on_tensor(tensor, message.tensor.requires_grad)
-                self._tensors.append(tensor)
-                return tensor
-            case "sparse":
-                tensor = tensors.unpack_sparse(message.sparse, self._payload)
-                if self._on_tensor is not None:
-                    tensor = self._on_tensor(tensor, message.sparse.requires_grad)
+                    tensor = self._on_tensor(tensor, sent.requires_grad)
                 self._tensors.append(tensor)
                 return tensor
             case "list":
@@ -279,7 +246,10 @@ class Decoder:
             case "dtype":
                 return dtypes.from_wire(message.dtype)
             case "device":
-                return _device(message.device)
+                try:
+                    return torch.device(message.device)
+                except RuntimeError:
+                    raise InvalidArgumentError(f"{message.device!r} is not a device") from None
             case "name":
                 if self._on_name is None:
                     raise InvalidArgumentError(f"{message.name!r} is named here, where nothing can be called by name")
@@ -323,10 +293,3 @@ class Decoder:
 
 def _too_deep() -> TooLargeError:
     return TooLargeError(f"containers are nested more than {MAX_DEPTH} deep")
-
-
-def _device(text: str) -> torch.device:
-    try:
-        return torch.device(text)
-    except RuntimeError:
-        raise InvalidArgumentError(f"{text!r} is not a device") from None

@@ -1,4 +1,7 @@
-"""Checks of parameters of codecs and of the tensors of a message, before anything is allocated for them."""
+"""Checks of parameters of codecs and of the tensors of a message, before anything is allocated for them.
+
+What does not fit is an `InvalidArgumentError`.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,7 @@ from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 
 
 def fraction(value: Any) -> None:
-    """Checks that a parameter is above 0 and at most 1.
-
-    Raises:
-        InvalidArgumentError: It is not.
-    """
+    """Checks that a parameter is above 0 and at most 1."""
     if type(value) not in (int, float) or not 0 < value <= 1:
         raise InvalidArgumentError(f"the fraction to send is above 0 and at most 1, not {value!r}")
 
@@ -27,27 +26,13 @@ def share(part: float, numel: int) -> int:
 
 
 def number_of(tensors: Sequence[torch.Tensor], expected: int, codec: str) -> None:
-    """Checks how many tensors a message has.
-
-    Raises:
-        InvalidArgumentError: It has more or fewer.
-    """
+    """Checks how many tensors a message has."""
     if len(tensors) != expected:
         raise InvalidArgumentError(f"{codec} needs {expected} tensors for this parameter, {len(tensors)} arrived")
 
 
 def flat(tensor: torch.Tensor, dtype: torch.dtype, length: int, what: str) -> torch.Tensor:
-    """The tensor itself, if it is a dense vector of this dtype and length.
-
-    Args:
-        tensor: A tensor that arrived.
-        dtype: The dtype that it must have.
-        length: The number of elements that it must have.
-        what: What it is, for the error.
-
-    Raises:
-        InvalidArgumentError: It is anything else.
-    """
+    """A tensor that arrived, if it is a dense vector of this dtype and length. `what` says in the error what it is."""
     if tensor.layout is not torch.strided or tensor.dtype is not dtype or tensor.shape != (length,):
         found = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
         raise InvalidArgumentError(f"{what} must be {length} elements of {dtype}, but {found} arrived")
@@ -63,30 +48,18 @@ def finite(tensor: torch.Tensor) -> bool:
 
 
 def finite_scales(scales: torch.Tensor) -> None:
-    """Checks scales that arrived.
-
-    Raises:
-        InvalidArgumentError: One is negative, infinite or NaN.
-    """
+    """Checks that no scale that arrived is negative, infinite or NaN."""
     if scales.numel() and not (finite(scales) and scales.min().item() >= 0):
         raise InvalidArgumentError("a scale is negative or not finite")
 
 
 def finite_values(values: torch.Tensor) -> None:
-    """Checks values that arrived from a codec that sends finite ones only.
-
-    Raises:
-        InvalidArgumentError: One is infinite or NaN.
-    """
+    """Checks values that arrived from a codec that sends finite ones only."""
     if not finite(values):
         raise InvalidArgumentError("an encoded value is not finite")
 
 
 def refuse_non_finite(ok: bool, codec: str) -> None:
-    """Refuses to encode what a codec has no form for.
-
-    Raises:
-        NonFiniteGradientError: `ok` is false.
-    """
+    """Raises `NonFiniteGradientError` if what is to be encoded is not ok: the codec has no form for it."""
     if not ok:
         raise NonFiniteGradientError(f"{codec} has no form for NaN, infinity, or sums that overflow: nothing was sent")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import MutableMapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, Final
@@ -24,7 +23,7 @@ LOCAL: Final = {"wire": False}
 """Metadata of a field that only the sender uses. It is no part of messages."""
 
 
-class Codec(ABC):
+class Codec:
     """Encodes tensors and decodes them. Subclasses are frozen dataclasses: comparable, hashable and printable.
 
     Attributes:
@@ -54,17 +53,10 @@ class Codec(ABC):
         return tensor.layout is torch.strided or (self.takes_sparse and tensor.layout is torch.sparse_coo)
 
     def encode(self, tensor: torch.Tensor, state: State | None = None) -> Encoded:
-        """Encodes a tensor. The result shares no memory with it.
+        """Encodes a tensor on any device. The result shares no memory with it; its autograd history is ignored.
 
-        Args:
-            tensor: A tensor on any device, contiguous or not. Its autograd history is ignored. A sparse one is
-                coalesced first.
-            state: What this codec kept of the parameter, changed in place; None for nothing.
-
-        Raises:
-            InvalidArgumentError: The codec does not take this dtype or layout.
-            NonFiniteGradientError: The tensor holds NaN or infinity, for which this codec has no form. The state is
-                unchanged.
+        What the codec keeps of the parameter is changed in place, but not if the tensor holds NaN or infinity for which
+        it has no form (`NonFiniteGradientError`). A dtype or layout that it does not take is an `InvalidArgumentError`.
         """
         if not self.takes(tensor):
             raise InvalidArgumentError(f"{self} does not take {tensor.dtype} tensors of layout {tensor.layout}")
@@ -83,14 +75,9 @@ class Codec(ABC):
         """Decodes what `encode` made of a tensor of the shape and dtype of `like`.
 
         The result is on the device of `like`. It is sparse if a sparse tensor was encoded, contiguous otherwise, and
-        never has more elements than `like`. All lengths are checked before anything of that size is allocated.
-
-        Args:
-            encoded: An encoded tensor from anywhere. Its parameters must be those of this codec.
-            like: The receiver's own tensor. Only its shape, dtype and device matter.
-
-        Raises:
-            InvalidArgumentError: No `encode` of a tensor like this one makes such an `Encoded`.
+        never has more elements than `like`. The encoded tensor may come from anywhere: all lengths are checked before
+        anything of that size is allocated, and what no `encode` makes is an `InvalidArgumentError`. Its parameters must
+        be those of this codec.
         """
         if self.dtypes and like.dtype not in self.dtypes:
             raise InvalidArgumentError(f"{self} does not decode {like.dtype} tensors")
@@ -108,22 +95,19 @@ class Codec(ABC):
             raise InvalidArgumentError(f"not valid coordinates: {error}") from None
 
     def take_out(self, encoded: Encoded, residual: torch.Tensor, like: torch.Tensor) -> None:
-        """Subtracts in place what the receiver will decode.
+        """Subtracts in place what the receiver will decode of a dense tensor that was like `like`.
 
-        Args:
-            encoded: What this codec made of a dense tensor.
-            residual: A contiguous tensor of the same shape. Its dtype may be wider.
-            like: A tensor of the shape and dtype of the encoded one.
+        The residual is contiguous, of the same shape. Its dtype may be wider.
         """
         residual.sub_(self.decode(encoded, like))
 
-    @abstractmethod
     def _encode(self, values: torch.Tensor, state: State) -> Sequence[torch.Tensor]:
         """The tensors for dense values of any shape, strides and device. They are vectors that share no memory."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _decode(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """The dense values of that shape and dtype."""
+        raise NotImplementedError
 
     def _encode_coordinates(self, indices: torch.Tensor, largest: int) -> Sequence[torch.Tensor]:
         """The tensors for int64 coordinates on the CPU: a row for each sparse dimension, in ascending order."""
@@ -142,11 +126,7 @@ class Codec(ABC):
 
 
 def fitting_coordinates(rows: int, count: int, shape: Sequence[int]) -> None:
-    """Checks the number of coordinates: each element of the sparse dimensions has at most one.
-
-    Raises:
-        InvalidArgumentError: There are too many dimensions or coordinates.
-    """
+    """Checks the number of coordinates: each element of the sparse dimensions has at most one."""
     if not 0 <= rows <= len(shape) or not 0 <= count <= math.prod(shape[:rows]):
         raise InvalidArgumentError(f"{count} coordinates of {rows} dimensions do not fit into shape {tuple(shape)}")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
+from ps_wire.codec.trees import tensors_in
 from ps_wire.errors import InvalidArgumentError
 
 MOST_TENSORS: Final = 8
@@ -18,11 +18,8 @@ MOST_TENSORS: Final = 8
 class Encoded:
     """What a codec makes of one tensor. It is registered by value (`registry.py`).
 
-    Attributes:
-        codec: Name of the codec.
-        parameters: Its parameters: names and plain values. For a codec of a program's own, what its `encode` returned.
-        tensors: The encoded values, in the order that the codec defines.
-        coordinates: The coordinates of a sparse tensor, as the codec packs them; empty for a dense one.
+    The parameters are names and plain values; for a codec of a program's own, what its `encode` returned. The tensors
+    are in the order that the codec defines. A sparse tensor has coordinates, too, as the codec packs them.
     """
 
     codec: str
@@ -33,9 +30,8 @@ class Encoded:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors in it. Names, plain values and the description of each tensor come on top."""
-        return sum(each.numel() * each.itemsize for each in _tensors_in([*self.tensors, *self.coordinates])) + sum(
-            each.numel() * each.itemsize for each in _tensors_in(self.parameters)
-        )
+        everything = [self.tensors, self.coordinates, self.parameters]
+        return sum(each.numel() * each.itemsize for each in tensors_in(everything))
 
     def to_value(self) -> tuple[str, dict[str, Any], list[torch.Tensor], list[torch.Tensor]]:
         """The same as plain values, which any message can carry."""
@@ -43,15 +39,15 @@ class Encoded:
 
     @classmethod
     def from_value(cls, value: Any) -> Encoded:
-        """The encoded tensor that `to_value` made the value of.
-
-        Raises:
-            InvalidArgumentError: The value has another form, or more than `MOST_TENSORS` tensors.
-        """
+        """The encoded tensor that `to_value` made the value of. Another form is an `InvalidArgumentError`."""
         if not isinstance(value, (list, tuple)) or len(value) != 4:
             raise InvalidArgumentError("an encoded tensor is a codec, its parameters, tensors and coordinates")
         codec, parameters, tensors, coordinates = value
-        if not isinstance(codec, str) or not isinstance(parameters, dict) or not all(map(_is_text, parameters)):
+        if (
+            not isinstance(codec, str)
+            or not isinstance(parameters, dict)
+            or any(not isinstance(key, str) for key in parameters)
+        ):
             raise InvalidArgumentError("an encoded tensor begins with the name of a codec and a dict of parameters")
         for each in (tensors, coordinates):
             if not isinstance(each, (list, tuple)) or len(each) > MOST_TENSORS:
@@ -59,18 +55,3 @@ class Encoded:
             if not all(isinstance(item, torch.Tensor) for item in each):
                 raise InvalidArgumentError("an encoded tensor has something else among its tensors")
         return cls(codec, parameters, tuple(tensors), tuple(coordinates))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_in(item)

@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What is kept of one parameter.
-
-    Attributes:
-        residual: The sum of what was left out, in the dtype of computation; None before the first message.
-        dtype: The dtype of its gradients.
-        state: The state of its codec.
-    """
+    """What is kept of one parameter: the sum of what was left out, the dtype of gradients, the state of its codec."""
 
     residual: torch.Tensor | None = None
     dtype: torch.dtype | None = None
@@ -67,10 +61,6 @@ class ErrorFeedback:
     def encode(self, name: str, gradient: torch.Tensor) -> torch.Tensor | Encoded:
         """What to send for a gradient: an `Encoded`, or the tensor itself where the choice has no codec for it.
 
-        Args:
-            name: Name of the parameter.
-            gradient: Its gradient, which is not changed.
-
         Raises:
             InvalidArgumentError: The residual of that name has another shape: see `forget`.
             NonFiniteGradientError: The gradient holds NaN or infinity, and its codec has no form for them or keeps a
@@ -93,14 +83,11 @@ class ErrorFeedback:
         return encoded
 
     def rollback(self, names: Iterable[str] | None = None) -> None:
-        """Forgets the last encoding of parameters: residuals and states are what they were before it.
+        """Forgets the last encoding of parameters, or of all: residuals and states are what they were before it.
 
         For a message that was refused, when its gradient is not wanted any more. It works once for each encoding, and
         has no effect on a parameter that was not encoded since the last one. If later gradients of a parameter have
         been encoded in the meantime, use `retract` or `put_back`.
-
-        Args:
-            names: The parameters; None for all.
         """
         for name in list(self._before) if names is None else names:
             before = self._before.pop(name, None)
@@ -112,10 +99,6 @@ class ErrorFeedback:
 
         It may be called for any earlier message, once for each, also when later ones have been encoded. After it,
         `rollback` has nothing to go back to.
-
-        Args:
-            name: Name of the parameter.
-            encoded: What `encode` returned.
 
         Raises:
             InvalidArgumentError: The parameter has no residual.
@@ -130,11 +113,6 @@ class ErrorFeedback:
         What the encoding left out, (g + e) - C(g + e) - e, is taken out of the residual again, and out of the one that
         `rollback` goes back to. What was sent since then, and the state of the codec, stay as they are. Use `rollback`
         for the last encoding of a parameter.
-
-        Args:
-            name: Name of the parameter.
-            gradient: Its gradient, as `encode` was given it.
-            encoded: What `encode` returned.
 
         Raises:
             InvalidArgumentError: The parameter has no residual.
@@ -159,11 +137,7 @@ class ErrorFeedback:
         return decode(encoded, like).to(residual.device)
 
     def forget(self, names: Iterable[str] | None = None) -> None:
-        """Drops residuals and states of parameters, for example when they were given new values.
-
-        Args:
-            names: The parameters; None for all.
-        """
+        """Drops residuals and states of parameters, or of all, for example when they were given new values."""
         for name in list(self._kept) if names is None else list(names):
             self._kept.pop(name, None)
             self._before.pop(name, None)

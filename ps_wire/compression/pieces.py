@@ -12,13 +12,9 @@ ELEMENTS: Final = 1 << 16
 
 
 class Piece(NamedTuple):
-    """A part of a vector that consists of whole blocks, or of the last, shorter one.
+    """A part of a vector that consists of whole blocks, or of the last, shorter one: elements from `start` to `end`.
 
-    Attributes:
-        start: The first element.
-        end: The element after the last one.
-        blocks: The blocks, by number.
-        shape: The number of blocks, and the elements of each.
+    `shape` is the number of blocks, and the elements of each.
     """
 
     start: int

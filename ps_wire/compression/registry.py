@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, fields
+from typing import Any, Final, Protocol
 
 import torch
 
 from ps_wire.codec.records import by_value
+from ps_wire.compression.codec import Codec, State
 from ps_wire.compression.encoded import Encoded
 from ps_wire.compression.floats import BF16, FP16
 from ps_wire.compression.int8 import Int8
-from ps_wire.compression.own import Own, Pair, keep_pair, same_form
 from ps_wire.compression.powersgd import PowerSGD
 from ps_wire.compression.randomk import RandomK
 from ps_wire.compression.sign import Sign
 from ps_wire.compression.topk import TopK
 from ps_wire.compression.zstd import Zstd
 from ps_wire.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from ps_wire.compression.codec import Codec
 
 CLASSES: Final[dict[str, type[Codec]]] = {
     cls.name: cls for cls in (FP16, BF16, Int8, TopK, RandomK, Sign, PowerSGD, Zstd)
@@ -30,6 +27,48 @@ CLASSES: Final[dict[str, type[Codec]]] = {
 
 
 by_value(encode=Encoded.to_value, decode=Encoded.from_value, name="Encoded")(Encoded)
+
+
+class Pair(Protocol):
+    """What a program registers: an object, a class, or a module with these two functions."""
+
+    def encode(self, tensor: torch.Tensor, /) -> Any:
+        """Values of a gradient that can be sent: plain values, tensors, and lists, tuples and dicts of them."""
+
+    def decode(self, code: Any, /) -> torch.Tensor:
+        """The tensor, from these values. They may come from anywhere, so it checks them before it allocates."""
+
+
+_PAIRS: Final[dict[str, Pair]] = {}
+
+
+@dataclass(frozen=True)
+class Own(Codec):
+    """A registered pair, by its name. What it takes, and how close the result is, is the pair's own affair."""
+
+    name: str
+
+    takes_sparse = True
+    dtypes = frozenset()
+
+    def parameters(self) -> dict[str, Any]:
+        """None besides the name."""
+        return {}
+
+    def encode(self, tensor: torch.Tensor, state: State | None = None) -> Encoded:
+        """Like `Codec.encode`, with the registered function; it has no state."""
+        return Encoded(self.name, {"code": _pair(self.name).encode(tensor.detach())})
+
+    def decode(self, encoded: Encoded, like: torch.Tensor) -> torch.Tensor:
+        """Like `Codec.decode`, with the registered function. Its result must have shape and dtype of `like`."""
+        pair = _pair(self.name)
+        if encoded.parameters.keys() != {"code"} or encoded.tensors or encoded.coordinates:
+            raise InvalidArgumentError(f"what arrived for the codec {self.name!r} is not what `encode` returned there")
+        try:
+            result = pair.decode(encoded.parameters["code"])
+        except Exception as error:
+            raise InvalidArgumentError(f"the codec {self.name!r} could not decode what arrived: {error!r}") from error
+        return _same_form(result, like, f"the codec {self.name!r}").to(like.device)
 
 
 def register_codec(name: str, codec: Pair) -> None:
@@ -57,23 +96,19 @@ def register_codec(name: str, codec: Pair) -> None:
         raise InvalidArgumentError(f"{name!r} cannot be the name of an own codec; these are taken: {sorted(CLASSES)}")
     if not callable(getattr(codec, "encode", None)) or not callable(getattr(codec, "decode", None)):
         raise InvalidArgumentError(f"the codec {name!r} needs the functions encode(tensor) and decode(code)")
-    keep_pair(name, codec)
+    _PAIRS[name] = codec
 
 
 def codec_named(name: str, parameters: Mapping[str, Any] | None = None) -> Codec:
-    """The codec of a name and plain parameters, as they stand in messages.
-
-    Raises:
-        InvalidArgumentError: No such codec is known in this process, or it has no such parameters.
-    """
+    """The codec of a name and plain parameters, as they stand in messages; an `InvalidArgumentError` if it is not
+    known."""
     cls = CLASSES.get(name)
     parameters = parameters or {}
     if cls is None:
-        own = Own(name)
         if parameters:
             raise InvalidArgumentError(f"the codec {name!r} has no parameters")
-        own.known()
-        return own
+        _pair(name)
+        return Own(name)
     known = {each.name for each in fields(cls) if each.metadata.get("wire", True)}  # type: ignore[arg-type]
     if not parameters.keys() <= known:
         raise InvalidArgumentError(f"the codec {name} has the parameters {sorted(known)}, not {sorted(parameters)}")
@@ -84,17 +119,31 @@ def codec_named(name: str, parameters: Mapping[str, Any] | None = None) -> Codec
 
 
 def decode(value: torch.Tensor | Encoded, like: torch.Tensor) -> torch.Tensor:
-    """The tensor that a sender encoded with any known codec, or sent as it is.
+    """The tensor that a sender encoded with any known codec, or sent as it is. It may come from anywhere.
 
-    Args:
-        value: What arrived. It may come from anywhere.
-        like: The receiver's own tensor, which gives shape, dtype and device.
-
-    Raises:
-        InvalidArgumentError: It does not fit that tensor, or names a codec that is not known in this process.
+    If it does not have the shape and dtype of the receiver's own tensor, or names a codec that is not known in this
+    process, that is an `InvalidArgumentError`.
     """
     if isinstance(value, torch.Tensor):
-        return same_form(value, like, "the message").to(like.device)
-    if value.codec in CLASSES:
-        return codec_named(value.codec, value.parameters).decode(value, like)
-    return codec_named(value.codec).decode(value, like)
+        return _same_form(value, like, "the message").to(like.device)
+    return codec_named(value.codec, value.parameters if value.codec in CLASSES else None).decode(value, like)
+
+
+def _pair(name: str) -> Pair:
+    try:
+        return _PAIRS[name]
+    except KeyError:
+        raise InvalidArgumentError(
+            f"no codec {name!r} is known in this process: import the module that calls register_codec()"
+        ) from None
+
+
+def _same_form(result: Any, like: torch.Tensor, source: str) -> torch.Tensor:
+    """The tensor itself, if it is dense or COO and has shape and dtype of another."""
+    if not isinstance(result, torch.Tensor) or result.layout not in (torch.strided, torch.sparse_coo):
+        raise InvalidArgumentError(f"{source} gave no dense or COO tensor")
+    if result.shape != like.shape or result.dtype is not like.dtype:
+        raise InvalidArgumentError(
+            f"{source} gave {result.dtype} of shape {tuple(result.shape)} for {like.dtype} of shape {tuple(like.shape)}"
+        )
+    return result

@@ -9,7 +9,7 @@ import torch
 
 from ps_wire.compression.floats import BF16, FP16
 from ps_wire.compression.int8 import Int8
-from ps_wire.compression.own import Own
+from ps_wire.compression.registry import Own
 from ps_wire.compression.zstd import Zstd
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 
@@ -26,9 +26,6 @@ def check_suitable(codec: Codec) -> None:
     The others leave most of a tensor out, and rely on later messages to bring the rest. For parameters these would be
     differences from what the receiver has, and for these the sender would have to keep a copy of the model for each
     receiver.
-
-    Raises:
-        InvalidArgumentError: It does not.
     """
     if not isinstance(codec, _SUITABLE):
         raise InvalidArgumentError(
@@ -39,11 +36,7 @@ def check_suitable(codec: Codec) -> None:
 
 
 def check_suitable_for_rows(codec: Codec) -> None:
-    """Checks that a codec suits gradients of rows of tables: that no error feedback has to bring the rest later.
-
-    Raises:
-        InvalidArgumentError: It does not.
-    """
+    """Checks that a codec suits gradients of rows of tables: that no error feedback has to bring the rest later."""
     if not isinstance(codec, _SUITABLE):
         raise InvalidArgumentError(
             f"{codec} leaves most of a gradient to later messages, by error feedback. Rows of a table have none: a "
@@ -53,12 +46,7 @@ def check_suitable_for_rows(codec: Codec) -> None:
 
 
 def encode(codec: Codec, value: torch.Tensor) -> torch.Tensor | Encoded:
-    """What to send for a value: the value itself if the codec does not take it, or would lose what is not finite.
-
-    Args:
-        codec: One that `check_suitable` or `check_suitable_for_rows` accepts.
-        value: The value.
-    """
+    """What to send for a value: the value itself if the codec does not take it, or would lose what is not finite."""
     if not codec.takes(value):
         return value
     try:

@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 
 class Message(NamedTuple):
-    """A whole message.
-
-    Attributes:
-        frame: Its frame.
-        payload: Its payload, writable and not shared; None if it has none.
-        error: The error if the message was refused; its payload was dropped then.
-    """
+    """A whole message. Its payload is writable and not shared; one that was refused has an error, and no payload."""
 
     frame: Frame
     payload: Buffer | None = None
@@ -65,9 +59,8 @@ class _Partial:
 class Assembler:
     """Assembles packets into messages.
 
-    Args:
-        max_message_bytes: Largest payload. A larger one is refused before memory is allocated; so is a message with
-            which the incomplete messages together would exceed twice that.
+    A payload of more than `max_message_bytes` is refused before memory is allocated; so is a message with which the
+    incomplete messages together would exceed twice that.
     """
 
     def __init__(self, max_message_bytes: int) -> None:
@@ -78,8 +71,8 @@ class Assembler:
     def feed(self, packet: Packet) -> Message | None:
         """Adds a packet, and returns the message that it completes; None if it completes none.
 
-        Raises:
-            InvalidArgumentError: The packet does not fit the ones before it; the connection cannot be used any more.
+        After the `InvalidArgumentError` for a packet that does not fit those before it, the connection cannot be used
+        any more.
         """
         frame, payload = packet
         announced = frame.payload_bytes
@@ -97,7 +90,11 @@ class Assembler:
             raise InvalidArgumentError(f"message {number} began again before it was whole")
         held = sum(len(partial.buffer) for partial in self._partial.values()) if self._partial else 0
         if announced > self._limit or held + announced > 2 * self._limit:
-            return self.refuse(packet, self._too_large(announced))
+            error = TooLargeError(
+                f"the message has a payload of {announced:,} bytes; the limit is {self._limit:,}. "
+                "Send it in smaller pieces, or raise max_message_bytes on the owner"
+            )
+            return self.refuse(packet, error)
         if arrived == announced:
             # A single writable chunk is used without a copy.
             is_usable = len(payload) == 1 and not payload[0].readonly
@@ -123,7 +120,9 @@ class Assembler:
         if packet.frame.payload_bytes:
             raise InvalidArgumentError(f"a part of message {number} announces a payload")
         if number in self._refused:
-            self._skip(number, packet.nbytes)
+            self._refused[number] -= packet.nbytes
+            if self._refused[number] <= 0:
+                del self._refused[number]
             return None
         partial = self._partial.get(number)
         if partial is None:
@@ -136,14 +135,3 @@ class Assembler:
             return None
         del self._partial[number]
         return Message(partial.frame, partial.buffer)
-
-    def _too_large(self, announced: int) -> TooLargeError:
-        return TooLargeError(
-            f"the message has a payload of {announced:,} bytes; the limit is {self._limit:,}. "
-            "Send it in smaller pieces, or raise max_message_bytes on the owner"
-        )
-
-    def _skip(self, number: int, nbytes: int) -> None:
-        self._refused[number] -= nbytes
-        if self._refused[number] <= 0:
-            del self._refused[number]

@@ -21,16 +21,14 @@ if TYPE_CHECKING:
 SMALLEST: Final = MIB
 """Smallest pooled buffer. Smaller ones come from malloc, which reuses them by itself."""
 
-
 _MALLOC_OPTIONS: Final = {-3: 32 * MIB, -2: 64 * MIB, -1: 64 * MIB}
 """Options of glibc's `mallopt`: M_MMAP_THRESHOLD (32 MiB is the most it takes), M_TOP_PAD and M_TRIM_THRESHOLD."""
 
 
 class BufferPool:
-    """Lends buffers, and keeps them for reuse when the last array or tensor over them is freed. Safe from all threads.
+    """Lends buffers, and keeps at most `max_bytes` of them for reuse when the last array or tensor over them is freed.
 
-    Args:
-        max_bytes: Most bytes of unused buffers that it keeps.
+    Safe from all threads.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -99,10 +97,7 @@ class BufferPool:
 def lent(buffer: Buffer, nbytes: int, ended: Callable[[], None]) -> Buffer:
     """The first bytes of a buffer, without a copy.
 
-    Args:
-        buffer: The buffer.
-        nbytes: Number of bytes.
-        ended: Called when the last array, tensor or memoryview over them is freed, in any thread.
+    `ended` is called when the last array, tensor or memoryview over them is freed, in any thread.
     """
     # A new array for every loan, whose finalizer tells that the loan has ended.
     holder = _Holder(np.frombuffer(buffer.data, np.uint8, nbytes))

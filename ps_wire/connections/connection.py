@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from ps_wire.connections.frames import Packet
+from ps_wire.limits import PART_BYTES
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
@@ -14,12 +15,7 @@ if TYPE_CHECKING:
 
 
 class Traffic:
-    """Counts bytes; used on one event loop. All connections of a kind may share one.
-
-    Attributes:
-        received: Bytes of received messages, tensors included.
-        sent: Bytes of sent messages, tensors included.
-    """
+    """Counts the bytes of messages, tensors included, on one event loop. All connections of a kind may share one."""
 
     __slots__ = ("received", "sent")
 
@@ -43,93 +39,54 @@ class ConnectionBroken(Exception):
     """
 
 
-class Connection(Protocol):
-    """Packets in order, in both directions, until one side closes.
+class Connection:
+    """Packets in order, in both directions, until one side closes. Every transport has a subclass.
 
     One task may send and one may receive at a time. A packet that was sent may still be lost if the connection breaks.
     """
 
-    @property
-    def part_bytes(self) -> int:
-        """Largest payload of a packet. Larger messages are sent in parts, between which others can be sent."""
+    part_bytes: int = PART_BYTES
+    """Largest payload of a packet. Larger messages are sent in parts, between which others can be sent."""
+
+    batches: bool = False
+    """Whether the other end takes several small packets in one."""
 
     def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
-        """Sends a packet without waiting, if the connection supports that and can take it now.
+        """Sends a packet if the connection can take it now; returns whether it did. If not, `send` has to be used.
 
-        Args:
-            packet: The packet.
-            later: Whether no side waits for it, so that it may be sent some milliseconds later, with another.
-            at_once: Whether it must not wait for others of this turn of the event loop.
-
-        Returns:
-            Whether it was sent; if not, it must be sent with `send`.
-
-        Raises:
-            ConnectionBroken: It cannot arrive any more.
+        One for which no side waits may be sent some milliseconds `later`, with another. One that goes `at_once` does
+        not wait for others of this turn of the event loop. Raises `ConnectionBroken` if it cannot arrive any more.
         """
+        return False
 
     async def send(self, packet: Packet) -> None:
-        """Sends a packet; waits while the other side is slow.
-
-        Raises:
-            ConnectionBroken: It cannot arrive any more.
-        """
+        """Sends a packet; waits while the other side is slow. Raises `ConnectionBroken` if it cannot arrive."""
+        raise NotImplementedError
 
     async def receive(self) -> Packet | None:
-        """The next packet; None if the other side has closed the connection.
-
-        Raises:
-            ConnectionBroken: The connection ended without a close.
-        """
-
-    async def close(self) -> None:
-        """Closes the connection. Calling it again does nothing."""
-
-
-@runtime_checkable
-class Delivering(Protocol):
-    """A connection that delivers packets as they arrive, without waking a task for each of them."""
+        """The next packet; None if the other side has closed. Raises `ConnectionBroken` if it ended without a close."""
+        raise NotImplementedError
 
     async def deliver(self, handle: Handle, place: Place | None = None) -> None:
         """Calls `handle` with every packet until it returns true or the connection is closed.
 
-        Args:
-            handle: Takes the packets.
-            place: Gives memory for large payloads that are read from a socket.
-
-        Raises:
-            ConnectionBroken: The connection broke.
-            Exception: `handle` raised it.
+        `place` gives memory for large payloads that are read from a socket. Raises `ConnectionBroken`, or what `handle`
+        raised. A subclass may deliver packets as they arrive, without waking a task for each of them.
         """
-
-
-@runtime_checkable
-class Batching(Protocol):
-    """A connection whose other end takes several small packets in one; see `batches`."""
-
-    batches: bool
-
-
-@runtime_checkable
-class Gathering(Protocol):
-    """A connection that can write the packets of several `send_now` in one system call."""
+        while (packet := await self.receive()) is not None:
+            last = handle(packet)
+            if await last if isinstance(last, asyncio.Future) else last:
+                return
 
     def gather(self) -> None:
-        """Keeps the packets that are sent from now on, as far as a bounded memory allows."""
+        """Keeps the packets of `send_now` from now on, as far as it can and a bounded memory allows."""
 
     def release(self) -> None:
-        """Writes the kept packets, and later ones at once again. Never raises."""
+        """Writes the kept packets, in one system call if it can, and later ones at once again. Never raises."""
 
-
-async def deliver(connection: Connection, handle: Handle, place: Place | None = None) -> None:
-    """Like `Delivering.deliver`, for any connection."""
-    if isinstance(connection, Delivering):
-        await connection.deliver(handle, place)
-        return
-    while (packet := await connection.receive()) is not None:
-        last = handle(packet)
-        if await last if isinstance(last, asyncio.Future) else last:
-            return
+    async def close(self) -> None:
+        """Closes the connection. Calling it again does nothing."""
+        raise NotImplementedError
 
 
 class Connector(Protocol):
@@ -140,25 +97,13 @@ class Connector(Protocol):
         """The address, for messages to people."""
 
     async def connect(self) -> Connection:
-        """Opens a new connection.
-
-        Raises:
-            ConnectionBroken: There is no server at the address, or it cannot be reached.
-        """
+        """Opens a new connection. Raises `ConnectionBroken` if no server can be reached there."""
 
     async def connect_shared_memory(self, offer: SharedMemoryOffer, max_message_bytes: int) -> Connection | None:
-        """Opens a shared-memory connection that an owner has offered, or returns None if this connector has none.
-
-        Raises:
-            ConnectionBroken: The shared-memory connection cannot be opened.
-        """
+        """Opens a connection that an owner has offered, or raises `ConnectionBroken`; None if it has no such kind."""
 
     async def connect_direct(self, offer: DirectOffer) -> Connection | None:
-        """Opens a direct connection that an owner has offered, or returns None if this connector has none.
-
-        Raises:
-            ConnectionBroken: The direct connection cannot be opened.
-        """
+        """The same for a direct connection."""
 
     async def close(self) -> None:
         """Frees what the connections of this connector share. Calling it again does nothing."""

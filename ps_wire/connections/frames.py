@@ -24,7 +24,6 @@ _FIXED64: Final = 1
 _BYTES: Final = 2
 _FIXED32: Final = 5
 
-
 SMALL_BYTES: Final = 4 * 1024
 """Largest frame, and largest payload, of a packet in a batch: it is copied once more."""
 
@@ -33,12 +32,7 @@ MOST: Final = 64
 
 
 class Packet(NamedTuple):
-    """A frame and its payload.
-
-    Attributes:
-        frame: The header; its `payload` field is empty.
-        payload: The payload's bytes, in pieces.
-    """
+    """A frame, whose `payload` field is empty, and its payload in pieces."""
 
     frame: Frame
     payload: tuple[memoryview, ...] = ()
@@ -58,11 +52,7 @@ def serialize(packet: Packet) -> bytes:
 
 
 def parse(data: bytes) -> Packet:
-    """The packet that bytes hold; its payload is a view of them.
-
-    Raises:
-        InvalidArgumentError: The bytes are not a `Frame`.
-    """
+    """The packet that bytes hold; its payload is a view of them. Other bytes are an `InvalidArgumentError`."""
     try:
         tail = _find_payload(data)
         if tail is None:
@@ -151,11 +141,7 @@ def batched(packets: Sequence[Packet]) -> Iterator[Packet]:
 
 
 def unpack(packet: Packet, into: deque[Packet]) -> None:
-    """Appends the packets of a batch, or the packet if it is none.
-
-    Raises:
-        InvalidArgumentError: The batch is empty, or holds something that is no frame, or a batch.
-    """
+    """Appends the packets of a batch, or the packet if it is none; another form is an `InvalidArgumentError`."""
     if not packet.frame.HasField("batch"):
         into.append(packet)
         return

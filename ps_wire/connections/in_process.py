@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
-from ps_wire.connections.connection import ConnectionBroken
+from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet, parse, serialize
-from ps_wire.limits import PART_BYTES
 
 
 class _Pipe:
@@ -15,31 +13,28 @@ class _Pipe:
 
     def __init__(self) -> None:
         # None wakes the reader to check the state.
-        self._items: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.items: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.closed = False
         self.broken = False
-
-    def put(self, data: bytes) -> None:
-        self._items.put_nowait(data)
 
     def end(self, broken: bool) -> None:
         self.closed = True
         self.broken = self.broken or broken
-        self._items.put_nowait(None)
+        self.items.put_nowait(None)
 
     async def get(self) -> bytes | None:
         if self.broken:
             raise ConnectionBroken("the connection was cut")
-        data = await self._items.get()
+        data = await self.items.get()
         if self.broken:
-            self._items.put_nowait(None)
+            self.items.put_nowait(None)
             raise ConnectionBroken("the connection was cut")
         if data is None:
-            self._items.put_nowait(None)
+            self.items.put_nowait(None)
         return data
 
 
-class MemoryConnection:
+class MemoryConnection(Connection):
     """One end of a pair made by `memory_pair`.
 
     Packets are sent as bytes, as on a network, so the two sides share no mutable objects.
@@ -49,15 +44,10 @@ class MemoryConnection:
         self._incoming = incoming
         self._outgoing = outgoing
 
-    part_bytes: Final = PART_BYTES
-
-    def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
-        return False
-
     async def send(self, packet: Packet) -> None:
         if self._outgoing.closed or self._incoming.closed:
             raise ConnectionBroken("the connection is closed")
-        self._outgoing.put(serialize(packet))
+        self._outgoing.items.put_nowait(serialize(packet))
         # Yields to other tasks, as sending on a network does.
         await asyncio.sleep(0)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 
-from ps_wire.connections.connection import Batching, Connection, ConnectionBroken, Gathering
+from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import MOST, Packet, batched, is_small
 from ps_wire.connections.reclaim import LARGE_BYTES, RECLAIMER
 from ps_wire.limits import PART_BYTES
@@ -34,9 +33,7 @@ class Outbox:
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended = False
-        self._gathers: Gathering | None = None
-        self._gathering: Gathering | None = None
-        self._together = _Together(self)
+        self._together = _Together()
 
     def together(self) -> _Together:
         """A block, entered with `with`, whose messages are written in one system call if the connection supports that.
@@ -55,15 +52,10 @@ class Outbox:
         sent: Callable[[], None] | None = None,
         at_once: bool = False,
     ) -> None:
-        """Queues a message.
+        """Queues a message with a payload of `nbytes`, which must not change until it is sent.
 
-        Args:
-            frame: The message.
-            chunks: Its payload, which must not change until it is sent.
-            nbytes: Size of the payload, in bytes.
-            later: Whether no side waits for it, so that it may be sent some milliseconds later, with another.
-            sent: Called once the connection has taken all of it; not called if the connection breaks before.
-            at_once: Whether it must not wait for others of this turn of the event loop.
+        `sent` is called once the connection has taken all of it; not if the connection breaks before. `later` and
+        `at_once` are those of `Connection.send_now`.
         """
         if nbytes:
             frame.payload_bytes = nbytes
@@ -87,31 +79,14 @@ class Outbox:
             self._idle.clear()
         self._ready.set()
 
-    def gather(self) -> None:
-        """Has the connection keep the messages that are put from now on, until `release`; see `together`."""
-        if self._gathers is not None and not self._ended:
-            self._gathering = self._gathers
-            self._gathering.gather()
-
-    def release(self) -> None:
-        """Has the connection write the messages that it has kept since `gather`."""
-        gathering, self._gathering = self._gathering, None
-        if gathering is not None:
-            gathering.release()
-
     async def drain(self, connection: Connection) -> None:
-        """Writes queued messages until it is cancelled.
-
-        Raises:
-            ConnectionBroken: The connection broke.
-        """
-        self._connection, self._part_bytes = connection, connection.part_bytes
-        self._gathers = connection if isinstance(connection, Gathering) else None
-        batching = isinstance(connection, Batching)
+        """Writes queued messages until it is cancelled. Raises `ConnectionBroken` when the connection broke."""
+        self._connection = self._together.connection = connection
+        self._part_bytes = connection.part_bytes
         try:
             while True:
                 while self.waiting:
-                    for packet in batched(self._take(MOST)) if batching else self._take(1):
+                    for packet in batched(self._take(MOST)) if connection.batches else self._take(1):
                         await connection.send(packet)
                         # It would keep the payload until the next message.
                         del packet
@@ -121,7 +96,7 @@ class Outbox:
         finally:
             # Nothing more will be sent, so `flushed` must not wait.
             self._ended = True
-            self._connection = None
+            self._connection = self._together.connection = None
             self._idle.set()
 
     def _take(self, most: int) -> list[Packet]:
@@ -143,25 +118,26 @@ class Outbox:
 
 
 class _Together:
-    """The blocks of an outbox whose messages are written together."""
+    """The blocks of an outbox whose messages the open connection keeps until the outermost block ends."""
 
-    __slots__ = ("_depth", "_outbox")
+    __slots__ = ("_depth", "_gathering", "connection")
 
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self._gathering: Connection | None = None
         self._depth = 0
 
     def __enter__(self) -> None:
         self._depth += 1
-        if self._depth == 1:
-            self._outbox.gather()
+        if self._depth == 1 and self.connection is not None:
+            self._gathering = self.connection
+            self._gathering.gather()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._depth -= 1
-        if not self._depth:
-            self._outbox.release()
+        if not self._depth and self._gathering is not None:
+            gathering, self._gathering = self._gathering, None
+            gathering.release()
 
 
 def _telling(message: Iterator[Packet], sent: Callable[[], None]) -> Iterator[Packet]:

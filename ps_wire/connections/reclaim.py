@@ -23,12 +23,7 @@ LARGE_BYTES: Final = 32 * 1024
 
 
 class Reclaimer:
-    """Calls a function when there was no use for a while. Does nothing without an event loop.
-
-    Args:
-        reclaim: The function; called in a thread.
-        seconds: Seconds without use before the call.
-    """
+    """Calls a function, in a thread, after some seconds without use. Does nothing without an event loop."""
 
     def __init__(self, reclaim: Callable[[], object], seconds: float = IDLE_SECONDS) -> None:
         self._reclaim = reclaim

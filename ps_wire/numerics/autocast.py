@@ -12,23 +12,16 @@ _NOTHING: Final = nullcontext()
 
 
 class Autocast(NamedTuple):
-    """An active region.
-
-    Attributes:
-        device: The device type whose operations are cast.
-        dtype: The dtype that they are cast to.
-    """
+    """An active region: the device type whose operations are cast, and the dtype that they are cast to."""
 
     device: str
     dtype: torch.dtype
 
 
 class Autocasts(NamedTuple):
-    """The active regions of a thread.
+    """The active regions of a thread, at most one for each device type.
 
-    Attributes:
-        regions: The regions, at most one for each device type.
-        cached: Whether casts of parameters are kept until the outermost region ends.
+    Casts of parameters may be `cached` until the outermost region ends.
     """
 
     regions: tuple[Autocast, ...] = ()
@@ -39,10 +32,9 @@ class Autocasts(NamedTuple):
         """The active regions of this thread."""
         if not torch._C._is_any_autocast_enabled():
             return NONE
-        found: tuple[Autocast, ...] = ()
-        for each in _DEVICES:
-            if torch.is_autocast_enabled(each):
-                found = (*found, Autocast(each, torch.get_autocast_dtype(each)))
+        found = tuple(
+            Autocast(each, torch.get_autocast_dtype(each)) for each in _DEVICES if torch.is_autocast_enabled(each)
+        )
         return cls(found, torch.is_autocast_cache_enabled()) if found else NONE
 
     def entered(self) -> AbstractContextManager[object]:

@@ -12,7 +12,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 ACCUMULATING: Final[Any] = type(get_gradient_edge(torch.empty(0, requires_grad=True)).node)
 """The class of the nodes that accumulate the gradients of leaves, for which torch has no public name."""
 
-
 MOST_NODES: Final = 10_000
 """Nodes that are looked at where a walk need not be complete. Torch frees the nodes that Python has seen by recursion,
 so a walk over a graph that is much deeper would overflow the stack when the graph is freed."""
@@ -23,11 +22,7 @@ class TooManyNodes(Exception):
 
 
 def leaves_of(roots: Iterable[torch.Tensor | GradientEdge], most: float = math.inf) -> list[torch.Tensor]:
-    """The leaves that require grad and that a backward from these roots can reach.
-
-    Raises:
-        TooManyNodes: The graph has more than `most` nodes.
-    """
+    """The leaves that require grad and that a backward from these roots can reach."""
     return reached_from(roots, most=most)[0]
 
 
@@ -36,8 +31,7 @@ def reached_from(
 ) -> tuple[list[torch.Tensor], list[Any]]:
     """The leaves that require grad, and the nodes of one class, that a backward from these roots can reach.
 
-    Raises:
-        TooManyNodes: The graph has more than `most` nodes.
+    Raises `TooManyNodes` if the graph has more than `most` nodes.
     """
     found: dict[int, torch.Tensor] = {}
     nodes: list[Any] = []

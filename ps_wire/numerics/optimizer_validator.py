@@ -7,7 +7,7 @@ owners and trainers try both on a scratch parameter first, for their parts of an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import optim
@@ -20,27 +20,10 @@ from ps_wire.errors import InvalidArgumentError
 _FREE_SHAPES = (optim.Adafactor, optim.LBFGS)
 
 
-class TrialStep(NamedTuple):
-    """The result of steps on a scratch parameter.
-
-    Attributes:
-        kept: The state that the optimizer keeps for a parameter.
-        needed: Whether that state must exist before the first step.
-    """
-
-    kept: dict[str, Any]
-    needed: bool
-
-
 class OptimizerValidator:
-    """Checks options and states for one optimizer. Classes that are not torch's own are not checked.
+    """Checks options and states for one optimizer of torch, made with these options. Other classes are not checked.
 
-    Args:
-        optimizer: The optimizer, which is not changed.
-        options: The arguments of its constructor besides the parameters.
-
-    Raises:
-        InvalidArgumentError: It cannot take a step with the options of one of its groups.
+    Making it raises `InvalidArgumentError` if the optimizer cannot take a step with the options of one of its groups.
     """
 
     def __init__(self, optimizer: optim.Optimizer, options: Mapping[str, Any]) -> None:
@@ -53,9 +36,8 @@ class OptimizerValidator:
     def check_options(self, groups: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> None:
         """Checks that options of some of its groups can be changed.
 
-        Raises:
-            InvalidArgumentError: There is no such option, the optimizer cannot work with the value, or the option
-                cannot be changed after the first step.
+        There may be no such option, the optimizer may be unable to work with the value, or steps may have been made
+        with which it cannot be changed any more.
         """
         known = self._optimizer.param_groups[0].keys() - {"params"}
         for name in options:
@@ -64,34 +46,31 @@ class OptimizerValidator:
                     f"the optimizer has no option {name!r}; it has {sorted(known)}{hint(name, known)}"
                 )
         for group in groups:
-            kept = self._try({**group, **options}).kept
+            kept, _ = self._try({**group, **options})
             states = [self._optimizer.state.get(parameter) for parameter in group["params"]]
             if any(state and kept.keys() - state.keys() for state in states):
                 raise InvalidArgumentError(f"{sorted(options)} cannot be changed any more: steps have been made")
 
     def check_state(self, state: Any) -> None:
-        """Checks that it can continue from a state.
-
-        Raises:
-            InvalidArgumentError: It does not fit the groups or the parameters.
-        """
+        """Checks that it can continue from a state."""
         entries, groups = _parts_of(state)
         own = self._optimizer.param_groups
         found, wanted = ([len(group["params"]) for group in each] for each in (groups, own))
         if found != wanted:
             raise InvalidArgumentError(f"the state has groups of {found} parameters, this optimizer has {wanted}")
         for mine, group in zip(own, groups, strict=True):
-            trial = self._try(group)
+            kept, is_needed = self._try(group)
             for index, parameter in zip(group["params"], mine["params"], strict=True):
-                if index in entries or trial.needed:
-                    self._check_entries(index, entries.get(index), parameter, trial.kept)
+                if index in entries or is_needed:
+                    self._check_entries(index, entries.get(index), parameter, kept)
         unknown = entries.keys() - {index for group in groups for index in group["params"]}
         if unknown:
             raise InvalidArgumentError(f"the state names parameters {sorted(map(str, unknown))} of no group")
 
-    def _try(self, group: Mapping[str, Any]) -> TrialStep:
+    def _try(self, group: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        """The state that it keeps for a scratch parameter after steps, and whether that must exist before the first."""
         if not is_torchs(self._optimizer):
-            return TrialStep({}, False)
+            return {}, False
         scratch = _scratch(self._optimizer)
         gradient = torch.ones_like(scratch)
         scratch.grad = gradient.to_sparse() if self._make is optim.SparseAdam else gradient
@@ -104,7 +83,7 @@ class OptimizerValidator:
         except Exception as error:
             name, reason = type(self._optimizer).__name__, f"{type(error).__name__}: {error}"
             raise InvalidArgumentError(f"{name} cannot make a step with these options: {reason}") from None
-        return TrialStep({} if isinstance(optimizer, _FREE_SHAPES) else dict(optimizer.state[scratch]), bool(fresh))
+        return {} if isinstance(optimizer, _FREE_SHAPES) else dict(optimizer.state[scratch]), bool(fresh)
 
     def _check_entries(self, index: int, entries: Any, parameter: torch.Tensor, kept: Mapping[str, Any]) -> None:
         if not isinstance(entries, Mapping):

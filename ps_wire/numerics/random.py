@@ -10,22 +10,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-
-_SIBLINGS: Final = {
-    "default": "generator",
-    "out": "generator_out",
-    "low": "low_generator",
-    "low_out": "low_generator_out",
-    "low_dtype": "low_generator_dtype",
-    "low_dtype_out": "low_generator_dtype_out",
-    "Tensor": "Tensor_generator",
-    "Tensor_out": "Tensor_generator_out",
-}
-"""Overloads of factory functions without a generator argument, mapped to those with one."""
 
 
 class _Blocks(threading.local):
@@ -39,11 +27,7 @@ _blocks = _Blocks()
 
 
 class Seeded(TorchDispatchMode):
-    """A block whose random numbers depend on a seed only. It affects only the thread that enters it.
-
-    Args:
-        seed: As for `torch.manual_seed`.
-    """
+    """A block whose random numbers depend on a seed only, as for `torch.manual_seed`. It affects only its thread."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -92,13 +76,13 @@ def way_to_draw(func: Any) -> Draw | None:
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return None
     if func is torch.ops.aten.native_dropout.default:
-        return _native_dropout
+        return lambda seeded, args, kwargs: _dropout(seeded, *args, **kwargs)
     place = _place(func)
     if place is not None:
         return _with_generator(func, place)
-    sibling = _SIBLINGS.get(func._overloadname, "")
-    if sibling in func.overloadpacket.overloads():
-        other = getattr(func.overloadpacket, sibling)
+    overloads = [getattr(func.overloadpacket, name) for name in func.overloadpacket.overloads()]
+    other = next((each for each in overloads if _place(each) is not None and _others(each) == _others(func)), None)
+    if other is not None:
         return lambda seeded, args, kwargs: other(*args, **kwargs, generator=seeded.generator(args, kwargs))
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return lambda seeded, args, kwargs: _decomposed(seeded, func, args, kwargs)
@@ -109,6 +93,12 @@ def _place(func: Any) -> int | None:
     """The position of an operation's generator among its arguments."""
     arguments = func._schema.arguments
     return next((n for n, each in enumerate(arguments) if "Generator" in str(each.type)), None)
+
+
+def _others(func: Any) -> list[tuple[str, str]]:
+    """Names and types of an operation's arguments but for its generator."""
+    arguments = ((each.name, str(each.type)) for each in func._schema.arguments)
+    return [(name, kind) for name, kind in arguments if "Generator" not in kind]
 
 
 def _with_generator(func: Any, place: int) -> Draw:
@@ -130,17 +120,13 @@ def _decomposed(seeded: Seeded, func: Any, args: tuple[Any, ...], kwargs: dict[s
         return func.decompose(*args, **kwargs)
 
 
-def _native_dropout(seeded: Seeded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _dropout(seeded: Seeded, input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Dropout decomposed on a CPU, where torch's kernel takes no generator; torch's fused kernel on a GPU."""
-
-    def run(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
-        if not input.numel() or train is False:
-            return torch.ops.aten.native_dropout(input, p, train)  # type: ignore[no-any-return]
-        generator, kept = seeded.generator((input,), {}), 1.0 - p
-        if input.is_cuda:
-            output, mask = torch.ops.aten._fused_dropout(input, kept, generator)
-            return output, mask.bool()
-        mask = torch.empty_like(input, dtype=torch.bool).bernoulli_(kept, generator=generator)
-        return input.mul(mask).mul_(1.0 / kept if kept else 0.0), mask
-
-    return run(*args, **kwargs)
+    if not input.numel() or train is False:
+        return torch.ops.aten.native_dropout(input, p, train)  # type: ignore[no-any-return]
+    generator, kept = seeded.generator((input,), {}), 1.0 - p
+    if input.is_cuda:
+        output, mask = torch.ops.aten._fused_dropout(input, kept, generator)
+        return output, mask.bool()
+    mask = torch.empty_like(input, dtype=torch.bool).bernoulli_(kept, generator=generator)
+    return input.mul(mask).mul_(1.0 / kept if kept else 0.0), mask

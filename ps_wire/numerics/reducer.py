@@ -16,12 +16,7 @@ _WIDER = {
 
 
 class Kind(NamedTuple):
-    """What values must have in common to be reduced together.
-
-    Attributes:
-        shape: The shape of the tensors; None for numbers.
-        dtype: Their dtype; None for numbers.
-    """
+    """What values must have in common to be reduced together: shape and dtype of tensors; None for numbers."""
 
     shape: torch.Size | None = None
     dtype: torch.dtype | None = None
@@ -75,14 +70,9 @@ _JOINED: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 class Reducer:
-    """Reduces values of one kind, in the order in which they come. Not safe from several threads.
+    """Reduces values of one kind, in the order in which they come, by `sum`, `mean`, `product`, `min` or `max`.
 
-    Args:
-        op: `sum`, `mean`, `product`, `min` or `max`. NaN spreads.
-
-    Attributes:
-        op: As the argument.
-        count: How many values there were.
+    NaN spreads. `count` is how many values there were. Not safe from several threads.
     """
 
     def __init__(self, op: str) -> None:

@@ -13,11 +13,7 @@ _BRANCHES: Final = 1
 
 
 def of_torch(seed: int) -> int:
-    """The seed of 64 bits that `torch.manual_seed` takes a number for: negative ones count from the end.
-
-    Raises:
-        TypeError: It is no integer.
-    """
+    """The seed of 64 bits that `torch.manual_seed` takes a number for: negative ones count from the end."""
     return index(seed) % _BITS
 
 
@@ -30,11 +26,7 @@ def derived(seed: int, *path: int) -> int:
 
 
 class Seeds:
-    """A sequence of seeds derived from one seed. Safe to use from several threads.
-
-    Args:
-        seed: The seed that all others are derived from.
-    """
+    """A sequence of seeds derived from one seed. Safe to use from several threads."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

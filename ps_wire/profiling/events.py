@@ -27,17 +27,11 @@ _MAX_DIMENSIONS: Final = 32
 
 
 class Event(NamedTuple):
-    """One event of torch's profiler, or one request.
+    """One event of torch's profiler, or one request: it is asynchronous, and may overlap others of its thread.
 
-    Attributes:
-        name: Its name.
-        start_ns: When it began, in nanoseconds since 1970.
-        duration_ns: How long it took.
-        thread: Number of its thread.
-        node: Number of its process in the group; None for the process that sends it.
-        memory_bytes: Bytes that it allocated, less those that it freed, on the CPU.
-        shapes: Shapes of its arguments; empty for one that is no tensor.
-        asynchronous: Whether it is a request, which may overlap others of its thread.
+    It began `start_ns` after 1970. `node` is the number of its process in the group; None for the process that sends
+    it. `memory_bytes` are those that it allocated, less those that it freed, on the CPU. `shapes` has an empty one for
+    an argument that is no tensor.
     """
 
     name: str
@@ -51,13 +45,9 @@ class Event(NamedTuple):
 
 
 def write(profile: Profile, began_ns: int, ended_ns: int, events: Iterable[Event]) -> None:
-    """Writes events into a message, as many as its limits allow.
+    """Writes events, in the order of their beginnings, into a message, as many as its limits allow.
 
-    Args:
-        profile: The message.
-        began_ns: When the request began to run, in nanoseconds since 1970.
-        ended_ns: When it had run.
-        events: The events, in the order of their beginnings.
+    The request ran from `began_ns` to `ended_ns`, in nanoseconds since 1970.
     """
     profile.began_ns = began_ns
     profile.duration_ns = max(ended_ns - began_ns, 0)

@@ -18,19 +18,10 @@ MAX_RANGES: Final = 10_000
 class Range:
     """One request, from when it was made until its answer came.
 
-    Args:
-        key: Its name in the profile: what was called, by which process, and in which process.
-        node: Number of this process in its group; -1 if it is in none.
-        owner_node: Number of the owner in the group, or among the owners of this process.
-
-    Attributes:
-        key: As the argument.
-        node: As the argument.
-        owner_node: As the argument.
-        thread: The thread that made the request, as the operating system numbers it.
-        began_ns: When it was made, in nanoseconds since 1970.
-        ended_ns: When it was answered, or was given up; 0 before.
-        profile: What the owner's profiler recorded; None if it sent nothing.
+    `key` is its name in the profile: what was called, by which process, and in which process. `node` is the number of
+    this process in its group, -1 if it is in none, and `owner_node` that of the owner in the group, or among the owners
+    of this process. Times are in nanoseconds since 1970; `ended_ns` is 0 before the answer, or before it is given up.
+    `profile` is what the owner's profiler recorded; None if it sent nothing.
     """
 
     __slots__ = ("began_ns", "ended_ns", "key", "node", "owner_node", "profile", "thread")

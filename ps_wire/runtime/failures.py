@@ -27,14 +27,9 @@ NOTES_CALLERS = sys.flags.dev_mode or bool(os.environ.get("PYTHONASYNCIODEBUG"))
 
 
 class Origin(NamedTuple):
-    """What a program has called.
+    """What a program has called: a method (empty for `forward`) of an object, a function, or what messages say instead.
 
-    Attributes:
-        target: The object or function, or what messages say instead.
-        method: The method; empty for `forward`.
-        of_pass: The failures of its pass; None outside of passes.
-        context: The context of a recorded call.
-        recorded: The call in the graph of that.
+    In a pass it has the failures of that, and for a recorded call its context and the call in the graph of that.
     """
 
     target: Any
@@ -84,8 +79,7 @@ def caller() -> str:
 class PassFailures:
     """What a pass knows of the failures of its operations.
 
-    Attributes:
-        left: Whether an exception has left the block of the pass. It ends the pass, and says more than what failed.
+    `left` says that an exception has left the block of the pass. It ends the pass, and says more than what failed.
     """
 
     # Defaults of the class, because nearly every pass needs nothing else.
@@ -119,14 +113,8 @@ class PassFailures:
 class Failure:
     """The outcome of one or several operations that have failed. It raises their error when it is read.
 
-    If it is garbage and was not read, the program has never heard of the error, and it is reported.
-
-    Args:
-        error: The error.
-        cause: The failure because of which this operation has failed, too. Who reads this one knows of that one.
-
-    Attributes:
-        error: As the argument.
+    If it is garbage and was not read, the program has never heard of the error, and it is reported. Its `cause` is the
+    failure because of which this operation has failed, too. Who reads this one knows of that one.
     """
 
     __slots__ = ("__weakref__", "_cause", "_made_at", "_of_pass", "_others", "_read", "_title", "error")
@@ -146,10 +134,7 @@ class Failure:
     def concerns(self, title: str, of_pass: PassFailures | None, made_at: str) -> None:
         """An operation that the program has asked for has this outcome.
 
-        Args:
-            title: What it called, and where.
-            of_pass: The failures of its pass; None outside of passes.
-            made_at: The line of the program; empty if it is not known.
+        The title is what it called, and where; `made_at` is the line of the program, or empty.
         """
         if self._title:
             self._others += 1

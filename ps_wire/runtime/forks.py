@@ -68,8 +68,7 @@ def refusal() -> ClosedError:
 def use_grpc() -> None:
     """Notes that this process uses gRPC from now on.
 
-    Raises:
-        UnavailableError: It is a fork of a process that has used gRPC, in which gRPC would never answer.
+    Raises `UnavailableError` in a fork of a process that has used gRPC: gRPC would never answer there.
     """
     if _state.inherits_grpc:
         raise UnavailableError(

@@ -21,15 +21,7 @@ class ReportingLock:
         self._lock: Final = threading.RLock()
 
     def acquire(self, blocking: bool = True, seconds: float | None = None) -> bool:
-        """Acquires the lock.
-
-        Args:
-            blocking: Whether to wait if another thread holds it.
-            seconds: How long to wait at most; None for no limit.
-
-        Returns:
-            Whether the lock was acquired.
-        """
+        """Acquires the lock, within some seconds if they are given; returns whether it was acquired."""
         if self._lock.acquire(blocking=False):
             return True
         if not blocking:

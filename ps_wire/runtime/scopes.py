@@ -16,7 +16,6 @@ from weakref import WeakSet
 if TYPE_CHECKING:
     from ps_wire.numerics.seeds import Seeds
 
-
 LEAST_SECONDS_LEFT: Final = 0.001
 """The result of `Scope.within` after the deadline."""
 
@@ -29,16 +28,10 @@ class Cancellable(Protocol):
 
 
 class Scope:
-    """The scope of one running request.
+    """The scope of one running request, which is nested in `depth` others, and whose caller waits for some seconds.
 
-    Args:
-        seconds: Seconds that its caller waits; 0 is no limit.
-        depth: Number of requests that it is nested in.
-        nesting: Called before the first nested request, in the thread that makes it.
-
-    Attributes:
-        depth: As the argument.
-        seeds: The seeds of nested requests, if it has a seed itself.
+    0 is no limit. `nesting` is called before the first nested request, in the thread that makes it. `seeds` are those
+    of nested requests, if it has a seed itself.
     """
 
     def __init__(self, seconds: float = 0.0, depth: int = 0, nesting: Callable[[], None] | None = None) -> None:
@@ -100,10 +93,8 @@ class Pausable(Protocol):
 class Waiting(threading.local):
     """Reports that this thread waits for another process or for a lock.
 
-    Attributes:
-        begins: Called before a wait; set by the pool of the thread.
-        ends: Called after it.
-        held: What the thread has for itself, and gives to others meanwhile; the last one first.
+    The pool of the thread sets what is called before and after a wait. `held` is what the thread has for itself, and
+    gives to others meanwhile, the last one first.
     """
 
     begins: Callable[[], None] | None = None

@@ -18,12 +18,7 @@ T = TypeVar("T")
 
 
 class Threads:
-    """Runs functions in threads of its own, which are started as needed and reused.
-
-    Args:
-        name: Prefix of the names of its threads.
-        most: Most threads; further functions wait for one.
-    """
+    """Runs functions in threads of its own, which are started as needed and reused; beyond `most`, functions wait."""
 
     def __init__(self, name: str, most: int) -> None:
         self._name = name

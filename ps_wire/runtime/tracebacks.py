@@ -22,12 +22,6 @@ def shortened(error: E) -> E:
 
     The frames of others stay. An error of this project says all in its text, so none of ours stays for it. Another that
     was raised in our code keeps that frame, because it may be a fault of ours.
-
-    Args:
-        error: The error, whose traceback is replaced.
-
-    Returns:
-        The error.
     """
     if not IS_SHORT:
         return error

@@ -48,12 +48,7 @@ _MANY_LENT: Final = 64
 
 
 class SegmentWriter(RecordWriter):
-    """Writes records, descriptors of segments, and reports of freed segments.
-
-    Args:
-        sock: The socket.
-        traffic: Counts the bytes.
-    """
+    """Writes records, descriptors of segments, and reports of freed segments."""
 
     def __init__(self, sock: UnixSocket, traffic: Traffic) -> None:
         super().__init__(sock, traffic)
@@ -88,18 +83,12 @@ class SegmentWriter(RecordWriter):
 
 
 class SharedMemoryConnection(RecordConnection):
-    """One end of a shared-memory connection.
+    """One end of a shared-memory connection, with at most `max_segment_bytes` of memory for each direction.
 
-    Args:
-        sock: A connected Unix socket of type stream.
-        max_message_bytes: Largest payload that is accepted.
-        max_segment_bytes: Most shared memory of each direction, in bytes.
-        traffic: Counts its bytes, including those in shared memory.
+    `traffic` counts its bytes, including those in shared memory.
     """
 
-    _name = "the shared-memory connection"
-
-    part_bytes: Final = 1 << 62
+    part_bytes = 1 << 62
     """Payloads are not split, because a payload in a segment does not delay other messages."""
 
     def __init__(
@@ -217,7 +206,7 @@ class SharedMemoryConnection(RecordConnection):
     def _tidy(self) -> None:
         """Reports freed segments, and drops those that were not used for a while."""
         self._tidying = None
-        if self._is_over:
+        if self.is_over:
             return
         self._pool.trim(IDLE_SECONDS)
         self._tell_dropped()

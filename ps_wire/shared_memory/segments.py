@@ -42,11 +42,8 @@ _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 class Segment:
     """A segment that this process writes to.
 
-    Attributes:
-        number: Its number in messages.
-        nbytes: Its size, in bytes.
-        known: Whether the receiver has its descriptor.
-        free_since: Time at which the receiver gave it back, in seconds of the monotonic clock.
+    The receiver has its descriptor once it is `known`. It has been `free_since` that time of the monotonic clock, in
+    seconds.
     """
 
     def __init__(self, number: int, nbytes: int) -> None:
@@ -88,11 +85,7 @@ class Segment:
 
 
 class SegmentPool:
-    """The segments that this process writes to on one shared-memory connection.
-
-    Args:
-        max_bytes: Most bytes of all segments together.
-    """
+    """The segments that this process writes to on one shared-memory connection, at most `max_bytes` together."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -105,8 +98,7 @@ class SegmentPool:
     def take(self, nbytes: int) -> Segment | None:
         """A segment for `nbytes`; None if the pool is full, and the payload has to be sent on the socket.
 
-        Raises:
-            OSError: The system has no memory or descriptors left.
+        Raises `OSError` if the system has no memory or descriptors left.
         """
         size = max(SMALLEST, 1 << (nbytes - 1).bit_length())
         # The one that came back last, so that surplus segments stay unused and can be dropped.
@@ -123,11 +115,7 @@ class SegmentPool:
         return made
 
     def give_back(self, number: int) -> None:
-        """The receiver has given a segment back.
-
-        Raises:
-            InvalidArgumentError: The receiver did not have it.
-        """
+        """The receiver has given a segment back. If it did not have it, that is an `InvalidArgumentError`."""
         segment = self._all.get(number)
         if segment is None or segment in self._free:
             raise InvalidArgumentError(f"segment {number} was given back, but not handed out")
@@ -135,11 +123,7 @@ class SegmentPool:
         self._free.append(segment)
 
     def retire(self, number: int) -> None:
-        """The receiver has given a segment back that must not be used again, because a forked child may still read it.
-
-        Raises:
-            InvalidArgumentError: The receiver did not have it.
-        """
+        """The same for a segment that must not be used again, because a forked child may still read it."""
         self.give_back(number)
         self._drop(self._free[-1])
 
@@ -181,12 +165,10 @@ class SegmentPool:
 
 
 class SegmentView:
-    """The segments that the other side writes to.
+    """The segments that the other side writes to, at most `max_bytes` together.
 
-    Args:
-        max_bytes: Most bytes of all segments together.
-        give_back: Called from any thread when a segment is not used any more, with its number, and with whether it
-            must not be written to again, because a forked child may still read it.
+    `give_back` is called from any thread when a segment is not used any more, with its number, and with whether it must
+    not be written to again, because a forked child may still read it.
     """
 
     def __init__(self, max_bytes: int, give_back: Callable[[int, bool], None]) -> None:
@@ -208,11 +190,7 @@ class SegmentView:
         return len(self._lent)
 
     def add(self, number: int, descriptor: int) -> None:
-        """Maps a segment, and closes the descriptor.
-
-        Raises:
-            InvalidArgumentError: It is not sealed, too large, or not a segment.
-        """
+        """Maps a segment, and closes the descriptor; an `InvalidArgumentError` if it is not sealed, or too large."""
         try:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
                 raise InvalidArgumentError("a segment must be sealed")
@@ -226,11 +204,7 @@ class SegmentView:
             os.close(descriptor)
 
     def bytes_of(self, number: int, nbytes: int) -> Buffer:
-        """The first bytes of a segment, without a copy. It is given back when the last array over them is freed.
-
-        Raises:
-            InvalidArgumentError: There is no such segment, or it is smaller.
-        """
+        """The first bytes of a segment, without a copy. It is given back when the last array over them is freed."""
         mapped = self._mapped.get(number)
         if mapped is None or nbytes > len(mapped):
             raise InvalidArgumentError(f"segment {number} has no {nbytes} bytes")
@@ -268,11 +242,7 @@ os.register_at_fork(before=_before_fork)
 
 
 def _mapped(descriptor: int, nbytes: int) -> Buffer:
-    """Shared memory as an array, which unmaps it when it is freed. Python's `mmap` would keep a descriptor as long.
-
-    Raises:
-        OSError: It cannot be mapped.
-    """
+    """Shared memory as an array, which unmaps it when it is freed. Python's `mmap` would keep a descriptor as long."""
     try:
         tensor = torch.from_file(f"/proc/self/fd/{descriptor}", shared=True, size=nbytes, dtype=torch.uint8)
     except RuntimeError as error:

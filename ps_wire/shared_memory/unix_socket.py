@@ -27,16 +27,7 @@ _SECONDS_UNTIL_READ: Final = 0.01
 
 
 class UnixSocket(StreamSocket):
-    """Writes and reads pieces of memory and file descriptors.
-
-    Args:
-        sock: A connected Unix socket of type stream.
-        reader: Takes what arrives.
-        on_broken: Called once with the reason when nothing more can be read.
-
-    Attributes:
-        descriptors: Received descriptors that were not taken yet, in order.
-    """
+    """Writes and reads pieces of memory and file descriptors. `descriptors` has those received and not yet taken."""
 
     connection: ClassVar[str] = "the shared-memory connection"
 
@@ -47,12 +38,7 @@ class UnixSocket(StreamSocket):
         super().__init__(sock, reader, on_broken)
 
     def write_with(self, pieces: Sequence[Piece], descriptor: int) -> None:
-        """Writes pieces with a descriptor; see `StreamSocket.write`.
-
-        Args:
-            pieces: The bytes to write.
-            descriptor: Sent with the first byte. It is closed here once it is sent, or cannot be sent any more.
-        """
+        """Like `StreamSocket.write`, with a descriptor that goes with the first byte. It is closed here in any case."""
         if self.is_closed:
             os.close(descriptor)
             raise ConnectionBroken(f"{self.connection} is closed")

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ps_wire.connections.connection import ConnectionBroken, Traffic
+from ps_wire.connections.connection import Connection, ConnectionBroken, Traffic
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.sockets.delivery import Delivery
 from ps_wire.sockets.reader import RecordReader
@@ -22,15 +22,11 @@ _JOINED_BYTES: Final = 4096
 """Payloads up to this size are copied into their record, which costs less than writing a second piece of memory."""
 
 
-class RecordConnection:
+class RecordConnection(Connection):
     """One end of a connection over a socket. A subclass opens the socket and its writer, and passes them to `_begin`.
 
-    Args:
-        most_payload: Largest payload of a record that is accepted, in bytes.
-        traffic: Counts its bytes.
+    A record with a payload of more than `most_payload` bytes ends it.
     """
-
-    _name = "the connection"
 
     def __init__(self, most_payload: int, traffic: Traffic | None) -> None:
         self._traffic = traffic or Traffic()
@@ -49,7 +45,7 @@ class RecordConnection:
 
     def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
         if self._delivery.ended:
-            raise ConnectionBroken(f"{self._name} is closed")
+            raise ConnectionBroken(f"{self._stream.connection} is closed")
         # While the other side is slow, messages wait in the outbox, where they are counted.
         if self._stream.unsent:
             return False
@@ -71,18 +67,15 @@ class RecordConnection:
         return True
 
     def gather(self) -> None:
-        """Keeps the records that are written from now on; see `Gathering`."""
         self._records.gather()
 
     def release(self) -> None:
-        """Writes the kept records; see `Gathering`."""
         self._records.release()
 
     async def receive(self) -> Packet | None:
         return await self._delivery.receive()
 
     async def deliver(self, handle: Handle, place: Place | None = None) -> None:
-        """Calls `handle` with every packet as it arrives; see `Delivering`."""
         self._reader.place = place
         try:
             await self._delivery.deliver(handle)
@@ -90,7 +83,7 @@ class RecordConnection:
             self._reader.place = None
 
     async def close(self) -> None:
-        if not self._is_over:
+        if not self.is_over:
             with suppress(ConnectionBroken):
                 self._records.write(HEADER.pack(END, 0, 0, 0), at_once=True)
         self._let_go()
@@ -99,7 +92,7 @@ class RecordConnection:
     def cut(self, reason: str = "") -> None:
         """Breaks the connection, as the end of a process does."""
         self._let_go()
-        self._break(reason or f"{self._name} was cut")
+        self._break(reason or f"{self._stream.connection} was cut")
 
     def _let_go(self) -> None:
         """Frees what belongs to the connection."""
@@ -112,24 +105,21 @@ class RecordConnection:
         return 0
 
     @property
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether it was closed, or is broken."""
         return self._delivery.ended or bool(self._delivery.broken)
 
     # What the reader calls
 
     def _other_record(self, kind: int, frame: memoryview, number: int, nbytes: int) -> None:
-        """Handles a record without a payload on the socket.
-
-        Raises:
-            InvalidArgumentError: There is no such record.
-        """
+        """Handles a record without a payload on the socket; one of an unknown kind is an `InvalidArgumentError`."""
         if kind != END:
             raise InvalidArgumentError(f"a record of kind {kind}")
         self._records.end()
         self._delivery.end()
 
     def _refuse(self, reason: str) -> None:
-        self._break(f"the other side does not speak the protocol of {self._name}: {reason}")
+        self._break(f"the other side does not speak the protocol of {self._stream.connection}: {reason}")
         self._stream.close()
 
     def _break(self, reason: str) -> None:

@@ -19,16 +19,10 @@ TURN_SECONDS: Final = 0.002
 
 
 class Delivery:
-    """Delivers arrived packets to a task in `receive`, or to a function.
+    """Delivers the packets in `arrived`, in order, to a task in `receive`, or to a function.
 
-    Args:
-        sock: The socket; it is not read while a packet has to wait.
-        arrived: Packets that were not delivered yet, in order.
-
-    Attributes:
-        arrived: The same packets.
-        ended: Whether the other side has closed the connection.
-        broken: Why the connection broke; empty if it did not.
+    While a packet has to wait, the socket is not read. `ended` says that one side has closed the connection, and
+    `broken` why it broke; it is empty if it did not.
     """
 
     def __init__(self, sock: StreamSocket, arrived: deque[Packet]) -> None:
@@ -43,11 +37,7 @@ class Delivery:
         self._yielding = False
 
     async def receive(self) -> Packet | None:
-        """Waits for the next packet; returns None once the connection is closed.
-
-        Raises:
-            ConnectionBroken: The connection broke.
-        """
+        """The next packet; None once the connection is closed. Raises `ConnectionBroken` if it broke."""
         while not self.arrived:
             if self.ended:
                 return None
@@ -58,7 +48,7 @@ class Delivery:
         return self.arrived.popleft()
 
     async def deliver(self, handle: Handle) -> None:
-        """Calls `handle` with every packet as it arrives; see `Delivering`."""
+        """Calls `handle` with every packet as it arrives; see `Connection.deliver`."""
         self._receiver = self._loop.create_future()
         self._handle = handle
         try:

@@ -59,19 +59,11 @@ class _Large:
 
 
 class RecordReader:
-    """Splits what arrives into records.
+    """Splits what is read into `buffer` into records.
 
-    Args:
-        most_payload: Largest payload of a record, in bytes.
-        traffic: Counts the bytes.
-        on_other: Called with each other record: its kind, its frame, its number, and its length of a payload.
-        on_garbage: Called with the reason if something arrives that is no record.
-
-    Attributes:
-        arrived: The packets of records of the kind `INLINE` are appended here.
-        place: Gives the memory for the payload of a frame; see `Place`.
-        buffer: The memory that the next bytes are read into.
-        on_read: Called after the records of a read.
+    Packets of records of the kind `INLINE` are appended to `arrived`; `place` gives the memory for their payloads (see
+    `Place`). `on_other` is called with the kind, frame, number and payload length of each other record, `on_garbage`
+    with the reason if something arrives that is no record, and `on_read` after the records of a read.
     """
 
     def __init__(

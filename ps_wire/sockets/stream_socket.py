@@ -46,18 +46,14 @@ class StreamSocket:
     """Writes pieces of memory, and reads.
 
     The streams of asyncio would copy once more, and cost a task switch per message. A subclass may replace `_transmit`,
-    `_send` and `_receive`, to send more than bytes, or to encrypt them.
-
-    Args:
-        sock: A connected socket of type stream.
-        reader: Takes what arrives.
-        on_broken: Called once with the reason when nothing more can be read.
+    `_send` and `_receive`, to send more than bytes, or to encrypt them. `on_broken` is called once with the reason when
+    nothing more can be read.
 
     Attributes:
         unsent: Pieces that wait to be written.
         drained: Set while no piece waits to be written.
         reading: Whether it is read at present.
-        is_closed: Whether nothing can be written any more.
+        is_closed: Whether nothing can be written any more. It may still be read.
     """
 
     connection: ClassVar[str] = "the connection"
@@ -98,11 +94,7 @@ class StreamSocket:
             self._keep(rest((piece,), sent))
 
     def write(self, pieces: Sequence[Piece]) -> None:
-        """Writes pieces. Those that the kernel does not take at once are kept; they must not change until written.
-
-        Raises:
-            ConnectionBroken: Nothing can be written any more.
-        """
+        """Writes pieces, or raises `ConnectionBroken`. They must not change until the kernel has taken them."""
         if self.is_closed:
             raise ConnectionBroken(f"{self.connection} is closed")
         if len(pieces) > _PIECES_PER_CALL:
@@ -112,7 +104,7 @@ class StreamSocket:
             try:
                 sent = self._transmit(pieces[:_PIECES_PER_CALL])
             except BlockingIOError:
-                sent = 0
+                pass  # the kernel takes nothing now
             except OSError as error:
                 raise self._fail(error) from error
             if sent == sum(map(len, pieces)):
@@ -185,9 +177,14 @@ class StreamSocket:
             self._loop.add_writer(self._sock.fileno(), self._flush)
 
     def _flush(self) -> None:
+        """Writes what is kept, until the kernel takes no more of it."""
         try:
             while self.unsent:
-                if not self._send_some():
+                sent = self._transmit_kept(list(islice(self.unsent, _PIECES_PER_CALL)))
+                while sent and sent >= len(self.unsent[0]):
+                    sent -= len(self.unsent.popleft())
+                if sent:
+                    self.unsent[0] = self.unsent[0][sent:]
                     return
         except BlockingIOError:
             return
@@ -197,16 +194,6 @@ class StreamSocket:
             return
         self._loop.remove_writer(self._sock.fileno())
         self.drained.set()
-
-    def _send_some(self) -> bool:
-        """Writes once; returns whether the kernel took all that it could be given."""
-        offered = list(islice(self.unsent, _PIECES_PER_CALL))
-        sent = self._transmit_kept(offered)
-        while sent and sent >= len(self.unsent[0]):
-            sent -= len(self.unsent.popleft())
-        if sent:
-            self.unsent[0] = self.unsent[0][sent:]
-        return not sent
 
     # Reading
 

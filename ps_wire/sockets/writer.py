@@ -25,12 +25,7 @@ _SOON: Final = 0.002
 
 
 class RecordWriter:
-    """Writes records to a socket.
-
-    Args:
-        sock: The socket.
-        traffic: Counts the bytes.
-    """
+    """Writes records to a socket."""
 
     def __init__(self, sock: StreamSocket, traffic: Traffic) -> None:
         self._loop = asyncio.get_running_loop()
@@ -49,19 +44,11 @@ class RecordWriter:
         self._gathered_bytes = 0
 
     def write(self, record: bytes, payload: Sequence[memoryview] = (), at_once: bool = False) -> None:
-        """Writes a record, after the postponed ones.
+        """Writes a record, after the postponed ones; raises `ConnectionBroken` if nothing can be written any more.
 
         The first record of a turn of the event loop is written at once, so that the other side can begin. Further
         records of the same turn are written together, so that many calls, or answers, do not cost a system call each.
-        Between `gather` and `release` all records are collected.
-
-        Args:
-            record: The record.
-            payload: The payload after it.
-            at_once: Whether to write it now in any case.
-
-        Raises:
-            ConnectionBroken: Nothing can be written any more.
+        Between `gather` and `release` all records are collected. One that is to go `at_once` waits in no case.
         """
         if not at_once:
             if self._gathering or self._is_busy:
@@ -74,7 +61,7 @@ class RecordWriter:
         self._bunch = 0
         if self._gathered:
             self._collect(record, payload)
-            self._write_gathered()
+            self._socket.write(self._take_gathered())
             return
         if self._postponed or self._reports:
             record = self._notes() + record
@@ -92,7 +79,7 @@ class RecordWriter:
         if self._gathering:
             self._collect(record, payload)
             if self._gathered_bytes >= _MOST_GATHERED:
-                self._write_gathered()
+                self._socket.write(self._take_gathered())
             return True
         if payload or self._bunch >= _BUNCH:
             return False
@@ -110,7 +97,7 @@ class RecordWriter:
         if self._gathered:
             # The task that reads from the connection notices its end, too.
             with suppress(ConnectionBroken):
-                self._write_gathered()
+                self._socket.write(self._take_gathered())
 
     def in_turn(self, run: Callable[[], None]) -> None:
         """Calls a function as a turn of its own: what it writes has been written when this returns."""
@@ -168,9 +155,6 @@ class RecordWriter:
         self._traffic.sent += self._gathered_bytes
         self._gathered_bytes = 0
         return pieces
-
-    def _write_gathered(self) -> None:
-        self._socket.write(self._take_gathered())
 
     def _end_turn(self) -> None:
         self._is_busy = False

@@ -18,14 +18,7 @@ _MOST: Final = 20
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> str:
-    """A table without styles of its own: it follows those of the notebook. Nothing for no rows.
-
-    Args:
-        title: Its caption.
-        heads: The heads of its columns.
-        rows: The cells of each row.
-        total: How many rows there are; those that are not among `rows` are counted below it.
-    """
+    """A table without styles, for a notebook. Below it, what `total` has beyond `rows` is counted."""
     if not rows:
         return ""
     more = f"<p>and {total - len(rows):,} more</p>" if total > len(rows) else ""

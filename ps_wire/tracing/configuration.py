@@ -15,14 +15,7 @@ _BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_h
 
 
 def configure(name: str) -> None:
-    """Sets a provider with the exporters that `OTEL_TRACES_EXPORTER` names. It reads further variables itself.
-
-    Args:
-        name: Name of the service if no variable gives one; empty for OpenTelemetry's own default.
-
-    Raises:
-        ImportError: An exporter is not installed.
-    """
+    """Sets a provider with the exporters that `OTEL_TRACES_EXPORTER` names. It reads further variables itself."""
     exporters = [_exporter(each.strip()) for each in os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")]
     has_name = "OTEL_SERVICE_NAME" in os.environ or SERVICE_NAME in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: name} if name and not has_name else {}))
@@ -32,11 +25,7 @@ def configure(name: str) -> None:
 
 
 def _exporter(name: str) -> Any:
-    """The class of an exporter.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+    """The class of an exporter. Raises `ImportError` if it is not installed."""
     full = name
     if name == "otlp":
         protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")

@@ -31,21 +31,19 @@ _MAX_TEXT: Final = 1024
 _propagator: Final = TraceContextTextMapPropagator()
 
 
-class OtelTracing:
-    """Makes spans, as `ps_wire.tracing.Tracing`.
-
-    Args:
-        provider: A tracer provider; None for that of the program.
-    """
+class Tracing:
+    """Makes spans with a tracer provider; without one, with that of the program."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("torch-parameter-server", tracer_provider=provider)
 
-    def begin(self, name: str, attributes: Mapping[str, str | int], is_request: bool = False) -> _Span:
+    def begin(self, name: str, attributes: Mapping[str, str | int], is_request: bool = False) -> Span:
+        """Begins a span, as a child of that of this thread or task. Another process serves what `is_request`."""
         kind = SpanKind.CLIENT if is_request else SpanKind.INTERNAL
-        return _Span(self._tracer, self._tracer.start_span(name[:MAX_NAME], kind=kind, attributes=attributes))
+        return Span(self._tracer, self._tracer.start_span(name[:MAX_NAME], kind=kind, attributes=attributes))
 
-    def serve(self, probe: Probe, name: str, attributes: Mapping[str, str | int]) -> _Span | None:
+    def serve(self, probe: Probe, name: str, attributes: Mapping[str, str | int]) -> Span | None:
+        """Begins the span of a request, which carries the span of its caller; None if that is not valid."""
         carrier = {"traceparent": probe.traceparent}
         if len(probe.traceparent) != MAX_TRACEPARENT:
             return None
@@ -55,16 +53,11 @@ class OtelTracing:
         if not trace.get_current_span(above).get_span_context().is_valid:
             return None
         span = self._tracer.start_span(name[:MAX_NAME], above, SpanKind.SERVER, attributes)
-        return _Span(self._tracer, span)
+        return Span(self._tracer, span)
 
 
-class _Span:
-    """A span, as `ps_wire.tracing.Span`.
-
-    Args:
-        tracer: Makes its children.
-        span: OpenTelemetry's span.
-    """
+class Span:
+    """A part of a trace: a pass, a request, or what an owner does for one."""
 
     __slots__ = ("_ended", "_span", "_tracer")
 
@@ -74,6 +67,7 @@ class _Span:
         self._ended = False
 
     def carry(self, probe: Probe) -> None:
+        """Writes into a request that it is a child of this span."""
         carrier: dict[str, str] = {}
         _propagator.inject(carrier, trace.set_span_in_context(self._span, context.Context()))
         probe.traceparent = carrier.get("traceparent", "")
@@ -83,16 +77,19 @@ class _Span:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
+        """A block of this thread or task whose spans are children of this one."""
         token = context.attach(trace.set_span_in_context(self._span))
         try:
             yield
         finally:
             context.detach(token)
 
-    def part(self, name: str) -> _Span:
-        return _Span(self._tracer, self._tracer.start_span(name, trace.set_span_in_context(self._span)))
+    def part(self, name: str) -> Span:
+        """Begins a child."""
+        return Span(self._tracer, self._tracer.start_span(name, trace.set_span_in_context(self._span)))
 
     def fail(self, error: BaseException) -> None:
+        """Ends it with an error. Only the first end counts."""
         if not self._ended:
             text = str(error)[:_MAX_TEXT]
             self._span.set_status(Status(StatusCode.ERROR, text))
@@ -100,6 +97,7 @@ class _Span:
             self.end()
 
     def end(self) -> None:
+        """Ends it. Only the first end counts."""
         if not self._ended:
             self._ended = True
             self._span.end()

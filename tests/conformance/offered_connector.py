@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
-from ps_wire.connections.connection import Connection
+from ps_wire.sockets.connection import RecordConnection
 from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
-
-
-class Cuttable(Connection, Protocol):
-    """A connection that a test can break."""
-
-    def cut(self) -> None:
-        """Breaks it, as a pulled cable does."""
 
 
 class OfferedConnector:
@@ -24,12 +16,12 @@ class OfferedConnector:
         open: Opens a connection.
     """
 
-    def __init__(self, address: str, open: Callable[[], Awaitable[Cuttable]]) -> None:
+    def __init__(self, address: str, open: Callable[[], Awaitable[RecordConnection]]) -> None:
         self.address = address
         self._open = open
-        self._opened: list[Cuttable] = []
+        self._opened: list[RecordConnection] = []
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> RecordConnection:
         self._opened.append(await self._open())
         return self._opened[-1]
 

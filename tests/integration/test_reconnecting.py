@@ -301,16 +301,13 @@ async def test_reading_from_a_closed_stream_raises() -> None:
         await other.connection.close()
 
 
-class LateWelcome:
+class LateWelcome(Connection):
     """The owner's end of a stream on which sending takes until it may."""
 
     def __init__(self, inner: Connection) -> None:
         self._inner = inner
         self.sending, self.may_send = asyncio.Event(), asyncio.Event()
         self.part_bytes = inner.part_bytes
-
-    def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
-        return False
 
     async def send(self, packet: Packet) -> None:
         self.sending.set()

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import trainer_client as tc
 from ps_service.server import Server
 from ps_wire import tracing
-from ps_wire.tracing.spans import OtelTracing
+from ps_wire.tracing.spans import Tracing
 from tests.conftest import OwnerProcess, StartProcess
 from tests.integration.support import COUNTER
 from tests.waiting import until
@@ -52,7 +52,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    made = OtelTracing(provider)
+    made = Tracing(provider)
     monkeypatch.setattr(tracing, "of_program", lambda name="": made)
     return exporter
 

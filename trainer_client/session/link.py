@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ps_wire import errors
 from ps_wire.connections.assembler import Assembler, Message
-from ps_wire.connections.connection import Connection, ConnectionBroken, Connector, deliver
+from ps_wire.connections.connection import Connection, ConnectionBroken, Connector
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import Outbox
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError
@@ -290,7 +290,7 @@ class Link:
             return False
 
         try:
-            await deliver(connection, handle, assembler.place)
+            await connection.deliver(handle, assembler.place)
         except InvalidArgumentError as error:
             # This stream cannot be used any more; the session may continue on another.
             raise ConnectionBroken(f"the owner sent something that does not fit: {error}") from error

@@ -75,23 +75,17 @@ class FaultyConnector:
         return self._plan(direction, count, packet)
 
 
-class FaultyConnection:
+class FaultyConnection(Connection):
     """A connection that breaks when the plan says so."""
 
     def __init__(self, inner: Connection, decide: Callable[[Direction, Packet], Fault]) -> None:
+        self.part_bytes = inner.part_bytes
         self._inner = inner
         self._decide = decide
         self._again: Packet | None = None
         self._broken = False
 
-    @property
-    def part_bytes(self) -> int:
-        return self._inner.part_bytes
-
-    def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
-        # `send` asks the plan instead, because breaking the connection takes time.
-        return False
-
+    # Not `send_now`: breaking the connection takes time.
     async def send(self, packet: Packet) -> None:
         self._check()
         fault = self._decide(Direction.TO_OWNER, packet)

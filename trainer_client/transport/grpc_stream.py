@@ -11,10 +11,9 @@ import grpc
 
 from ps_wire.connections import frames
 from ps_wire.connections.buffers import teach_malloc
-from ps_wire.connections.connection import ConnectionBroken
+from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet, unpack
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.limits import PART_BYTES
 from ps_wire.runtime import forks
 from trainer_client.transport.channels import open_channel, reason
 from trainer_client.transport.offers import open_direct, open_shared_memory
@@ -56,7 +55,7 @@ class GrpcConnector:
         """Does nothing: each connection closes its own channel."""
 
 
-class GrpcConnection:
+class GrpcConnection(Connection):
     """One stream. Closing it closes its channel."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
@@ -70,11 +69,7 @@ class GrpcConnection:
         self._arrived: deque[Packet] = deque()
         forks.put_away_in_children(self)
 
-    part_bytes: Final = PART_BYTES
     batches = True
-
-    def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
-        return False
 
     async def send(self, packet: Packet) -> None:
         try:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from ps_service.functions.arguments import CHECKS
 from ps_service.functions.group import Group, Level
 from ps_service.functions.groups import GROUPS
 from ps_service.functions.listing import listed
@@ -35,9 +34,8 @@ def test_every_group_has_a_reason_and_every_name_a_function() -> None:
     for group in GROUPS:
         members = {each.short for each in found if each.group is group}
         assert group.reason.endswith(".")
-        assert members == {*group.names, *group.operators}
-        assert group.checks.keys() | group.sparse <= members
-        assert {*group.checks.values()} <= CHECKS.keys()
+        assert members == {*group.names.split(), *group.operators.split()}
+        assert group.checks.keys() | {*group.sparse.split()} <= members
 
 
 WITH_EFFECTS = [

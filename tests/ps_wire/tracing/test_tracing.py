@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
 from ps_service.parameters.step_lock import WouldBlock
 from ps_service.requests.probe import Probe
-from ps_wire.tracing.spans import MAX_NAME, MAX_TRACESTATE, OtelTracing
+from ps_wire.tracing.spans import MAX_NAME, MAX_TRACESTATE, Tracing
 from ps_wire.v1 import probes_pb2 as pb
 from tests.conftest import ROOT
 
@@ -37,11 +37,11 @@ def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
 
 
 @pytest.fixture
-def tracing(provider: TracerProvider) -> OtelTracing:
-    return OtelTracing(provider)
+def tracing(provider: TracerProvider) -> Tracing:
+    return Tracing(provider)
 
 
-def test_a_request_carries_its_span_to_the_owner(tracing: OtelTracing, exporter: InMemorySpanExporter) -> None:
+def test_a_request_carries_its_span_to_the_owner(tracing: Tracing, exporter: InMemorySpanExporter) -> None:
     above = tracing.begin("pass", {})
     with above.inside():
         request = tracing.begin("f", {"ps.owner": "ps0"}, is_request=True)
@@ -61,11 +61,11 @@ def test_a_request_carries_its_span_to_the_owner(tracing: OtelTracing, exporter:
 @pytest.mark.parametrize(
     "traceparent", ["", "no", VALID + "-" + "x" * 100_000, VALID.replace("0af7", "zzzz"), "00-" + "0" * 32 + VALID[35:]]
 )
-def test_what_is_no_span_of_a_caller_is_not_read(tracing: OtelTracing, traceparent: str) -> None:
+def test_what_is_no_span_of_a_caller_is_not_read(tracing: Tracing, traceparent: str) -> None:
     assert tracing.serve(pb.Probe(traceparent=traceparent), "f", {}) is None
 
 
-def test_a_long_state_of_a_trace_is_not_read(tracing: OtelTracing, exporter: InMemorySpanExporter) -> None:
+def test_a_long_state_of_a_trace_is_not_read(tracing: Tracing, exporter: InMemorySpanExporter) -> None:
     for state in ("a=1", "a=" + "1" * MAX_TRACESTATE):
         span = tracing.serve(pb.Probe(traceparent=VALID, tracestate=state), "f", {})
         assert span is not None
@@ -73,7 +73,7 @@ def test_a_long_state_of_a_trace_is_not_read(tracing: OtelTracing, exporter: InM
     assert [dict(each.context.trace_state) for each in exporter.get_finished_spans()] == [{"a": "1"}, {}]
 
 
-def test_a_long_name_is_cut(tracing: OtelTracing, exporter: InMemorySpanExporter) -> None:
+def test_a_long_name_is_cut(tracing: Tracing, exporter: InMemorySpanExporter) -> None:
     span = tracing.serve(pb.Probe(traceparent=VALID), "f" * 100_000, {})
     assert span is not None
     span.end()
@@ -81,7 +81,7 @@ def test_a_long_name_is_cut(tracing: OtelTracing, exporter: InMemorySpanExporter
     assert [len(each.name) for each in exporter.get_finished_spans()] == [MAX_NAME] * 2
 
 
-def test_a_long_state_of_a_trace_is_not_sent(tracing: OtelTracing) -> None:
+def test_a_long_state_of_a_trace_is_not_sent(tracing: Tracing) -> None:
     state = TraceState([(f"k{n}", "v" * 200) for n in range(5)])
     above = trace.NonRecordingSpan(SpanContext(1, 1, True, TraceFlags(1), state))
     message = pb.Probe()
@@ -90,18 +90,16 @@ def test_a_long_state_of_a_trace_is_not_sent(tracing: OtelTracing) -> None:
     assert message.traceparent and not message.tracestate
 
 
-def test_a_caller_that_is_not_sampled_has_no_spans_on_owners(
-    tracing: OtelTracing, exporter: InMemorySpanExporter
-) -> None:
+def test_a_caller_that_is_not_sampled_has_no_spans_on_owners(tracing: Tracing, exporter: InMemorySpanExporter) -> None:
     message = pb.Probe()
-    OtelTracing(TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)).begin("f", {}).carry(message)
+    Tracing(TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)).begin("f", {}).carry(message)
     served = tracing.serve(message, "f", {})
     assert served is not None
     served.end()
     assert exporter.get_finished_spans() == ()
 
 
-def test_only_the_first_end_counts(tracing: OtelTracing, exporter: InMemorySpanExporter) -> None:
+def test_only_the_first_end_counts(tracing: Tracing, exporter: InMemorySpanExporter) -> None:
     span = tracing.begin("f", {})
     span.end()
     span.end()
@@ -110,7 +108,7 @@ def test_only_the_first_end_counts(tracing: OtelTracing, exporter: InMemorySpanE
     assert found.status.is_unset
 
 
-def test_a_part_that_runs_again_has_one_span(tracing: OtelTracing, exporter: InMemorySpanExporter) -> None:
+def test_a_part_that_runs_again_has_one_span(tracing: Tracing, exporter: InMemorySpanExporter) -> None:
     probe = Probe(False, tracing.serve(pb.Probe(traceparent=VALID), "backward", {}))
     with pytest.raises(WouldBlock), probe.part("step"):
         raise WouldBlock
