@@ -14,7 +14,7 @@ from ps_service.collectives.communicators import Communicators
 from ps_service.execution.inline_limit import InlineLimit
 from ps_service.execution.thread_pool import ThreadPool
 from ps_service.group.directory import Directory
-from ps_service.group.membership import Membership
+from ps_service.group.peers import Membership
 from ps_service.hosting.allowlist import AllowList
 from ps_service.hosting.registry import Registry
 from ps_service.measures.events import Events

@@ -10,12 +10,7 @@ import torch
 
 
 class Over(NamedTuple):
-    """The contexts of a trainer that have ended.
-
-    Attributes:
-        before: All contexts with lower numbers have ended; 0 if that is not known.
-        but: Exceptions.
-    """
+    """The contexts of a trainer that have ended: those with lower numbers than `before` (0: not known), but some."""
 
     before: int = 0
     but: Sequence[int] = ()
@@ -27,8 +22,7 @@ NOTHING_SAID: Final = Over()
 class NestedPass(Protocol):
     """The part of a pass that hosted code makes on other owners.
 
-    Attributes:
-        root: An extra input for `autograd.grad`, so that it also propagates through calls whose inputs require no grad.
+    `root` is an extra input for `autograd.grad`, so that it also propagates through calls whose inputs require no grad.
     """
 
     root: torch.Tensor
@@ -36,24 +30,17 @@ class NestedPass(Protocol):
     def calling(self, place: tuple[int, ...]) -> AbstractContextManager[None]:
         """Makes the calls of this thread during a block part of the pass.
 
-        Args:
-            place: The numbers of the calls that the running call is nested in, and its own number.
+        `place` has the numbers of the calls that the running call is nested in, and its own number.
         """
 
     def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
-        """Lets this thread propagate through such calls during a block, which ends when all have answered.
+        """Lets this thread propagate through such calls, in the trainer's backward of a number, during a block.
 
-        Args:
-            retain_graph: Whether the graph is kept for another backward.
-            backward: Number of the trainer's backward.
+        The block ends when all have answered.
         """
 
     def others(self) -> list[str]:
         """Names of the owners that were called."""
 
     def end(self, over: Over) -> None:
-        """Ends the pass on the other owners, without waiting for them.
-
-        Args:
-            over: Other contexts of its trainer that have ended.
-        """
+        """Ends the pass on the other owners, and tells them of other contexts that are over. Does not wait for them."""

@@ -1,4 +1,4 @@
-"""The interface through which hosted code on this owner reaches other owners.
+"""How hosted code on this owner reaches other owners.
 
 This package does not import the client. Code that puts an owner and a client together (the command line,
 `trainer_client.rpc`) gives the engine its peers; an owner without them is `Alone`.
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 class Foreign(NamedTuple):
     """A handle to another owner's object that is part of an answer.
 
-    Attributes:
-        ref: What it refers to.
-        held: Keeps the object alive, until the answer is confirmed.
-        token: Stands for it in this owner's autograd graph, if the object was computed in a pass.
+    `held` keeps the object alive until the answer is confirmed. `token` stands for it in this owner's autograd graph,
+    if the object was computed in a pass.
     """
 
     ref: Ref
@@ -46,58 +44,36 @@ class Peers(Protocol):
     def foreign(self, ref: Ref, history: ContextId | None) -> Any:
         """The object that hosted code gets for a handle to another owner's object.
 
-        Args:
-            ref: What it refers to.
-            history: The pass in which the object was computed, if gradients go back through it.
-
-        Raises:
-            ForeignHandleError: That owner cannot be found from here.
+        `history` is the pass in which that was computed, if gradients go back through it. Raises `ForeignHandleError`
+        if that owner cannot be found from here.
         """
 
     def departing(self, value: Any, context: ContextId | None) -> RRef | Foreign | None:
-        """The handle of a value among the results of hosted code; None if the value is no reference.
-
-        Args:
-            value: Any value.
-            context: The pass in which the call is recorded, if it is.
-        """
+        """The handle of a value among the results of hosted code; None if the value is no reference."""
 
     def find(self, name: str, id: int | None, seconds: float) -> Member:
         """Asks the directory for a member, by name, or by number if `id` is not None.
 
-        Raises:
-            UnknownNameError: No member of that name or number came within `seconds`.
-            UnavailableError: This owner has no directory but its own.
+        Raises `UnknownNameError` if none came in time, and `UnavailableError` if this owner has no directory but its
+        own.
         """
 
     def gathered(self, request: MembersRequest) -> MembersReply:
         """Asks the directory for the members of the group, once there are enough.
 
-        Raises:
-            UnavailableError: This owner has no directory but its own.
+        Raises `UnavailableError` if this owner has no directory but its own.
         """
 
     async def members(self, seconds: float) -> Sequence[Member]:
         """The members of the group, this owner among them if it has joined.
 
-        Args:
-            seconds: How long to wait for the directory.
-
-        Raises:
-            UnavailableError: The directory cannot be asked in time.
+        Raises `UnavailableError` if the directory cannot be asked in time.
         """
 
     async def ask(self, address: str, method: str, request: Any, seconds: float) -> Any:
-        """Sends a unary request to another member: one that only looks, and needs no session.
+        """Sends a unary request (`method` such as `Status`) to another member: one that needs no session.
 
-        Args:
-            address: Where its owner listens.
-            method: Name of the method, such as `Status`.
-            request: Its message.
-            seconds: How long to wait for the answer.
-
-        Raises:
-            UnavailableError: No answer came in time.
+        Raises `UnavailableError` if no answer came in time.
         """
 
     @property
@@ -146,3 +122,20 @@ class Alone:
 
     async def ask(self, address: str, method: str, request: Any, seconds: float) -> Any:
         raise UnavailableError("this owner is in no group: start it with --directory")
+
+
+class Membership:
+    """The group that an owner is a member of, and the peers that hosted code can call: none until it has joined.
+
+    `awaited`: it is to join a group, and has not done so yet. `joined`: it logs what functions raise, as members do in
+    torch.
+    """
+
+    def __init__(self) -> None:
+        self.awaited = self.joined = False
+        self.peers: Peers = Alone()
+
+    def join(self, peers: Peers) -> None:
+        """The owner has joined a group with these peers."""
+        self.peers = peers
+        self.joined, self.awaited = True, False

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ps_service.group.membership import Membership
-from ps_service.group.peers import Alone
+from ps_service.group.peers import Alone, Membership
 
 
 def test_an_owner_is_alone_until_it_joins_a_group() -> None:
