@@ -8,14 +8,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ps_service.collectives import report
-from ps_service.collectives.communicator import Arrival, Collective, Communicator, Exchange, exchanged, pieces_of
+from ps_service.collectives.communicator import (
+    Arrival,
+    Collective,
+    Communicator,
+    Exchange,
+    Wait,
+    exchanged,
+    pieces_of,
+)
 from ps_service.collectives.forming import Formations, Joining, check_join
 from ps_service.collectives.reducing import reduced
-from ps_service.collectives.waits import Wait
-from ps_wire.collectives import LONGEST_NAME, MOST_MEMBERS
 from ps_wire.errors import (
     RAN_OUT,
     CancelledCallError,
@@ -28,7 +33,6 @@ from ps_wire.errors import (
 )
 
 if TYPE_CHECKING:
-    from ps_service.collectives.trainers import Trainers
     from ps_wire.collectives import Signature
     from ps_wire.limits import Limits
     from ps_wire.status.activity import CommunicatorStatus
@@ -46,13 +50,26 @@ Key = tuple[bytes, int]
 """A membership: the session, and the number by which its trainer names it."""
 
 
-class Membership(NamedTuple):
-    """The place of a trainer in a communicator.
+class _Trainer(Protocol):
+    transport: str
+    """How its requests arrive."""
 
-    Attributes:
-        communicator: The communicator.
-        rank: Its rank there.
-    """
+    def idle_seconds(self) -> float:
+        """Seconds without an open connection; 0 while there is one."""
+
+
+class _Trainers(Protocol):
+    """What communicators ask about the sessions of an owner."""
+
+    def get(self, trainer: bytes) -> _Trainer | None:
+        """A trainer, if its session has not ended."""
+
+    def describe(self, trainer: bytes) -> str:
+        """A trainer for messages."""
+
+
+class Membership(NamedTuple):
+    """The place of a trainer in a communicator."""
 
     communicator: Communicator
     rank: int
@@ -61,16 +78,13 @@ class Membership(NamedTuple):
 class Communicators:
     """The communicators of an owner. Safe from several threads. Nothing waits under its lock.
 
-    Args:
-        sessions: The sessions of the owner.
-        limits: `max_message_bytes` bounds the values that one communicator holds, `max_owner_bytes` those of all.
-        later: Calls a function after some seconds.
-        clock: A monotonic clock, in seconds.
+    `max_message_bytes` bounds the values that one communicator holds, `max_owner_bytes` those of all. `later` calls a
+    function after some seconds.
     """
 
     def __init__(
         self,
-        sessions: Trainers,
+        sessions: _Trainers,
         limits: Limits,
         later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], float] = time.monotonic,
@@ -94,7 +108,8 @@ class Communicators:
     def snapshot(self) -> list[CommunicatorStatus]:
         """All communicators, also those whose members are still joining."""
         with self._lock:
-            return report.of_all(self._present, self._formations.all())
+            complete = [communicator.status(present) for communicator, present in self._present.items()]
+            return [*complete, *self._formations.statuses()]
 
     def join(
         self,
@@ -106,27 +121,18 @@ class Communicators:
         patience: float = 1.0,
         seconds: float = 0.0,
     ) -> Future[int]:
-        """A trainer joins a communicator, and waits until all have.
+        """A trainer joins a communicator, and waits until all have. The result is its rank.
 
-        Args:
-            session: Its session.
-            member: The number by which it names this membership.
-            name: Name of the communicator. One that is complete does not take further members; these begin another.
-            size: How many members it has.
-            rank: The rank that it asks for; None for the lowest that is free.
-            patience: Seconds that a member may be without a connection before it is lost; the largest one counts.
-            seconds: How long to wait; 0 is no limit.
+        `member` is the number by which it names this membership. A communicator that is complete does not take further
+        members; these begin another of its name. Without `rank`, it gets the lowest that is free. A member may be
+        without a connection for `patience` seconds, of which the largest counts. If it has waited for `seconds` (0: no
+        limit), a `DeadlineExceededError` tells who has joined.
 
-        Returns:
-            Its rank. If the time is over, a `DeadlineExceededError` that tells who has joined.
-
-        Raises:
-            InvalidArgumentError: The arguments make no sense, or others have joined with another size.
-            NameConflictError: Another trainer has the rank.
-            OverloadedError: The trainer is a member of too many.
-            SessionLostError: Its session has ended.
+        Raises `InvalidArgumentError` if others have joined with another size, `NameConflictError` if one of them has
+        the rank, `OverloadedError` if the trainer is a member of too many, and `SessionLostError` if its session has
+        ended.
         """
-        check_join(name, size, rank, MOST_MEMBERS, LONGEST_NAME)
+        check_join(name, size, rank)
         joining = Joining(session, member, rank, patience, self._wait(seconds))
         with self._lock:
             if self._sessions.get(session) is None:
@@ -161,29 +167,23 @@ class Communicators:
         arrival: Arrival,
         seconds: float = 0.0,
     ) -> Future[Exchange]:
-        """A member takes part in a collective, and waits for the others.
+        """A member takes part in a collective, its `number`-th, and waits for the others.
 
-        Args:
-            session: Its session.
-            member: The number of its membership.
-            number: How many collectives of the communicator it has called, with this one.
-            signature: What it asks for.
-            arrival: What it sends.
-            seconds: How long to wait; 0 is no limit.
-
-        Returns:
-            What it gets. If the time is over, a `DeadlineExceededError` that names the members that have not come.
-
-        Raises:
-            UnavailableError: It is no member, or another member is gone.
-            PsError: The communicator has ended, or ends because of this call.
+        If it has waited for `seconds` (0: no limit), a `DeadlineExceededError` names the members that have not come.
+        Raises `UnavailableError` if it is no member, or another one is gone; otherwise an error is that of the
+        communicator, which has ended or ends because of this call.
         """
         arrival.wait = self._wait(seconds)
         complete: Collective | None = None
         refused: PsError | None = None
         failed: list[Future[Exchange]] = []
         with self._lock:
-            communicator, rank = self._membership(session, member)
+            if (session, member) not in self._members:
+                raise UnavailableError(
+                    "this trainer is no member of the communicator on this owner: it has left, or the owner has "
+                    "started again; make the communicator again"
+                )
+            communicator, rank = self._members[session, member]
             if communicator.ending is None:
                 self._check(communicator, rank, signature, arrival)
             try:
@@ -213,12 +213,9 @@ class Communicators:
         _fail(failed, communicator)
 
     def leave(self, session: bytes, member: int, why: str) -> None:
-        """A member leaves. The communicator ends once another one waits for it.
+        """A member leaves, if it is one. The communicator ends once another one waits for it.
 
-        Args:
-            session: Its session.
-            member: The number of its membership; nothing happens if there is none.
-            why: The error because of which it leaves, which ends the communicator at once; empty if there is none.
+        `why` is the error because of which it leaves, which ends the communicator at once; empty if there is none.
         """
         self.give_up_joining(session, member)
         with self._lock:
@@ -232,34 +229,18 @@ class Communicators:
         _fail(failed, communicator)
 
     def forget(self, session: bytes, lost: bool = False) -> None:
-        """Ends the memberships of a session that has ended.
-
-        Args:
-            session: The session.
-            lost: Whether it ended without a word from its trainer.
-        """
+        """Ends the memberships of a session that has ended: as lost, if without a word from its trainer."""
         with self._lock:
             joining = [key for key in self._formations.by_member if key[0] == session]
-            members = [key for key in self._members if key[0] == session]
+            members = [(key, each.communicator) for key, each in self._members.items() if key[0] == session]
         for key in joining:
             self.give_up_joining(*key)
-        for key in members:
+        for key, communicator in members:
             with self._lock:
-                found = self._members.get(key)
                 failed = self._part(key, "is lost: its session has ended" if lost else "has left")
-            if found is not None:
-                _fail(failed, found.communicator)
+            _fail(failed, communicator)
 
     # The rest is called with the lock, unless it says otherwise
-
-    def _membership(self, session: bytes, member: int) -> Membership:
-        found = self._members.get((session, member))
-        if found is None:
-            raise UnavailableError(
-                "this trainer is no member of the communicator on this owner: it has left, or the owner has started "
-                "again; make the communicator again"
-            )
-        return found
 
     def _check(self, communicator: Communicator, rank: int, signature: Signature, arrival: Arrival) -> None:
         """Ends a communicator whose call cannot be taken, so that all hear of it."""
