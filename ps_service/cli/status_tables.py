@@ -23,12 +23,9 @@ _SLOW_SHARE: Final = 0.5
 
 
 def tables(status: OwnerStatus, most: int, owners: Collection[str] = ()) -> list[RenderableType]:
-    """The tables that have rows.
+    """The tables that have rows, at most so many of each; how many are left out is told below it.
 
-    Args:
-        status: The status.
-        most: Most rows of each; how many are left out is told below it.
-        owners: Names of further owners of its group, whose sessions are no trainers unless they train.
+    `owners` are further owners of the group, whose sessions are no trainers unless they train.
     """
     return [part for each in sections(status, owners) for part in each(most, False)]
 
@@ -78,12 +75,7 @@ def _parts(made: Table, left_out: int, notes: Sequence[RenderableType] = ()) -> 
 
 
 def sessions_of_owners(status: OwnerStatus, owners: Collection[str] = ()) -> list[TrainerStatus]:
-    """The sessions of owners, this one included, that have not trained.
-
-    Args:
-        status: The status.
-        owners: Names of owners of its group, besides those that the status tells.
-    """
+    """The sessions of owners (this one, `owners` and those that the status tells) that have not trained."""
     names = {status.owner, *owners, *(each.name for each in status.members)}
     return [each for each in status.trainers if not each.steps and each.member in names]
 
