@@ -122,14 +122,7 @@ def _function_event(event: Event, profile: Any, began_ns: int, is_legacy: bool) 
 def write_trace(
     save: Callable[..., Any], events: Sequence[Event], path: str | os.PathLike[str], *args: Any, **kwargs: Any
 ) -> Any:
-    """Saves a trace with further events.
-
-    Args:
-        save: Saves the trace without them.
-        events: The events, each request before what owners ran for it.
-        path: The file.
-        args, kwargs: Further arguments of `save`.
-    """
+    """Saves a trace with `save`, and adds events to it, each request before what owners ran for it."""
     result = save(path, *args, **kwargs)
     file = Path(path)
     trace = json.loads(file.read_bytes())

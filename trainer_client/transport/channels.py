@@ -36,32 +36,23 @@ HTTP_SERVER: Final = "an HTTP server is there; use the port of --listen, not tha
 def open_channel(address: str) -> grpc.aio.Channel:
     """A channel to the owner at an address (host:port), for code on an event loop.
 
-    Raises:
-        UnavailableError: This process is a fork of one that had used gRPC.
+    Raises `UnavailableError` if this process is a fork of one that had used gRPC.
     """
     forks.use_grpc()
     return grpc.aio.insecure_channel(address, options=_OPTIONS)
 
 
 def open_blocking_channel(address: str) -> grpc.Channel:
-    """A channel to the owner at an address (host:port), for code that waits for each answer.
-
-    Raises:
-        UnavailableError: This process is a fork of one that had used gRPC.
-    """
+    """The same for code that waits for each answer."""
     forks.use_grpc()
     return grpc.insecure_channel(address, options=_OPTIONS)
 
 
 def checked_address(address: str, *, may_be_name: bool = True) -> str:
-    """An address as gRPC takes it.
+    """An address as gRPC takes it: `host:port`, with an IPv6 address in brackets, or in gRPC's own syntax.
 
-    Args:
-        address: `host:port`, with an IPv6 address in brackets; or in gRPC's syntax, such as `dns:///host:port`.
-        may_be_name: Whether the name of an owner could stand there, with other arguments.
-
-    Raises:
-        InvalidArgumentError: It is none, so no time could reach an owner there.
+    `may_be_name`: with other arguments, the name of an owner could stand there. Raises `InvalidArgumentError` if it is
+    none, so no time could reach an owner there.
     """
     if address.startswith(_OF_GRPC):
         return address
@@ -97,12 +88,7 @@ def _is_port(text: str) -> bool:
 
 
 def reason(code: grpc.StatusCode, details: str | None) -> str:
-    """Why a request or a stream failed.
-
-    Args:
-        code: The status of gRPC.
-        details: gRPC's own words, which are long where no connection could be made.
-    """
+    """Why a request or a stream failed. gRPC's own details are long where no connection could be made."""
     details = details or ""
     if "Connection refused" in details:
         return "connection refused; nothing listens there"

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 class MemoryConnector:
-    """Opens connections within one process.
-
-    Args:
-        serve: Serves the owner's end of a connection until it ends, such as `Servicer.serve`.
-    """
+    """Opens connections within one process. `serve` is the owner's end, such as `Servicer.serve`."""
 
     def __init__(self, serve: Callable[[Connection], Awaitable[None]]) -> None:
         self._serve = serve

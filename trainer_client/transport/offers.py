@@ -38,8 +38,7 @@ connection after two questions without an answer. Firewalls and address translat
 def open_shared_memory(offer: SharedMemoryOffer, max_message_bytes: int) -> SharedMemoryConnection:
     """Connects to the socket that an owner has offered.
 
-    Raises:
-        ConnectionBroken: There is no such socket, or a process of another user listens on it.
+    Raises `ConnectionBroken` if there is no such socket, or a process of another user listens on it.
     """
     if not host_id():
         raise ConnectionBroken("this system has no shared-memory connections")
@@ -59,14 +58,9 @@ def open_shared_memory(offer: SharedMemoryOffer, max_message_bytes: int) -> Shar
 
 
 async def open_direct(offer: DirectOffer, address: str) -> DirectConnection:
-    """Connects to the port that an owner has offered.
+    """Connects to the port that an owner has offered, on the host under which it was reached over gRPC.
 
-    Args:
-        offer: The port and the token.
-        address: Host and port under which the owner was reached over gRPC.
-
-    Raises:
-        ConnectionBroken: The port cannot be reached in time.
+    Raises `ConnectionBroken` if the port cannot be reached in time.
     """
     host = address.rpartition(":")[0].strip("[]")
     try:
@@ -139,7 +133,6 @@ async def _connect(sock: socket.socket, address: Any) -> None:
 
 
 async def _addresses(host: str, port: int) -> list[tuple[int, Any]]:
-    """The addresses of a host, each with its family."""
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:

@@ -18,16 +18,9 @@ class UnaryRequests:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def ask(self, address: str, method: str, request: Any, seconds: float) -> Any:
-        """Sends a request to the owner at an address.
+        """Sends a request (`method` such as `Status`) to the owner at an address.
 
-        Args:
-            address: Its host and port.
-            method: Name of the method, such as `Status`.
-            request: Its message.
-            seconds: How long to wait for the answer.
-
-        Raises:
-            UnavailableError: No answer came in time, or the owner has answered with an error.
+        Raises `UnavailableError` if no answer came in time, or the owner has answered with an error.
         """
         channel = self._channels.get(address)
         if channel is None:
