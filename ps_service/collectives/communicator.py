@@ -41,10 +41,7 @@ ENDLESS: Final = Wait(0.0, math.inf)
 
 
 class Piece(NamedTuple):
-    """A value on its way from one member to others, as it came: its message, and the bytes of its tensors.
-
-    Offsets in the message count from the begin of the payload.
-    """
+    """A value on its way from one member to others. Offsets in the message count from the begin of the payload."""
 
     value: Value
     payload: Buffer
@@ -76,10 +73,7 @@ class Arrival:
 
 
 class Collective:
-    """One collective, from the first arrival to the last:
-
-    `signature` is what the first member to come (`first`) asked for.
-    """
+    """One collective, from the first arrival to the last, with the signature that the first member asked for."""
 
     __slots__ = ("arrivals", "first", "message_bytes", "nbytes", "number", "signature")
 

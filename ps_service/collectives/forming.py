@@ -12,10 +12,7 @@ from ps_wire.status.activity import CommunicatorStatus
 
 
 class Joining:
-    """A trainer that waits for the others, and grants them `patience` seconds without a connection.
-
-    `future` has its rank once all are there.
-    """
+    """A trainer that waits for the others, and grants them `patience` seconds without a connection."""
 
     def __init__(self, session: bytes, member: int, rank: int | None, patience: float, wait: Wait = ENDLESS) -> None:
         self.session = session
@@ -44,10 +41,7 @@ class Forming:
         self._is_lost = is_lost
 
     def join(self, joining: Joining) -> list[Joining]:
-        """A trainer joins. Returns those that are lost, and whose place it takes.
-
-        Raises `NameConflictError` if another one has the rank that it asks for.
-        """
+        """A trainer joins; returns those that are lost, whose place it takes. Raises if another has the rank."""
         replaced: list[Joining] = []
         for other in self.joined:
             same = joining.rank is not None and other.rank == joining.rank
@@ -82,10 +76,7 @@ class Forming:
 
 
 class Formations:
-    """The communicators that are not complete, and where each trainer waits, by membership.
-
-    Not safe from several threads.
-    """
+    """The communicators that are not complete, and where each trainer waits. Not safe from several threads."""
 
     def __init__(self, is_lost: Callable[[bytes, float], bool]) -> None:
         self.by_member: dict[tuple[bytes, int], Forming] = {}
@@ -127,16 +118,13 @@ class Formations:
         """The trainers whose time is over."""
         return [each for forming in self._by_name.values() for each in forming.joined if each.wait.until <= now]
 
-    def remove(self, key: tuple[bytes, int], why: str) -> tuple[Joining, str] | None:
-        """Removes a trainer that does not wait any more.
-
-        Returns it, and for messages why, and what it has waited for; None if it does not wait.
-        """
+    def remove(self, key: tuple[bytes, int]) -> tuple[Joining, str] | None:
+        """Removes a trainer that waits no more; returns it and what it has waited for, or None if it does not wait."""
         forming = self.by_member.pop(key, None)
         if forming is None:
             return None
         (joining,) = (each for each in forming.joined if each.key == key)
-        told = f"{why}: the communicator {forming.name!r} is not complete: {forming.missing()}"
+        told = f"the communicator {forming.name!r} is not complete: {forming.missing()}"
         forming.joined.remove(joining)
         if not forming.joined:
             del self._by_name[forming.name]
