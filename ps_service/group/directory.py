@@ -182,10 +182,7 @@ class Directory:
         return self._wait(lambda: self.find(name, id), on_expiry)
 
     def gathered(self, at_least: int, owners: int = 0) -> Wait:
-        """Waits until there are `at_least` members, and that many owners among them.
-
-        If it expires, the result is the list of members all the same.
-        """
+        """Waits for so many members, and owners among them; if it expires, the result is who is there."""
 
         def found() -> list[MemberEntry] | None:
             enough = len(self) >= at_least and sum(entry.is_owner for entry in self._entries.values()) >= owners

@@ -10,10 +10,7 @@ _REMEMBERED: Final = 4096
 
 
 class MemberEntry(NamedTuple):
-    """One member: its rank (or the lowest number that was free), and the session that entered it.
-
-    An owner that serves trainers, and has not just joined by itself as a program does, says so (`is_owner`).
-    """
+    """One member. `is_owner` says that it serves trainers, and is no program that has joined by itself."""
 
     name: str
     address: str

@@ -28,16 +28,10 @@ class NestedPass(Protocol):
     root: torch.Tensor
 
     def calling(self, place: tuple[int, ...]) -> AbstractContextManager[None]:
-        """Makes the calls of this thread during a block part of the pass.
-
-        `place` has the numbers of the calls that the running call is nested in, and its own number.
-        """
+        """Makes the calls of this thread during a block part of the pass, nested in the calls of these numbers."""
 
     def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
-        """Lets this thread propagate through such calls, in the trainer's backward of a number, during a block.
-
-        The block ends when all have answered.
-        """
+        """Lets this thread propagate through such calls during a block, which ends when all have answered."""
 
     def others(self) -> list[str]:
         """Names of the owners that were called."""

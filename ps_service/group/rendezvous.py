@@ -27,10 +27,7 @@ class RendezvousResult(NamedTuple):
 
 
 class Presence(NamedTuple):
-    """Where another member is, as one that waits for it sees it.
-
-    `away`: it is in the directory, but has no connection. `departure`: how it left, if it has since the other came.
-    """
+    """Where another member is, as one that waits sees it: with a connection or not, or how it left since that came."""
 
     entered: bool
     away: bool = False
@@ -80,10 +77,7 @@ class Rendezvous:
         return self.values.keys() >= set(self.names)
 
     def result(self, name: str) -> RendezvousResult | None:
-        """The result for a member; None while others are missing.
-
-        Raises `UnavailableError` if one of those will not come.
-        """
+        """The result for a member; None while others are missing. Raises if one of those will not come."""
         missing = self._missing(name)
         for other, where in missing.items():
             if where.departure is not None:

@@ -78,10 +78,7 @@ class Coordinator(Rounds):
         return events
 
     def restore(self, version: int, joins: int, epochs: Mapping[bytes, int]) -> None:
-        """Continues from the state of a checkpoint, which may be older than what other owners know.
-
-        The members themselves come with `restore_members`.
-        """
+        """Continues from the state of a checkpoint, which may be older than what other owners know."""
         self.version = version
         self.joins = joins + _MOST_LOST_JOINS
         self.epochs.update(epochs)

@@ -25,10 +25,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A trainer has left, or is lost, which ends its join `epoch`.
-
-    None of its offers will count but those that were counted before.
-    """
+    """A trainer has left, or is lost, which ends its join `epoch`. Only offers that were counted before count."""
 
     trainer: bytes
     epoch: int
@@ -60,9 +57,9 @@ class DecisionLog:
     carried out.
     """
 
-    def __init__(self, followers: Iterable[str], number: int = 0) -> None:
-        self.number = number
-        self.applied = dict.fromkeys(followers, number)
+    def __init__(self, followers: Iterable[str]) -> None:
+        self.number = 0
+        self.applied = dict.fromkeys(followers, 0)
         self._entries: deque[Entry] = deque()
 
     def add(self, decision: Decision) -> None:

@@ -8,10 +8,7 @@ from typing import NamedTuple
 
 
 class OfferKey(NamedTuple):
-    """Names an offer: its trainer, its number, and which of the trainer's joins it belongs to.
-
-    The epoch is 0 unless the optimizer spans several owners.
-    """
+    """Names an offer. Its epoch is the number of the trainer's join if the optimizer spans owners, otherwise 0."""
 
     trainer: bytes
     number: int
@@ -51,10 +48,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """A round is complete: its gradients, in the order in which they were offered, make one step.
-
-    `version` is that of the optimizer after the step. The sum of the gradients is divided by `divisor`.
-    """
+    """A round is complete: its gradients, in the order of the offers, make the step that leads to `version`."""
 
     version: int
     counted: tuple[Counted, ...]

@@ -53,10 +53,7 @@ class Rounds:
         return [*answers, *dropped, *self._advance()]
 
     def offer(self, offer: Offer) -> list[Event]:
-        """A trainer offers a gradient; one that has not joined joins.
-
-        Raises `InvalidArgumentError` if it was read from a version that does not exist yet.
-        """
+        """A trainer offers a gradient, and joins if it has not. Raises if it was read from a version to come."""
         if not 0 <= offer.read <= self.version:
             raise InvalidArgumentError(f"a gradient was read from version {offer.read}; this is {self.version}")
         self._member(offer.key.trainer).offers.append(Waiting(next(self._arrivals), offer))
