@@ -24,7 +24,7 @@ from ps_wire.v1.operations_pb2 import (
     StatusRequest,
 )
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
-from trainer_client.transport.channels import open_blocking_channel, reason
+from trainer_client.transport.channels import open_blocking_channel, unanswered
 
 if TYPE_CHECKING:
     from ps_wire.status import MemberStatus
@@ -65,10 +65,7 @@ def status(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events:
 
 
 def group(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events: int = 0) -> GroupStatus:
-    """The status of all owners of the group of an owner; that of the owner alone, if it is in no group.
-
-    Raises `UnavailableError` if no owner answers there, or that with the directory does not.
-    """
+    """The status of all owners of the group of an owner, or its own. Raises `UnavailableError` as `status` does."""
     first = status(address, timeout_seconds, most=most, events=events)
     members = first.members
     if not members and first.directory:
@@ -124,6 +121,5 @@ def _asked(address: str, method: Callable[[OwnerStub], Any], request: Any, timeo
             for key, value in error.trailing_metadata() or ():
                 if key == ERROR_KEY:
                     raise errors.from_message(Error.FromString(value)) from None
-            late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            why = f"nothing came within {timeout_seconds:g} s" if late else reason(error.code(), error.details())
+            why = unanswered(error, timeout_seconds)
             raise UnavailableError(f"no owner answers at {address}: {why}") from None

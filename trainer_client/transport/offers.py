@@ -36,10 +36,7 @@ connection after two questions without an answer. Firewalls and address translat
 
 
 def open_shared_memory(offer: SharedMemoryOffer, max_message_bytes: int) -> SharedMemoryConnection:
-    """Connects to the socket that an owner has offered.
-
-    Raises `ConnectionBroken` if there is no such socket, or a process of another user listens on it.
-    """
+    """Connects to the socket that an owner has offered. Raises `ConnectionBroken` if another user listens there."""
     if not host_id():
         raise ConnectionBroken("this system has no shared-memory connections")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -58,10 +55,7 @@ def open_shared_memory(offer: SharedMemoryOffer, max_message_bytes: int) -> Shar
 
 
 async def open_direct(offer: DirectOffer, address: str) -> DirectConnection:
-    """Connects to the port that an owner has offered, on the host under which it was reached over gRPC.
-
-    Raises `ConnectionBroken` if the port cannot be reached in time.
-    """
+    """Connects to the port that an owner has offered. Raises `ConnectionBroken` if it is not reached in time."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         async with asyncio.timeout(_SECONDS):
