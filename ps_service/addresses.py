@@ -28,10 +28,7 @@ def is_loopback(listen: str) -> bool:
 
 
 def bound(listen: str) -> socket.socket:
-    """A socket that listens on host and port; port 0 takes a free one.
-
-    Raises `OSError` if the address cannot be bound; the message says why.
-    """
+    """A socket that listens on host and port (0: a free one). Raises `OSError` that says why if it cannot."""
     host, _, port = listen.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

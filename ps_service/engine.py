@@ -118,10 +118,7 @@ class Engine:
         return self.data_dir is not None
 
     def end_session(self, session: SessionState) -> None:
-        """Frees everything a trainer held: its contexts, handles and cached answers.
-
-        If freeing one item fails, that is raised when everything else was freed.
-        """
+        """Frees everything a trainer held; what fails is raised when everything else was freed."""
         frees = (
             self.contexts.forget,
             self.registry.forget,

@@ -44,10 +44,7 @@ class Table(BaseModel):
     evict: dict[str, Any] | None = None
 
     def planned(self, name: str) -> PlannedTable:
-        """What the plan takes.
-
-        Raises `InvalidArgumentError` if there is no such optimizer, or it or the eviction has no such option.
-        """
+        """What the plan takes. Raises `InvalidArgumentError` if an optimizer or an option is unknown."""
         optimizer = {"kind": self.optimizer} if isinstance(self.optimizer, str) else self.optimizer
         kind, known = optimizer.get("kind"), [each.kind for each in get_args(options.RowOptimizer)]
         if kind not in known:

@@ -47,10 +47,7 @@ def registry(engine: Engine) -> CollectorRegistry:
 
 
 class OwnerCollector(Collector):
-    """Collects an owner's metrics.
-
-    A scrape takes about three milliseconds, and has to run on the owner's event loop.
-    """
+    """Collects an owner's metrics on its event loop, which takes about three milliseconds."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

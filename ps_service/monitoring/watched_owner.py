@@ -33,10 +33,7 @@ ANSWERING: Final = ("serving", "stalled", "draining")
 
 @dataclass(frozen=True, slots=True)
 class WatchedSample:
-    """One sample of an owner, which `ended` at a Unix time of this host.
-
-    It is encoded once, for all pages.
-    """
+    """One sample of an owner, which `ended` at a Unix time of this host. It is encoded once, for all pages."""
 
     number: int
     ended: float
