@@ -98,11 +98,11 @@ async def measure(given: argparse.Namespace) -> None:
                     if is_open:
                         await started(reading, "benchmarks.page", "--read", f"http://{server.http_address}/messages")
                     # Both are watched, so that the turns differ in nothing else.
-                    while bool(len(page.streams)) is not is_open or page.watch.running is not is_open:  # noqa: ASYNC110
+                    while bool(len(page.feed.streams)) is not is_open or page.watch.running is not is_open:  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
                     await asyncio.sleep(1.0)
                     found[is_open].append(await rate(engine, given.seconds))
-                page.streams.end()
+                page.feed.end()
         told(found, given)
 
 

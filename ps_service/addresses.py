@@ -8,15 +8,7 @@ import socket
 
 
 def check_allowed(listen: str, insecure: bool) -> None:
-    """Refuses addresses that other machines can reach.
-
-    Args:
-        listen: Host and port.
-        insecure: Whether addresses beyond loopback are allowed.
-
-    Raises:
-        ValueError: It is not a loopback address, and `insecure` is False.
-    """
+    """Raises `ValueError` if other machines can reach an address (host and port), unless `insecure` allows that."""
     if not insecure and not is_loopback(listen):
         raise ValueError(
             f"{listen} can be reached from other machines and traffic is not encrypted; "
@@ -36,14 +28,7 @@ def is_loopback(listen: str) -> bool:
 
 
 def bound(listen: str) -> socket.socket:
-    """A listening socket.
-
-    Args:
-        listen: Host and port; port 0 takes a free one.
-
-    Raises:
-        OSError: The address cannot be bound; the message says why.
-    """
+    """A socket that listens on host and port (0: a free one). Raises `OSError` that says why if it cannot."""
     host, _, port = listen.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -175,16 +175,9 @@ class OwnerConfig(BaseSettings):
 
 
 def load(file: Path | None = None, **flags: Any) -> OwnerConfig:
-    """Merges flags, environment and a TOML file into a configuration.
+    """Merges flags, environment and a TOML file into a configuration. A flag that is None or an empty list is not set.
 
-    Args:
-        file: The TOML file.
-        flags: Fields set on the command line; None or an empty list means not set.
-
-    Raises:
-        pydantic.ValidationError: A value is not valid.
-        FileNotFoundError: The file does not exist.
-        tomllib.TOMLDecodeError: The file is not TOML.
+    Raises `pydantic.ValidationError` if a value is not valid, `FileNotFoundError`, or `tomllib.TOMLDecodeError`.
     """
     if file is None:
         return OwnerConfig(**_given(flags))

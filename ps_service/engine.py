@@ -14,7 +14,7 @@ from ps_service.collectives.communicators import Communicators
 from ps_service.execution.inline_limit import InlineLimit
 from ps_service.execution.thread_pool import ThreadPool
 from ps_service.group.directory import Directory
-from ps_service.group.membership import Membership
+from ps_service.group.peers import Membership
 from ps_service.hosting.allowlist import AllowList
 from ps_service.hosting.registry import Registry
 from ps_service.measures.events import Events
@@ -52,42 +52,9 @@ class Engine:
     An engine is complete when it is constructed, and its parts are never exchanged. What is made later, such as the
     sources of requests or the peers of a group, is registered with the part that it belongs to.
 
-    Args:
-        name: The owner's name.
-        allowlist: Classes and functions that trainers may name; torch's own if None.
-        device: Where hosted modules live; the CPU if None.
-        limits: Limits on messages, memory and sizes; the usual ones if None.
-        threads: Size of the compute pool; 0 chooses by the number of cores.
-        spare_threads: Threads that may replace compute threads held by abandoned work; 0 chooses as many as there are
-            compute threads, and at least sixteen.
-        data_dir: Directory for checkpoints: read at start, written when draining; None for no checkpoints.
-
-    Attributes:
-        table_budget: What the rows of all tables take, and may take.
-        census: Counts the hosted objects.
-        registry: The hosted objects.
-        parameter_locks: The parameters and their locks.
-        held: What contexts and results that stay here hold, by trainer.
-        contexts: The open passes.
-        gate: Whether requests are accepted.
-        sessions: The sessions of trainers.
-        incarnations: The starts of this owner whose sessions are valid.
-        reply_cache: Answers that were not confirmed.
-        requests: The requests that have no answer yet.
-        budget: Bytes of messages, by trainer.
-        compute: The threads that run hosted code.
-        directory: The members of the group that this owner keeps the directory of.
-        communicators: The trainers that exchange values through this owner.
-        membership: The group that this owner is a member of.
-        counters: Counts of requests and bytes.
-        history: What it has measured in each of the last seconds.
-        events: What has happened lately.
-        slow_seconds: Requests that run hosted code for longer are told of; infinity for none.
-        inline_limit: How long a request may take on the event loop.
-        shared_memory: The open shared-memory connections.
-        direct: The open direct connections.
-        checkpoints: Writes a checkpoint when it is asked to.
-        tracing: Makes the spans of requests; None if the program is not traced.
+    Trainers may name the classes and functions of `allowlist`; torch's own if None. Hosted modules live on `device`,
+    the CPU if None. With 0, the number of `threads` goes by that of the cores, and there are as many `spare_threads`,
+    which replace those held by abandoned work, but at least sixteen. Checkpoints are in `data_dir`, if that is given.
     """
 
     def __init__(
@@ -151,11 +118,7 @@ class Engine:
         return self.data_dir is not None
 
     def end_session(self, session: SessionState) -> None:
-        """Frees everything a trainer held: its contexts, handles and cached answers.
-
-        Raises:
-            Exception: Freeing one item failed; everything else was freed.
-        """
+        """Frees everything a trainer held; what fails is raised when everything else was freed."""
         frees = (
             self.contexts.forget,
             self.registry.forget,
@@ -172,9 +135,5 @@ class Engine:
             stack.callback(arrivals.gone, self.events, session)
 
     def close(self, seconds: float | None = None) -> None:
-        """Ends the compute threads.
-
-        Args:
-            seconds: How long to wait for running functions; None for no limit.
-        """
+        """Ends the compute threads. Waits at most so many seconds for running functions; None is no limit."""
         self.compute.close(seconds)

@@ -52,21 +52,15 @@ class Server:
 
     Use it as an async context manager, or call `start` and then `drain` or `stop`.
 
-    Args:
-        engine: The owner.
-        listen: Host and port; port 0 takes a free one.
-        insecure: Allows addresses beyond loopback, although traffic is not encrypted.
-        http: Host and port of metrics and health over HTTP; empty for none.
-        direct_port: Port for direct connections on the host of `listen`, 0 for a free one; or `off`.
-        checkpoint_every: Seconds between checkpoints while it serves, if there is a data directory; 0 for none.
+    `listen`, `http` and `direct_port` say where it listens: port 0 takes a free one, `http` may be empty, and
+    `direct_port` `off`. `insecure` allows addresses beyond loopback, although traffic is not encrypted. With a data
+    directory, a checkpoint is written every `checkpoint_every` seconds while it serves (0: none).
 
-    Attributes:
-        kept: Set once the checkpoint is written, or none is needed: the process may end.
-        failed: Whether the checkpoint could not be written.
+    `kept` is set once the last checkpoint is written, or none is needed: the process may end. `failed` says that it
+    could not be written.
 
-    Raises:
-        ValueError: An address is not a loopback address and `insecure` was not given; or `checkpoint_every` was given
-            without a data directory.
+    Raises `ValueError` if an address is not a loopback address and `insecure` was not given, or if `checkpoint_every`
+    was given without a data directory.
     """
 
     def __init__(
@@ -90,7 +84,7 @@ class Server:
         self._http = http
         self._direct_port = direct_port
         self._checkpoint_every = checkpoint_every
-        self._checkpoints: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._web: Web | None = None
         self._serving = False
         self._keeper: Keeper | None = None
@@ -100,7 +94,6 @@ class Server:
         self._sweeper = Sweeper(engine.limits, self.servicer.sweep)
         self._sampler = Sampler(engine)
         self._expiry = Expiry(engine.census.tables.values)
-        self._memory: asyncio.Task[None] | None = None
         self._port = 0
 
     @property
@@ -125,9 +118,8 @@ class Server:
     async def start(self) -> None:
         """Begins to listen.
 
-        Raises:
-            OSError: An address cannot be bound.
-            CheckpointError: The data directory cannot be used, or its checkpoint cannot be restored.
+        Raises `OSError` if an address cannot be bound, and `CheckpointError` if the data directory cannot be used, or
+        its checkpoint cannot be restored.
         """
         for address in filter(None, (self._listen, self._direct_listen)):
             addresses.check_free(address)
@@ -142,14 +134,17 @@ class Server:
 
     async def _give_up(self) -> None:
         """Closes what was opened, after an error or a cancellation."""
-        for task in filter(None, (self._memory, self._checkpoints)):
-            task.cancel()
-            await asyncio.wait([task])
+        await self._end_tasks()
         if self._server is not None:
             await self._server.stop(0)
             self._server = None
         await self._close_web()
         self._close_keeper()
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _begin(self) -> None:
         if self.engine.data_dir is not None:
@@ -157,7 +152,7 @@ class Server:
             await BLOCKING.run(self._keeper.resume)
             self.engine.checkpoints.use(self._keeper.write_now)
             if self._checkpoint_every:
-                self._checkpoints = asyncio.create_task(self._write_checkpoints(self._keeper))
+                self._tasks.append(asyncio.create_task(self._write_checkpoints(self._keeper)))
         keep_free_memory()
         self._server = self._assemble()
         self._port = self._open_port(self._server)
@@ -169,7 +164,7 @@ class Server:
         self._sweeper.begin()
         self._sampler.begin()
         self._expiry.begin()
-        self._memory = asyncio.create_task(MemoryKeeper().keep())
+        self._tasks.append(asyncio.create_task(MemoryKeeper().keep()))
         self.engine.compute.when_stalled = self._health.tell_soon
         await self._health.tell(self.engine.compute.stalled)
         self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
@@ -185,11 +180,8 @@ class Server:
     async def drain(self, seconds: float) -> None:
         """Refuses new work, waits for running work, writes a checkpoint if there is a data directory, and stops.
 
-        Args:
-            seconds: How long running work is waited for. Threads of work that goes on then have two seconds more.
-
-        Raises:
-            CheckpointError: The checkpoint could not be written; the owner has stopped nevertheless.
+        Threads of work that goes on after `seconds` have two seconds more. Raises `CheckpointError` if the checkpoint
+        could not be written; the owner has stopped nevertheless.
         """
         until = time.monotonic() + seconds
         await self.quiet(seconds)
@@ -205,13 +197,10 @@ class Server:
             await self.stop(max(until - time.monotonic(), _LEAST_SECONDS))
 
     async def quiet(self, seconds: float) -> None:
-        """Refuses new work, and waits for running work.
+        """Refuses new work, and waits at most so many seconds for running work.
 
         An owner with a data directory also waits for its open passes, because forward graphs cannot be saved: for those
         that wait for no other owner which drains or is away.
-
-        Args:
-            seconds: How long to wait.
         """
         gate = self.engine.gate
         if gate.state is Gate.State.STOPPED:
@@ -265,19 +254,15 @@ class Server:
             self._keeper.close()
 
     async def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Stops: ends every connection, and waits for threads that still run hosted code.
+        """Stops: ends every connection, and waits at most so many seconds for threads that still run hosted code.
 
-        Args:
-            seconds: How long those are waited for. What has not ended then is named in the log, and goes on in threads
-                that end with the process at the latest.
+        What has not ended then is named in the log, and goes on in threads that end with the process at the latest.
         """
         self.engine.gate.state = Gate.State.STOPPED
         await self._sweeper.end()
         await self._sampler.end()
         await self._expiry.end()
-        for task in filter(None, (self._memory, self._checkpoints)):
-            task.cancel()
-            await asyncio.wait([task])
+        await self._end_tasks()
         # Before gRPC, whose streams stand beside the direct connections: the last answers are still read.
         await self.servicer.direct.close()
         if self._server is not None:

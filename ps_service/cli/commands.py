@@ -7,6 +7,8 @@ import os
 import platform
 import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
@@ -19,21 +21,8 @@ from typer.main import get_command
 
 from ps_service import config
 from ps_service.cli import completion as completing
-from ps_service.cli import (
-    group_status,
-    logs,
-    plan_file,
-    plan_view,
-    probe,
-    restore_view,
-    serving,
-    sessions_view,
-    status_view,
-    watching,
-)
-from ps_service.cli.help_texts import laid_out, tell
-from ps_service.cli.options import with_settings
-from ps_service.cli.plain_messages import plain
+from ps_service.cli import logs, planning, probe, restore_view, serving, sessions_view, status_view, watching
+from ps_service.cli.options import laid_out, tell, with_settings
 from ps_service.config import OwnerConfig
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
 from ps_service.durability.store import CheckpointError
@@ -42,6 +31,7 @@ from ps_service.execution.cores import torch_threads_of
 from ps_service.functions.group import Level
 from ps_service.functions.offered import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
+from ps_service.monitoring.page_messages import plain
 from ps_service.server import Server
 from ps_service.tables.plan import plan as make_plan
 from ps_wire.errors import PsError, UnavailableError
@@ -52,6 +42,7 @@ from ps_wire.v1.operations_pb2 import EvictRequest
 if TYPE_CHECKING:
     from google.protobuf.message import Message
     from rich.console import RenderableType
+
 _DEFAULT_ADDRESS: Final = "127.0.0.1:50051"
 _Address = Annotated[str, typer.Argument(help="Where the owner listens.", envvar="PS_ADDRESS")]
 
@@ -107,7 +98,8 @@ def serve(
     the environment over the file. When the owner is ready it prints one line: `ps0 is serving on 127.0.0.1:50051`;
     with `--http`, the next line has the URL of its metrics.
     """
-    settings = _load(file, **flags)
+    with _reading("the configuration"):
+        settings = config.load(file, **flags)
     logs.configure(settings.log_level, settings.log_format)
     # Modules in the current directory can be imported, as with `python -m`.
     sys.path.insert(0, os.getcwd())
@@ -141,20 +133,18 @@ def status(
 
     def view() -> RenderableType:
         if group:
-            return status_view.group_view(group_status.ask(address, timeout, most=rows, events=events), rows)
+            return status_view.group_view(probe.group(address, timeout, most=rows, events=events), rows)
         show = status_view.fitted if watch else status_view.view
         return show(probe.status(address, timeout, most=rows, events=events), rows)
 
-    try:
+    with _asking():
         if as_json:
-            ask = group_status.ask if group else probe.status
+            ask = probe.group if group else probe.status
             print(json.dumps(ask(address, timeout, most=most or 0, events=events).as_plain(), indent=2))
         elif watch:
             watching.watch(view, every)
         else:
             Console().print(view())
-    except UnavailableError as error:
-        _fail(str(error))
 
 
 @app.command()
@@ -164,10 +154,8 @@ def sessions(
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
 ) -> None:
     """Lists the sessions of trainers and the open contexts, with what each of them holds."""
-    try:
+    with _asking():
         reply = probe.sessions(address, timeout)
-    except UnavailableError as error:
-        _fail(str(error))
     if as_json:
         _print_json(reply)
     else:
@@ -192,13 +180,9 @@ def evict(
     """
     if sum(each is not None for each in (session, context, older_than)) != 1:
         _fail("give one of --session, --context and --older-than")
-    try:
+    with _asking():
         request = EvictRequest(session=session, context=context, unused_seconds=older_than)
         reply = probe.evict(address, request, timeout)
-    except UnavailableError as error:
-        _fail(str(error))
-    except PsError as error:
-        _fail(str(error), 1)
     for each in reply.sessions:
         print(f"session {each} was ended")
     for each in reply.contexts:
@@ -217,10 +201,8 @@ def checkpoint(
 
     Steps wait while it is written, and the answer says for how long; forward and backward passes go on.
     """
-    try:
+    with _asking():
         reply = probe.checkpoint(address, timeout)
-    except PsError as error:
-        _fail(str(error), 2 if isinstance(error, UnavailableError) else 1)
     if as_json:
         _print_json(reply)
         return
@@ -257,20 +239,17 @@ def plan(
 
     The exit code is 1 if it does not fit.
     """
+    with _reading(str(file)):
+        wanted = planning.read(file)
     try:
-        wanted = plan_file.read(file)
         tables = [table.planned(name) for name, table in wanted.tables.items()]
         planned = make_plan(tables, wanted.owners)
-    except pydantic.ValidationError as error:
-        _fail(f"{file} is not valid:\n  " + "\n  ".join(_lines(error)))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        _fail(f"{file} cannot be read: {error}")
     except PsError as error:
         _fail(str(error))
     if as_json:
-        print(json.dumps(plan_view.as_json(planned, tables), indent=2))
+        print(json.dumps(planning.as_json(planned, tables), indent=2))
     else:
-        plan_view.show(planned, tables)
+        planning.show(planned, tables)
     if not planned.fits:
         raise typer.Exit(1)
 
@@ -335,18 +314,25 @@ def main() -> None:
     app()
 
 
-def _load(file: Path | None, **flags: Any) -> OwnerConfig:
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Ends the program if a file or the configuration cannot be read, or is not valid."""
     try:
-        return config.load(file, **flags)
+        yield
     except pydantic.ValidationError as error:
-        _fail("the configuration is not valid:\n  " + "\n  ".join(_lines(error)))
+        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        _fail("\n  ".join((f"{what} is not valid:", *lines)))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        _fail(f"the configuration cannot be read: {error}")
+        _fail(f"{what} cannot be read: {error}")
 
 
-def _lines(error: pydantic.ValidationError) -> list[str]:
-    """What does not fit, a line each."""
-    return [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+@contextmanager
+def _asking() -> Iterator[None]:
+    """Ends the program if an owner does not answer, or answers with an error."""
+    try:
+        yield
+    except PsError as error:
+        _fail(str(error), 2 if isinstance(error, UnavailableError) else 1)
 
 
 def _engine(settings: OwnerConfig) -> Engine:

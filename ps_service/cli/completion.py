@@ -33,11 +33,7 @@ complete -o default -F _ps_service ps-service
 
 
 def script(commands: Mapping[str, Iterable[str]]) -> str:
-    """The script. Where it knows no words, the shell completes names of files.
-
-    Args:
-        commands: The flags of each command.
-    """
+    """The script, for commands with these flags. Where it knows no words, the shell completes names of files."""
     options = "\n".join(f'                    {name}) words="{" ".join(flags)}" ;;' for name, flags in commands.items())
     values = "\n".join(f'            {flag}) words="{" ".join(words)}" ;;' for flag, words in _values().items())
     words = " ".join((*commands, "--help", "--version"))

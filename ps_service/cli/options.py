@@ -1,23 +1,28 @@
-"""Options of `ps-service serve`: one for each field of the configuration."""
+"""Options of `ps-service serve`, one for each field of the configuration; and help texts of commands."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from inspect import Parameter
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from pydantic.fields import FieldInfo
 
 from ps_service.config import OwnerConfig
 
+if TYPE_CHECKING:
+    from typer.models import CommandInfo
+
+_AS_IT_IS: Final = "\b\n"
+"""What stands before a paragraph whose lines click must not join."""
+
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command an option for each field of `OwnerConfig`, before options of its own.
 
-    Args:
-        command: Takes the settings by keyword, named as their fields; what was not given is None.
+    The command takes the settings by keyword, named as their fields; what was not given is None.
     """
 
     def with_options(**given: Any) -> None:
@@ -62,3 +67,16 @@ def _kind(annotation: Any) -> Any:
     if annotation in (bool, int, float):
         return annotation
     return list[str] if annotation == tuple[str, ...] else str
+
+
+def laid_out(text: str) -> str:
+    """A text whose indented paragraphs stay as they are."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(f"{_AS_IT_IS}{each}" if each.startswith("    ") else each for each in paragraphs)
+
+
+def tell(command: CommandInfo) -> None:
+    """Gives a command its help text, and its first sentence, whole, as the line in the list of commands."""
+    text = inspect.cleandoc((command.callback and command.callback.__doc__) or "")
+    command.help = laid_out(text)
+    command.short_help = " ".join(text.partition("\n\n")[0].split())

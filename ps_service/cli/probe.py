@@ -1,9 +1,11 @@
-"""Requests to a running owner for `ps-service status`, `sessions` and `evict`."""
+"""Requests to running owners, for `ps-service status`, `sessions`, `evict` and `checkpoint`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -22,31 +24,71 @@ from ps_wire.v1.operations_pb2 import (
     StatusRequest,
 )
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
-from trainer_client.transport.channels import open_blocking_channel, reason
+from trainer_client.transport.channels import open_blocking_channel, unanswered
+
+if TYPE_CHECKING:
+    from ps_wire.status import MemberStatus
+
+_AT_ONCE: Final = 32
+"""Owners that are asked at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A member of the group that does not answer at the address that the directory has."""
+
+    name: str
+    address: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """The status of the owners of a group that have answered, in the order of their numbers; and who has not."""
+
+    owners: tuple[OwnerStatus, ...]
+    missing: tuple[Missing, ...] = ()
+
+    def as_plain(self) -> dict[str, Any]:
+        """The content as what JSON has."""
+        owners = [each.as_plain() for each in self.owners]
+        return {"owners": owners, "missing": [asdict(each) for each in self.missing]}
 
 
 def status(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events: int = 0) -> OwnerStatus:
-    """The status of the owner at an address.
+    """The status of the owner at an address. Raises `UnavailableError` if none answers in time.
 
-    Args:
-        address: Host and port.
-        timeout_seconds: How long to wait.
-        most: Most entries of each list; 0: 1000.
-        events: How many of the latest events it holds.
-
-    Raises:
-        UnavailableError: No owner answers in time.
+    It has at most `most` entries of each list (0: 1000), and so many of the latest events.
     """
     request = StatusRequest(most=most, events=events)
     return OwnerStatus.from_message(_asked(address, lambda stub: stub.Status, request, timeout_seconds))
 
 
-def sessions(address: str, timeout_seconds: float = 5.0) -> SessionsReply:
-    """The sessions and open contexts of the owner at an address.
+def group(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events: int = 0) -> GroupStatus:
+    """The status of all owners of the group of an owner, or its own. Raises `UnavailableError` as `status` does."""
+    first = status(address, timeout_seconds, most=most, events=events)
+    members = first.members
+    if not members and first.directory:
+        members = status(first.directory, timeout_seconds).members
+    if not members:
+        return GroupStatus((first,))
 
-    Raises:
-        UnavailableError: No owner answers in time.
-    """
+    def one(member: MemberStatus) -> OwnerStatus | Missing:
+        if member.name == first.owner:
+            return first
+        try:
+            return status(member.address, timeout_seconds, most=most, events=events)
+        except UnavailableError as error:
+            return Missing(member.name, member.address, str(error))
+
+    with ThreadPoolExecutor(min(_AT_ONCE, len(members))) as pool:
+        found = list(pool.map(one, members))
+    missing = tuple(each for each in found if isinstance(each, Missing))
+    return GroupStatus(tuple(each for each in found if not isinstance(each, Missing)), missing)
+
+
+def sessions(address: str, timeout_seconds: float = 5.0) -> SessionsReply:
+    """The sessions and open contexts of the owner at an address. Raises `UnavailableError` as `status` does."""
     reply: SessionsReply = _asked(address, lambda stub: stub.Sessions, SessionsRequest(), timeout_seconds)
     return reply
 
@@ -54,10 +96,8 @@ def sessions(address: str, timeout_seconds: float = 5.0) -> SessionsReply:
 def evict(address: str, request: EvictRequest, timeout_seconds: float = 5.0) -> EvictReply:
     """Ends sessions or contexts of the owner at an address.
 
-    Raises:
-        UnavailableError: No owner answers there in time, or it is draining.
-        UnknownNameError: There is no such session or context.
-        InvalidArgumentError: The id is ambiguous or malformed.
+    Raises `UnavailableError` also if it is draining, `UnknownNameError` if there is no such session or context, and
+    `InvalidArgumentError` if the id is ambiguous or malformed.
     """
     reply: EvictReply = _asked(address, lambda stub: stub.Evict, request, timeout_seconds)
     return reply
@@ -66,10 +106,8 @@ def evict(address: str, request: EvictRequest, timeout_seconds: float = 5.0) -> 
 def checkpoint(address: str, timeout_seconds: float) -> CheckpointReply:
     """Has the owner at an address write a checkpoint.
 
-    Raises:
-        UnavailableError: No owner answers there in time, or it is stopping.
-        InvalidArgumentError: It has no data directory.
-        InternalError: It cannot be written.
+    Raises `UnavailableError` also if it is stopping, `InvalidArgumentError` if it has no data directory, and
+    `InternalError` if the checkpoint cannot be written.
     """
     reply: CheckpointReply = _asked(address, lambda stub: stub.Checkpoint, CheckpointRequest(), timeout_seconds)
     return reply
@@ -83,6 +121,5 @@ def _asked(address: str, method: Callable[[OwnerStub], Any], request: Any, timeo
             for key, value in error.trailing_metadata() or ():
                 if key == ERROR_KEY:
                     raise errors.from_message(Error.FromString(value)) from None
-            late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            why = f"nothing came within {timeout_seconds:g} s" if late else reason(error.code(), error.details())
+            why = unanswered(error, timeout_seconds)
             raise UnavailableError(f"no owner answers at {address}: {why}") from None

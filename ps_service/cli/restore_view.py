@@ -17,15 +17,9 @@ if TYPE_CHECKING:
 
 
 def wanted(owners: str, objects: Sequence[str], tables: Sequence[str]) -> Wanted:
-    """What was asked for.
+    """What was asked for: how many owners, or their names; `OLD=NEW` for objects, and `TABLE=NAME,NAME` for tables.
 
-    Args:
-        owners: A number, or names with commas between them.
-        objects: `OLD=NEW` for each owner whose objects go to another one.
-        tables: `TABLE=NAME,NAME` for each table whose owners are chosen.
-
-    Raises:
-        InvalidArgumentError: An option does not have that form.
+    Raises `InvalidArgumentError` if an option does not have that form.
     """
     names: tuple[str, ...] | int = int(owners) if owners.isdecimal() else _names(owners)
     homes = dict(_pair("--objects", "OLD=NEW", each) for each in objects)

@@ -32,15 +32,10 @@ _STOP_SECONDS: Final = 1.0
 
 
 def run(server: Server, settings: OwnerConfig) -> None:
-    """Runs an owner until it receives a signal, and drains it.
+    """Runs an owner that has not started until a signal comes, and drains it.
 
-    Args:
-        server: The owner, which has not started.
-        settings: Its settings.
-
-    Raises:
-        OSError: An address cannot be used, or the group cannot be joined.
-        CheckpointError: The data directory cannot be used, or its checkpoint cannot be restored.
+    Raises `OSError` if an address cannot be used or the group cannot be joined, and `CheckpointError` if the data
+    directory cannot be used.
     """
     descriptors.raise_limit()
     _runner()(_serve(server, settings))

@@ -23,12 +23,9 @@ _SLOW_SHARE: Final = 0.5
 
 
 def tables(status: OwnerStatus, most: int, owners: Collection[str] = ()) -> list[RenderableType]:
-    """The tables that have rows.
+    """The tables that have rows, at most so many of each; how many are left out is told below it.
 
-    Args:
-        status: The status.
-        most: Most rows of each; how many are left out is told below it.
-        owners: Names of further owners of its group, whose sessions are no trainers unless they train.
+    `owners` are further owners of the group, whose sessions are no trainers unless they train.
     """
     return [part for each in sections(status, owners) for part in each(most, False)]
 
@@ -69,21 +66,17 @@ def table(title: str, name: str, numbers: Sequence[str], words: Sequence[str] = 
     return made
 
 
-def _parts(made: Table, left_out: int, notes: Sequence[RenderableType] = ()) -> list[RenderableType]:
-    """A table that has rows, and what stands below it."""
+def _parts(made: Table, known: int, notes: Sequence[RenderableType] = ()) -> list[RenderableType]:
+    """A table that has rows, how many of the known ones it leaves out, and what stands below it."""
     if not made.row_count:
         return []
+    left_out = known - made.row_count
     more = [Text(f"and {left_out:,} more", style="dim")] if left_out > 0 else []
     return [made, *more, *notes]
 
 
 def sessions_of_owners(status: OwnerStatus, owners: Collection[str] = ()) -> list[TrainerStatus]:
-    """The sessions of owners, this one included, that have not trained.
-
-    Args:
-        status: The status.
-        owners: Names of owners of its group, besides those that the status tells.
-    """
+    """The sessions of owners (this one, `owners` and those that the status tells) that have not trained."""
     names = {status.owner, *owners, *(each.name for each in status.members)}
     return [each for each in status.trainers if not each.steps and each.member in names]
 
@@ -105,7 +98,7 @@ def _trainers(status: OwnerStatus, most: int, owners: Collection[str]) -> list[R
             str(each.requests_in_flight),
             size(each.held_bytes),
         )
-    return _parts(made, status.sessions - len(left_out) - min(most, len(trainers)))
+    return _parts(made, status.sessions - len(left_out))
 
 
 def _trainer(trainer: TrainerStatus) -> Text:
@@ -133,7 +126,7 @@ def _optimizers(status: OwnerStatus, most: int) -> list[RenderableType]:
             notes.append(Text(f"{each.name or '(anonymous)'} waits for {', '.join(each.waiting_for)}", style="yellow"))
     if made.row_count and any(each.staleness_p50 is not None for each in status.optimizers[:most]):
         notes.append(Text("stale: steps of others that half and 99 % of the last 512 steps had missed", style="dim"))
-    return _parts(made, status.optimizers_hosted - min(most, len(status.optimizers)), notes)
+    return _parts(made, status.optimizers_hosted, notes)
 
 
 def _objects(status: OwnerStatus, most: int) -> list[RenderableType]:
@@ -141,15 +134,14 @@ def _objects(status: OwnerStatus, most: int) -> list[RenderableType]:
     for each in status.objects[:most]:
         class_name = Text(each.class_name)
         made.add_row(_name(each.name), class_name, f"{each.parameters:,}", size(each.bytes), f"{each.references:,}")
-    others = status.objects_hosted - status.optimizers_hosted
-    return _parts(made, others - min(most, len(status.objects)))
+    return _parts(made, status.objects_hosted - status.optimizers_hosted)
 
 
 def _tables(status: OwnerStatus, most: int) -> list[RenderableType]:
     made = table("Tables", "table", ["rows", "width", "bytes", "updates"])
     for each in status.tables[:most]:
         made.add_row(_name(each.name), f"{each.rows:,}", f"{each.dim:,}", size(each.bytes), f"{each.updates:,}")
-    return _parts(made, status.tables_hosted - min(most, len(status.tables)))
+    return _parts(made, status.tables_hosted)
 
 
 def _look_ups(status: OwnerStatus, most: int) -> list[RenderableType]:
@@ -163,7 +155,7 @@ def _look_ups(status: OwnerStatus, most: int) -> list[RenderableType]:
             f"{each.expired + each.evicted + each.removed:,}",
         )
     # Of tables that the owner has not listed it is not known whether they are used.
-    return _parts(made, max(len(used) - most, 0) + max(status.tables_hosted - len(status.tables), 0))
+    return _parts(made, len(used) + max(status.tables_hosted - len(status.tables), 0))
 
 
 def _share(part: int, whole: int) -> str:
@@ -175,7 +167,7 @@ def _passes(status: OwnerStatus, most: int) -> list[RenderableType]:
     for each in status.passes[:most]:
         unused = "in use" if each.requests_in_flight else duration(each.unused_seconds)
         made.add_row(Text(each.id), duration(each.age_seconds), unused, str(each.requests_in_flight))
-    return _parts(made, status.contexts - min(most, len(status.passes)))
+    return _parts(made, status.contexts)
 
 
 def _communicators(status: OwnerStatus, most: int) -> list[RenderableType]:
@@ -185,10 +177,10 @@ def _communicators(status: OwnerStatus, most: int) -> list[RenderableType]:
         made.add_row(Text(each.name), f"{each.members:,}", f"{each.size:,}", f"{each.open:,}", size(each.bytes))
         if each.waiting_for:
             notes.append(Text(f"{each.name} waits for {', '.join(each.waiting_for)}", style="yellow"))
-    return _parts(made, status.communicators_open - min(most, len(status.communicators)), notes)
+    return _parts(made, status.communicators_open, notes)
 
 
-def _memory(status: OwnerStatus, most: int | None = None) -> list[RenderableType]:
+def _memory(status: OwnerStatus, most: int | None) -> list[RenderableType]:
     made = table("Memory", "kind", ["bytes", "of at most", "share"])
     used_kinds = [each for each in status.memory if each.bytes]
     for each in used_kinds[:most]:
@@ -199,7 +191,7 @@ def _memory(status: OwnerStatus, most: int | None = None) -> list[RenderableType
         if each.largest_bytes is not None:
             limit += " each"
         made.add_row(each.kind.replace("_", " "), size(each.bytes), limit, share)
-    return _parts(made, len(used_kinds) - made.row_count)
+    return _parts(made, len(used_kinds))
 
 
 def _members(status: OwnerStatus, most: int) -> list[RenderableType]:
@@ -209,26 +201,26 @@ def _members(status: OwnerStatus, most: int) -> list[RenderableType]:
         if each.away:
             name.append(" away", style="yellow")
         made.add_row(name, Text(each.address), str(each.id))
-    return _parts(made, status.members_known - min(most, len(status.members)))
+    return _parts(made, status.members_known)
 
 
-def _operations(status: OwnerStatus, most: int | None = None) -> list[RenderableType]:
+def _operations(status: OwnerStatus, most: int | None) -> list[RenderableType]:
     made = table("Operations", "operation", ["calls", "errors", "mean", "p50", "p99"])
     for each in status.operations[:most]:
         mean = each.seconds / each.calls if each.calls else 0.0
         times = map(milliseconds, (mean, each.p50_seconds, each.p99_seconds))
         made.add_row(each.name, f"{each.calls:,}", f"{each.errors:,}", *times)
-    return _parts(made, len(status.operations) - made.row_count)
+    return _parts(made, len(status.operations))
 
 
-def _events(status: OwnerStatus, most: int | None = None) -> list[RenderableType]:
+def _events(status: OwnerStatus, most: int | None) -> list[RenderableType]:
     made = Table(title="Events", title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
     made.add_column("time", no_wrap=True)
     made.add_column("text", overflow="fold")
     for each in status.events[-most:] if most else status.events:
         at = time.strftime("%H:%M:%S", time.localtime(each.time_seconds))
         made.add_row(Text(at, style="dim"), Text(each.text, style=_EVENT_STYLES.get(each.level, "")))
-    return _parts(made, len(status.events) - made.row_count)
+    return _parts(made, len(status.events))
 
 
 def _name(name: str) -> Text:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from ps_service.cli.fitting import Fitted
 from ps_service.cli.status_tables import sections, sessions_of_owners, table, tables
 from ps_service.cli.units import rate, size
+from ps_service.cli.watching import Fitted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from rich.console import RenderableType
 
-    from ps_service.cli.group_status import GroupStatus
+    from ps_service.cli.probe import GroupStatus
     from ps_wire.status import OwnerStatus
 
 MOST_ROWS: Final = 20
@@ -29,11 +29,6 @@ _STATES: Final = {
     "draining": ("draining", "yellow"),
     "stalled": ("stalled: abandoned calls hold all of its threads", "red"),
 }
-
-
-def show(status: OwnerStatus, console: Console | None = None, most: int = MOST_ROWS) -> None:
-    """Prints the status of an owner."""
-    (console or Console()).print(view(status, most))
 
 
 def view(status: OwnerStatus, most: int = MOST_ROWS, owners: Collection[str] = ()) -> Group:

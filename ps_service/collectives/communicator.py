@@ -5,15 +5,16 @@ A state machine without clock, network or torch. Not safe from several threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ps_service.collectives.waits import ENDLESS
 from ps_wire.collectives import MOST_OPEN, Signature
 from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, TooLargeError, UnavailableError
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.number_set import SeenNumbers
+from ps_wire.status.activity import CommunicatorStatus
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import Buffer
@@ -22,47 +23,42 @@ if TYPE_CHECKING:
 _MOST_DONE: Final = 1024
 """Most numbers of complete collectives that are remembered above a gap."""
 
+_MOST_AWAITED: Final = 16
+"""Most members that a status names because others wait for them."""
+
 _MOST_MESSAGE_BYTES: Final = MAX_FRAME_BYTES // 2
 """Most bytes that the values of one collective have besides their tensors. They have to fit into one answer."""
 
 
-class Piece(NamedTuple):
-    """A value on its way from one member to others, as it came.
+class Wait(NamedTuple):
+    """How long a member waits for others: `seconds` (0: no limit), `until` a moment on the clock of the owner."""
 
-    Attributes:
-        value: Its message.
-        payload: The bytes of its tensors; offsets in the message count from their begin.
-    """
+    seconds: float
+    until: float
+
+
+ENDLESS: Final = Wait(0.0, math.inf)
+
+
+class Piece(NamedTuple):
+    """A value on its way from one member to others. Offsets in the message count from the begin of the payload."""
 
     value: Value
     payload: Buffer
 
 
 class Exchange(NamedTuple):
-    """What a member gets.
-
-    Attributes:
-        pieces: The values of others, in the order of their ranks.
-        reduced: The result of `all_reduce`.
-    """
+    """What a member gets: the values of others, in the order of their ranks, and the result of `all_reduce`."""
 
     pieces: Sequence[Piece]
     reduced: Any = None
 
 
 class Arrival:
-    """A member at a collective.
+    """A member at a collective, with what it sends; `future` is done when all have arrived.
 
-    Args:
-        pieces: What it sends: its value; of the source of a scatter, a value for each other member by rank.
-        value: For `all_reduce`, its value; `pieces` is empty.
-        nbytes: Bytes of what it sends; for `all_reduce`, of what is computed with.
-        message_bytes: Those of them that are no tensors.
-
-    Attributes:
-        pieces, value, nbytes, message_bytes: As the arguments.
-        future: Done when all have arrived.
-        wait: How long it waits for the others.
+    `pieces` has its value; of the source of a scatter, a value for each other member by rank. For `all_reduce` it is
+    empty, and `value` is what is computed with. `message_bytes` are those of the `nbytes` that are no tensors.
     """
 
     __slots__ = ("future", "message_bytes", "nbytes", "pieces", "value", "wait")
@@ -77,15 +73,7 @@ class Arrival:
 
 
 class Collective:
-    """One collective, from the first arrival to the last.
-
-    Attributes:
-        number: Its number in the communicator.
-        signature: What the first member to come has asked for.
-        first: The rank of that member.
-        arrivals: Those that are there, by rank.
-        nbytes, message_bytes: Bytes of what they send, and those of them that are no tensors.
-    """
+    """One collective, from the first arrival to the last, with the signature that the first member asked for."""
 
     __slots__ = ("arrivals", "first", "message_bytes", "nbytes", "number", "signature")
 
@@ -102,12 +90,7 @@ class Collective:
 
 
 class Ending(NamedTuple):
-    """Why a communicator has ended.
-
-    Attributes:
-        kind: Type of the error of all calls.
-        why: What has happened.
-    """
+    """Why a communicator has ended: the type of the error of all calls, and what has happened."""
 
     kind: type[PsError]
     why: str
@@ -119,19 +102,8 @@ class Communicator:
     A collective is complete when all members have arrived. The first failure ends the communicator: all that wait, and
     all that come later, get its error, so that no two members can have a different idea of what has happened.
 
-    Args:
-        name: Its name.
-        sessions: The session of each member, by rank.
-        most_bytes: Most bytes of values that it holds.
-        patience: Seconds that a member may be without a connection before it is lost.
-        describe: A session for messages.
-
-    Attributes:
-        name, sessions, patience: As the arguments.
-        open: The open collectives, by number.
-        nbytes: Bytes of values that it holds.
-        ending: Why it has ended; None if it has not.
-        gone: Why a member will not come any more, by rank.
+    `sessions` and `gone` (why a member will not come any more) are by rank, `open` by number. `nbytes` of values are
+    held, of at most `most_bytes`. A member that has no connection for `patience` seconds is lost.
     """
 
     def __init__(
@@ -170,16 +142,17 @@ class Communicator:
         """The ranks that others wait for."""
         return {rank for collective in self.open.values() for rank in self.missing(collective)}
 
+    def status(self, present: int) -> CommunicatorStatus:
+        """What the owner reports of it, and how many members have not left."""
+        late = map(self.member, sorted(self.awaited())[:_MOST_AWAITED])
+        why = "" if self.ending is None else self.ending.why
+        return CommunicatorStatus(self.name, self.size, present, len(self.open), tuple(late), self.nbytes, why)
+
     def arrive(self, rank: int, number: int, signature: Signature, arrival: Arrival) -> Collective | None:
-        """A member arrives at a collective.
+        """A member arrives at a collective; returns it if all have arrived, and it is not open any more.
 
-        Returns:
-            The collective, if all have arrived; it is not open any more.
-
-        Raises:
-            InvalidArgumentError: The member has arrived there before.
-            PsError: The communicator has ended, or ends because of this: the member asks for something else than
-                others, its values are too large, or a member that has not arrived is gone.
+        Raises `InvalidArgumentError` if the member has arrived there before; otherwise an error is that of the
+        communicator, which has ended or ends because of this.
         """
         if self.ending is not None:
             raise self.error()

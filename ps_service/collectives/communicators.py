@@ -6,16 +6,22 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ps_service.collectives import report
-from ps_service.collectives.communicator import Arrival, Collective, Communicator, Exchange, exchanged, pieces_of
+from ps_service.collectives.communicator import (
+    Arrival,
+    Collective,
+    Communicator,
+    Exchange,
+    Wait,
+    exchanged,
+    pieces_of,
+)
 from ps_service.collectives.forming import Formations, Joining, check_join
 from ps_service.collectives.reducing import reduced
-from ps_service.collectives.waits import Wait
-from ps_wire.collectives import LONGEST_NAME, MOST_MEMBERS
 from ps_wire.errors import (
     RAN_OUT,
     CancelledCallError,
@@ -28,7 +34,6 @@ from ps_wire.errors import (
 )
 
 if TYPE_CHECKING:
-    from ps_service.collectives.trainers import Trainers
     from ps_wire.collectives import Signature
     from ps_wire.limits import Limits
     from ps_wire.status.activity import CommunicatorStatus
@@ -42,17 +47,32 @@ _SHORT_SECONDS: Final = 5.0
 _MOST_OF_ONE: Final = 256
 """Most memberships of one trainer."""
 
+_GIVEN_UP: Final = "the trainer does not wait any more"
+
 Key = tuple[bytes, int]
 """A membership: the session, and the number by which its trainer names it."""
 
 
-class Membership(NamedTuple):
-    """The place of a trainer in a communicator.
+class _Trainer(Protocol):
+    transport: str
+    """How its requests arrive."""
 
-    Attributes:
-        communicator: The communicator.
-        rank: Its rank there.
-    """
+    def idle_seconds(self) -> float:
+        """Seconds without an open connection; 0 while there is one."""
+
+
+class _Trainers(Protocol):
+    """What communicators ask about the sessions of an owner."""
+
+    def get(self, trainer: bytes) -> _Trainer | None:
+        """A trainer, if its session has not ended."""
+
+    def describe(self, trainer: bytes) -> str:
+        """A trainer for messages."""
+
+
+class Membership(NamedTuple):
+    """The place of a trainer in a communicator."""
 
     communicator: Communicator
     rank: int
@@ -61,16 +81,13 @@ class Membership(NamedTuple):
 class Communicators:
     """The communicators of an owner. Safe from several threads. Nothing waits under its lock.
 
-    Args:
-        sessions: The sessions of the owner.
-        limits: `max_message_bytes` bounds the values that one communicator holds, `max_owner_bytes` those of all.
-        later: Calls a function after some seconds.
-        clock: A monotonic clock, in seconds.
+    `max_message_bytes` bounds the values that one communicator holds, `max_owner_bytes` those of all. `later` calls a
+    function after some seconds.
     """
 
     def __init__(
         self,
-        sessions: Trainers,
+        sessions: _Trainers,
         limits: Limits,
         later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], float] = time.monotonic,
@@ -84,6 +101,7 @@ class Communicators:
         self._members: dict[Key, Membership] = {}
         # The members of each communicator that have not left.
         self._present: defaultdict[Communicator, int] = defaultdict(int)
+        self._outcomes: list[tuple[Future[Any], Any]] = []
         self._looking = False
 
     @property
@@ -94,7 +112,8 @@ class Communicators:
     def snapshot(self) -> list[CommunicatorStatus]:
         """All communicators, also those whose members are still joining."""
         with self._lock:
-            return report.of_all(self._present, self._formations.all())
+            complete = [communicator.status(present) for communicator, present in self._present.items()]
+            return [*complete, *self._formations.statuses()]
 
     def join(
         self,
@@ -106,29 +125,20 @@ class Communicators:
         patience: float = 1.0,
         seconds: float = 0.0,
     ) -> Future[int]:
-        """A trainer joins a communicator, and waits until all have.
+        """A trainer joins a communicator, and waits until all have. The result is its rank.
 
-        Args:
-            session: Its session.
-            member: The number by which it names this membership.
-            name: Name of the communicator. One that is complete does not take further members; these begin another.
-            size: How many members it has.
-            rank: The rank that it asks for; None for the lowest that is free.
-            patience: Seconds that a member may be without a connection before it is lost; the largest one counts.
-            seconds: How long to wait; 0 is no limit.
+        `member` is the number by which it names this membership. A communicator that is complete does not take further
+        members; these begin another of its name. Without `rank`, it gets the lowest that is free. A member may be
+        without a connection for `patience` seconds, of which the largest counts. If it has waited for `seconds` (0: no
+        limit), a `DeadlineExceededError` tells who has joined.
 
-        Returns:
-            Its rank. If the time is over, a `DeadlineExceededError` that tells who has joined.
-
-        Raises:
-            InvalidArgumentError: The arguments make no sense, or others have joined with another size.
-            NameConflictError: Another trainer has the rank.
-            OverloadedError: The trainer is a member of too many.
-            SessionLostError: Its session has ended.
+        Raises `InvalidArgumentError` if others have joined with another size, `NameConflictError` if one of them has
+        the rank, `OverloadedError` if the trainer is a member of too many, and `SessionLostError` if its session has
+        ended.
         """
-        check_join(name, size, rank, MOST_MEMBERS, LONGEST_NAME)
+        check_join(name, size, rank)
         joining = Joining(session, member, rank, patience, self._wait(seconds))
-        with self._lock:
+        with self._changing():
             if self._sessions.get(session) is None:
                 raise SessionLostError("the session of this trainer has ended")
             known = [*self._members, *self._formations.by_member]
@@ -137,20 +147,17 @@ class Communicators:
             mine = sum(each == session for each, _ in known)
             if mine >= _MOST_OF_ONE:
                 raise OverloadedError(f"this trainer is a member of {mine} communicators; leave those that are over")
-            replaced = self._formations.join(joining, name, size)
-            made = self._make()
+            for each in self._formations.join(joining, name, size):
+                error = UnavailableError("another trainer has taken this place: this one was away")
+                self._outcomes.append((each.future, error))
+            self._make()
             self._look_later(joining.wait)
-        for each in replaced:
-            each.future.set_exception(UnavailableError("another trainer has taken this place: this one was away"))
-        _tell(made)
         return joining.future
 
     def give_up_joining(self, session: bytes, member: int) -> None:
         """A trainer does not wait for the others any more. Nothing happens if all have come."""
-        with self._lock:
-            found = self._formations.remove((session, member), "the trainer does not wait any more")
-        if found is not None:
-            found[0].future.set_exception(CancelledCallError(found[1]))
+        with self._changing():
+            self._end_joining((session, member), CancelledCallError, _GIVEN_UP)
 
     def call(
         self,
@@ -161,105 +168,79 @@ class Communicators:
         arrival: Arrival,
         seconds: float = 0.0,
     ) -> Future[Exchange]:
-        """A member takes part in a collective, and waits for the others.
+        """A member takes part in a collective, its `number`-th, and waits for the others.
 
-        Args:
-            session: Its session.
-            member: The number of its membership.
-            number: How many collectives of the communicator it has called, with this one.
-            signature: What it asks for.
-            arrival: What it sends.
-            seconds: How long to wait; 0 is no limit.
-
-        Returns:
-            What it gets. If the time is over, a `DeadlineExceededError` that names the members that have not come.
-
-        Raises:
-            UnavailableError: It is no member, or another member is gone.
-            PsError: The communicator has ended, or ends because of this call.
+        If it has waited for `seconds` (0: no limit), a `DeadlineExceededError` names the members that have not come.
+        Raises `UnavailableError` if it is no member, or another one is gone; otherwise an error is that of the
+        communicator, which has ended or ends because of this call.
         """
         arrival.wait = self._wait(seconds)
-        complete: Collective | None = None
-        refused: PsError | None = None
-        failed: list[Future[Exchange]] = []
-        with self._lock:
-            communicator, rank = self._membership(session, member)
+        with self._changing():
+            if (session, member) not in self._members:
+                raise UnavailableError(
+                    "this trainer is no member of the communicator on this owner: it has left, or the owner has "
+                    "started again; make the communicator again"
+                )
+            communicator, rank = self._members[session, member]
             if communicator.ending is None:
                 self._check(communicator, rank, signature, arrival)
             try:
                 complete = communicator.arrive(rank, number, signature, arrival)
-            except PsError as error:
-                refused, failed = error, list(communicator.failed())
-            else:
-                self._look_later(arrival.wait)
-        _fail(failed, communicator)
-        if refused is not None:
-            raise refused
+            finally:
+                self._fail(communicator)
+            self._look_later(arrival.wait)
         if complete is not None:
             self._finish(communicator, complete)
         return arrival.future
 
     def cancel(self, session: bytes, member: int, number: int) -> None:
         """A member has cancelled its call; if its collective is not complete, the communicator ends."""
-        with self._lock:
-            found = self._members.get((session, member))
-            if found is None:
-                return
-            communicator, rank = found
-            collective = communicator.open.get(number)
-            if collective is not None and rank in collective.arrivals:
-                communicator.end(UnavailableError, f"{communicator.member(rank)} has cancelled {collective}")
-            failed = list(communicator.failed())
-        _fail(failed, communicator)
+        with self._changing():
+            if (session, member) in self._members:
+                communicator, rank = self._members[session, member]
+                collective = communicator.open.get(number)
+                if collective is not None and rank in collective.arrivals:
+                    communicator.end(UnavailableError, f"{communicator.member(rank)} has cancelled {collective}")
+                self._fail(communicator)
 
     def leave(self, session: bytes, member: int, why: str) -> None:
-        """A member leaves. The communicator ends once another one waits for it.
+        """A member leaves, if it is one. The communicator ends once another one waits for it.
 
-        Args:
-            session: Its session.
-            member: The number of its membership; nothing happens if there is none.
-            why: The error because of which it leaves, which ends the communicator at once; empty if there is none.
+        `why` is the error because of which it leaves, which ends the communicator at once; empty if there is none.
         """
-        self.give_up_joining(session, member)
-        with self._lock:
-            found = self._members.get((session, member))
-            if found is None:
-                return
-            communicator, rank = found
-            if why:
-                communicator.end(UnavailableError, f"{communicator.member(rank)} has given up: {why}")
-            failed = self._part((session, member), "has left")
-        _fail(failed, communicator)
+        key = session, member
+        with self._changing():
+            self._end_joining(key, CancelledCallError, _GIVEN_UP)
+            if key in self._members:
+                communicator, rank = self._members[key]
+                if why:
+                    communicator.end(UnavailableError, f"{communicator.member(rank)} has given up: {why}")
+                self._part(key, "has left")
 
     def forget(self, session: bytes, lost: bool = False) -> None:
-        """Ends the memberships of a session that has ended.
+        """Ends the memberships of a session that has ended: as lost, if without a word from its trainer."""
+        with self._changing():
+            for key in [key for key in self._formations.by_member if key[0] == session]:
+                self._end_joining(key, CancelledCallError, _GIVEN_UP)
+            for key in [key for key in self._members if key[0] == session]:
+                self._part(key, "is lost: its session has ended" if lost else "has left")
 
-        Args:
-            session: The session.
-            lost: Whether it ended without a word from its trainer.
-        """
-        with self._lock:
-            joining = [key for key in self._formations.by_member if key[0] == session]
-            members = [key for key in self._members if key[0] == session]
-        for key in joining:
-            self.give_up_joining(*key)
-        for key in members:
-            with self._lock:
-                found = self._members.get(key)
-                failed = self._part(key, "is lost: its session has ended" if lost else "has left")
-            if found is not None:
-                _fail(failed, found.communicator)
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Holds the lock for a block. Then those that wait get the outcomes that the block has put down for them."""
+        self._lock.acquire()
+        try:
+            yield
+        finally:
+            outcomes, self._outcomes = self._outcomes, []
+            self._lock.release()
+            for future, outcome in outcomes:
+                if isinstance(outcome, PsError):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
 
     # The rest is called with the lock, unless it says otherwise
-
-    def _membership(self, session: bytes, member: int) -> Membership:
-        found = self._members.get((session, member))
-        if found is None:
-            raise UnavailableError(
-                "this trainer is no member of the communicator on this owner: it has left, or the owner has started "
-                "again; make the communicator again"
-            )
-        return found
 
     def _check(self, communicator: Communicator, rank: int, signature: Signature, arrival: Arrival) -> None:
         """Ends a communicator whose call cannot be taken, so that all hear of it."""
@@ -277,23 +258,30 @@ class Communicators:
                 f"limit is max_owner_bytes, {self._limits.max_owner_bytes:,}",
             )
 
-    def _part(self, key: Key, how: str) -> list[Future[Exchange]]:
-        """Ends a membership; returns the waits that this ends."""
-        found = self._members.pop(key, None)
-        if found is None:
-            return []
-        communicator, rank = found
+    def _part(self, key: Key, how: str) -> None:
+        """Ends a membership."""
+        communicator, rank = self._members.pop(key)
         communicator.part(rank, f"{communicator.member(rank)} {how}")
         self._present[communicator] -= 1
         if not self._present[communicator]:
             communicator.end(UnavailableError, "all members have left")
             del self._present[communicator]
-        return list(communicator.failed())
+        self._fail(communicator)
 
-    def _make(self) -> list[list[Joining]]:
-        """Makes the communicators that have all of their members; returns these by rank."""
-        complete = self._formations.take_complete()
-        for name, ranked in complete:
+    def _fail(self, communicator: Communicator) -> None:
+        """Once a communicator has ended, all that wait get its error."""
+        self._outcomes.extend((future, communicator.error()) for future in communicator.failed())
+
+    def _end_joining(self, key: Key, kind: type[PsError], why: str) -> None:
+        """A trainer gets an error because it does not wait for the others any more, if it does."""
+        found = self._formations.remove(key)
+        if found is not None:
+            joining, missing = found
+            self._outcomes.append((joining.future, kind(f"{why}: {missing}")))
+
+    def _make(self) -> None:
+        """Makes the communicators that have all of their members."""
+        for name, ranked in self._formations.take_complete():
             communicator = Communicator(
                 name,
                 [each.session for each in ranked],
@@ -304,7 +292,7 @@ class Communicators:
             for rank, each in enumerate(ranked):
                 self._members[each.key] = Membership(communicator, rank)
                 self._present[communicator] += 1
-        return [ranked for _, ranked in complete]
+                self._outcomes.append((each.future, rank))
 
     def _is_lost(self, session: bytes, patience: float) -> bool:
         """Whether a trainer has been without a connection for too long. Without a stream, only its lease counts."""
@@ -331,25 +319,20 @@ class Communicators:
 
     def _look(self) -> None:
         """Ends waits whose time is over, and those for members that are lost."""
-        ended: list[tuple[list[Future[Exchange]], Communicator]] = []
         now = self._clock()
-        with self._lock:
+        with self._changing():
             # Those that were away may be back.
-            made = self._make()
-            late = [self._formations.remove(each.key, _over(each.wait)) for each in self._formations.late(now)]
+            self._make()
+            for each in self._formations.late(now):
+                why = f"{RAN_OUT}: a trainer has waited {each.wait.seconds:g} s"
+                self._end_joining(each.key, DeadlineExceededError, why)
             for communicator in self._present:
                 self._end_late(communicator, now)
                 for rank in communicator.awaited():
                     if self._is_lost(communicator.sessions[rank], communicator.patience):
                         told = f"{communicator.member(rank)} is lost: its connection broke, and it did not come back"
                         communicator.part(rank, told)
-                ended.append((list(communicator.failed()), communicator))
-        _tell(made)
-        for each in late:
-            if each is not None:
-                each[0].future.set_exception(DeadlineExceededError(each[1]))
-        for failed, communicator in ended:
-            _fail(failed, communicator)
+                self._fail(communicator)
 
     def _end_late(self, communicator: Communicator, now: float) -> None:
         """Ends a communicator if the time of a member that waits is over. With the lock."""
@@ -376,25 +359,10 @@ class Communicators:
             result = Exchange((), reduced(values, collective.signature.op))
         except Exception as error:
             kind = type(error) if isinstance(error, PsError) else InvalidArgumentError
-            with self._lock:
+            with self._changing():
                 communicator.end(kind, f"{collective} has failed: {error}")
-                failed = list(communicator.failed())
-            _fail([*failed, *(each.future for each in arrivals.values())], communicator)
+                self._fail(communicator)
+                self._outcomes.extend((each.future, communicator.error()) for each in arrivals.values())
             return
         for arrival in arrivals.values():
             arrival.future.set_result(result)
-
-
-def _fail(failed: list[Future[Exchange]], communicator: Communicator) -> None:
-    for future in failed:
-        future.set_exception(communicator.error())
-
-
-def _over(wait: Wait) -> str:
-    return f"{RAN_OUT}: a trainer has waited {wait.seconds:g} s"
-
-
-def _tell(made: list[list[Joining]]) -> None:
-    for ranked in made:
-        for rank, each in enumerate(ranked):
-            each.future.set_result(rank)

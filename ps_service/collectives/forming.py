@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from ps_service.collectives.waits import ENDLESS, Wait
+from ps_service.collectives.communicator import ENDLESS, Wait
+from ps_wire.collectives import LONGEST_NAME, MOST_MEMBERS
 from ps_wire.errors import InvalidArgumentError, NameConflictError
+from ps_wire.status.activity import CommunicatorStatus
 
 
 class Joining:
-    """A trainer that waits for the others.
-
-    Args:
-        session: Its session.
-        member: The number by which it names itself.
-        rank: The rank that it asks for; None for any.
-        patience: Seconds that it grants others without a connection.
-        wait: How long it waits.
-
-    Attributes:
-        session, member, rank, patience, wait: As the arguments.
-        future: Its rank, once all are there.
-    """
+    """A trainer that waits for the others, and grants them `patience` seconds without a connection."""
 
     def __init__(self, session: bytes, member: int, rank: int | None, patience: float, wait: Wait = ENDLESS) -> None:
         self.session = session
@@ -34,21 +24,14 @@ class Joining:
 
     @property
     def key(self) -> tuple[bytes, int]:
-        """The membership: its session and number."""
+        """The membership: its session, and the number by which it names itself."""
         return self.session, self.member
 
 
 class Forming:
-    """The trainers that have joined, in the order in which they came. Not safe from several threads.
+    """The trainers that have joined a communicator, in the order in which they came. Not safe from several threads.
 
-    Args:
-        name: Name of the communicator.
-        size: How many it is to have.
-        is_lost: Whether a session has been without a connection for so many seconds.
-
-    Attributes:
-        name, size: As the arguments.
-        joined: Those that are there.
+    `is_lost` tells whether a session has been without a connection for so many seconds.
     """
 
     def __init__(self, name: str, size: int, is_lost: Callable[[bytes, float], bool]) -> None:
@@ -58,14 +41,7 @@ class Forming:
         self._is_lost = is_lost
 
     def join(self, joining: Joining) -> list[Joining]:
-        """A trainer joins.
-
-        Returns:
-            Those that are lost, and whose place it takes.
-
-        Raises:
-            NameConflictError: Another one has the rank that it asks for.
-        """
+        """A trainer joins; returns those that are lost, whose place it takes. Raises if another has the rank."""
         replaced: list[Joining] = []
         for other in self.joined:
             same = joining.rank is not None and other.rank == joining.rank
@@ -100,14 +76,7 @@ class Forming:
 
 
 class Formations:
-    """The communicators that are not complete. Not safe from several threads.
-
-    Args:
-        is_lost: As for `Forming`.
-
-    Attributes:
-        by_member: Where each trainer waits, by its session and the number of its membership.
-    """
+    """The communicators that are not complete, and where each trainer waits. Not safe from several threads."""
 
     def __init__(self, is_lost: Callable[[bytes, float], bool]) -> None:
         self.by_member: dict[tuple[bytes, int], Forming] = {}
@@ -115,12 +84,7 @@ class Formations:
         self._is_lost = is_lost
 
     def join(self, joining: Joining, name: str, size: int) -> list[Joining]:
-        """A trainer joins; see `Forming.join`.
-
-        Raises:
-            InvalidArgumentError: Those that have joined gave another size.
-            NameConflictError: Another one has the rank.
-        """
+        """A trainer joins; see `Forming.join`. Raises `InvalidArgumentError` if others gave another size."""
         forming = self._by_name.get(name) or Forming(name, size, self._is_lost)
         if forming.size != size:
             raise InvalidArgumentError(
@@ -145,44 +109,33 @@ class Formations:
                 found.append((name, ranked))
         return found
 
-    def all(self) -> list[Forming]:
-        """Those whose members are still joining."""
-        return list(self._by_name.values())
+    def statuses(self) -> list[CommunicatorStatus]:
+        """What the owner reports of them."""
+        forming = self._by_name.values()
+        return [CommunicatorStatus(each.name, each.size, len(each.joined), 0, (), 0, "") for each in forming]
 
     def late(self, now: float) -> list[Joining]:
         """The trainers whose time is over."""
         return [each for forming in self._by_name.values() for each in forming.joined if each.wait.until <= now]
 
-    def remove(self, key: tuple[bytes, int], why: str) -> tuple[Joining, str] | None:
-        """Removes a trainer that does not wait any more.
-
-        Args:
-            key: Its session, and the number of its membership.
-            why: Why, for messages.
-
-        Returns:
-            The trainer, and a description of what it has waited for; None if it does not wait.
-        """
+    def remove(self, key: tuple[bytes, int]) -> tuple[Joining, str] | None:
+        """Removes a trainer that waits no more; returns it and what it has waited for, or None if it does not wait."""
         forming = self.by_member.pop(key, None)
         if forming is None:
             return None
         (joining,) = (each for each in forming.joined if each.key == key)
-        told = f"{why}: the communicator {forming.name!r} is not complete: {forming.missing()}"
+        told = f"the communicator {forming.name!r} is not complete: {forming.missing()}"
         forming.joined.remove(joining)
         if not forming.joined:
             del self._by_name[forming.name]
         return joining, told
 
 
-def check_join(name: str, size: int, rank: int | None, most: int, longest: int) -> None:
-    """Checks what a trainer asks for.
-
-    Raises:
-        InvalidArgumentError: It makes no sense.
-    """
-    if not 0 < len(name) <= longest:
-        raise InvalidArgumentError(f"the name of a communicator has 1 to {longest} characters")
-    if not 0 < size <= most:
-        raise InvalidArgumentError(f"a communicator has 1 to {most:,} members, not {size}")
+def check_join(name: str, size: int, rank: int | None) -> None:
+    """Raises `InvalidArgumentError` if what a trainer asks for makes no sense."""
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise InvalidArgumentError(f"the name of a communicator has 1 to {LONGEST_NAME} characters")
+    if not 0 < size <= MOST_MEMBERS:
+        raise InvalidArgumentError(f"a communicator has 1 to {MOST_MEMBERS:,} members, not {size}")
     if rank is not None and not 0 <= rank < size:
         raise InvalidArgumentError(f"the ranks of {size} members are 0 to {size - 1}, not {rank}")

@@ -14,13 +14,8 @@ from ps_wire.numerics.reducer import Reducer, kind_of
 def reduced(values: Sequence[Any], op: str, place: str = "") -> Any:
     """The reduction of values, in the order of ranks: numbers, dense tensors, or lists, tuples and dicts of these.
 
-    Args:
-        values: The value of each rank.
-        op: As for `Reducer`.
-        place: Where the values are in those that the members gave, for messages.
-
-    Raises:
-        InvalidArgumentError: The values do not have the same structure, shapes and dtypes; the error names two ranks.
+    `place` is where they are in the values that the members gave. Raises `InvalidArgumentError`, which names two ranks,
+    if they do not have the same structure, shapes and dtypes.
     """
     first = values[0]
     if isinstance(first, dict):

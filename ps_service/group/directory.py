@@ -12,9 +12,8 @@ from collections.abc import Callable, Container
 from concurrent.futures import Future
 from typing import Any
 
-from ps_service.group.departures import Departures
 from ps_service.group.formation import Formation
-from ps_service.group.members import MemberEntry
+from ps_service.group.members import Departures, MemberEntry
 from ps_service.group.rendezvous import Presence, Rendezvous, RendezvousResult
 from ps_service.group.waits import Wait
 from ps_wire.errors import (
@@ -28,24 +27,15 @@ from ps_wire.errors import (
 )
 
 
-def _never_away(session: bytes) -> bool:
-    return False
-
-
-def _always(session: bytes) -> bool:
-    return True
-
-
 class Directory:
     """The members of a group. Safe to use from several threads.
 
-    Args:
-        is_away: Tells whether a session has no open stream.
-        has_session: Tells whether there is such a session. There is none any more when `leave` is called for it.
+    `is_away` tells whether a session has no open stream, `has_session` whether it has not ended: it has when `leave` is
+    called for it.
     """
 
     def __init__(
-        self, is_away: Callable[[bytes], bool] = _never_away, has_session: Callable[[bytes], bool] = _always
+        self, is_away: Callable[[bytes], bool] = lambda _: False, has_session: Callable[[bytes], bool] = lambda _: True
     ) -> None:
         self._is_away = is_away
         self._has_session = has_session
@@ -85,19 +75,10 @@ class Directory:
         A process with the name and address of a member that is away is taken for that member, restarted after a crash.
         It gets its entry and number back at once, without waiting for the lease of its earlier session. The number of
         an owner stays its own when it has left, and an owner that comes for the first time gets one above those of all
-        other owners.
+        other owners. Without `id`, a member gets its previous number or the lowest free one.
 
-        Args:
-            session: The session that enters it.
-            name: Its name.
-            address: Host and port where its owner listens.
-            id: The number it asks for; None for its previous number or the lowest free one.
-            is_owner: Whether it is an owner that serves trainers.
-
-        Raises:
-            InvalidArgumentError: A name or address is missing, or the group begins as a whole.
-            NameConflictError: Another member has the name or the number.
-            SessionLostError: The session has ended.
+        Raises `NameConflictError` if another member has the name or the number, `InvalidArgumentError` if the group
+        begins as a whole, and `SessionLostError` if the session has ended.
         """
         _check(name, address)
         with self._lock:
@@ -107,7 +88,11 @@ class Directory:
                     f"{MIXED_GROUPS} All members of this group gave world_size=, and {name!r} did not"
                 )
             known = self._entries.get(name)
-            if known is not None and known.session != session and not self._is_again(known, address):
+            if (
+                known is not None
+                and known.session != session
+                and not (known.address == address and self._is_away(known.session))
+            ):
                 raise NameConflictError(
                     f"the name {name!r} is not unique: the member at {known.address} has it; choose another name, or "
                     "wait until its session has ended"
@@ -126,18 +111,8 @@ class Directory:
         """A member of a group that begins as a whole arrives, and waits for the others (see `Formation`).
 
         The result is a `Progress`. If it expires, the result names who is missing, and the member is still there.
-
-        Args:
-            session: The session that enters it.
-            name: Its name.
-            address: Host and port where its owner listens.
-            id: Its rank.
-            size: Number of members, as it was told.
-
-        Raises:
-            InvalidArgumentError: A name or address is missing, the group is open, or has another number of members.
-            NameConflictError: The group is whole without this member.
-            SessionLostError: The session has ended.
+        Raises `InvalidArgumentError` or `NameConflictError` if the group is open, or whole without this member, and
+        `SessionLostError` if the session has ended.
         """
         _check(name, address)
         with self._lock:
@@ -145,8 +120,7 @@ class Directory:
             formation = self._formation
             if formation is None:
                 raise InvalidArgumentError(f"{MIXED_GROUPS} This group is open, and {name!r} gave world_size={size}")
-            entry = MemberEntry(name, address, id, session)
-            for each in formation.arrive(entry, size):
+            for each in formation.arrive(MemberEntry(name, address, id, session), size):
                 self._put(each)
             wait = self._wait(formation.outcome, formation.progress)
             self._check_waits()
@@ -173,12 +147,7 @@ class Directory:
         return self._wait(all_told, lambda: False)
 
     def leave(self, session: bytes, lost: bool = False) -> None:
-        """Removes the entries and arrivals of a session that has ended.
-
-        Args:
-            session: The session.
-            lost: Whether it ended without a word from its member.
-        """
+        """Removes the entries and arrivals of a session that has ended: as lost, if without a word from its member."""
         with self._lock:
             if self._formation is not None:
                 self._formation.leave(session)
@@ -213,10 +182,7 @@ class Directory:
         return self._wait(lambda: self.find(name, id), on_expiry)
 
     def gathered(self, at_least: int, owners: int = 0) -> Wait:
-        """Waits until there are `at_least` members, and that many owners among them.
-
-        If it expires, the result is the list of members all the same.
-        """
+        """Waits for so many members, and owners among them; if it expires, the result is who is there."""
 
         def found() -> list[MemberEntry] | None:
             enough = len(self) >= at_least and sum(entry.is_owner for entry in self._entries.values()) >= owners
@@ -241,18 +207,12 @@ class Directory:
     ) -> Wait:
         """Waits until all named members have arrived. The result is a `RendezvousResult`, which names who is missing.
 
-        Args:
-            session: The session of the member that arrives.
-            key: The key that all of them use; it can be used again once their waits are over.
-            name: The member that arrives.
-            names: The members that take part, itself among them.
-            value: The value that all of them receive; `SAME` if it asks again.
-            leaving: Whether the members leave: those that have left are not missing.
-            stays: Whether the member has still arrived when the wait expires, because it will ask again.
+        All use the same key, which can be used again once their waits are over. A member that asks again gives `SAME`
+        as its value. For members that are `leaving`, those that have left are not missing. One that `stays` has still
+        arrived when the wait expires, because it will ask again.
 
-        Raises:
-            InvalidArgumentError: `name` is not among `names`, or members that wait under this key named others.
-            SessionLostError: The session has ended.
+        Raises `InvalidArgumentError` if `name` is not among `names`, or others wait under this key for other names, and
+        `SessionLostError` if the session has ended.
         """
         with self._lock:
             self._check_session(session)
@@ -308,9 +268,6 @@ class Directory:
             self._owners[entry.name] = entry.id
         if known is None or known.session != entry.session:
             self._departures.came(entry.name)
-
-    def _is_again(self, known: MemberEntry, address: str) -> bool:
-        return known.address == address and self._is_away(known.session)
 
     def _depart(self, key: str, rendezvous: Rendezvous, name: str, wait: Future[Any], stays: bool) -> None:
         """The wait of a member is over; it asks again if it stays and others are missing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -16,12 +15,7 @@ K = TypeVar("K")
 
 
 class Progress(NamedTuple):
-    """Who is there.
-
-    Attributes:
-        members: The members that have arrived, in the order of their ranks.
-        missing: A description of each that has not; empty once the group is whole.
-    """
+    """Who is there, in the order of ranks, and a description of each member that is missing."""
 
     members: list[MemberEntry]
     missing: list[str]
@@ -30,32 +24,15 @@ class Progress(NamedTuple):
 class Formation:
     """The members of a group that begins as a whole. They enter it all at once, or none of them does.
 
-        FORMING --as many have arrived as there shall be, and they agree--> WHOLE
-        FORMING --as many have arrived as there shall be, and they do not--> FAILED
-        FORMING --the member with the directory gives up--> FAILED
-
-    All members get the same outcome, late ones too. A member is there while its session has a connection. The lock of
-    the directory guards it.
-
-    Args:
-        size: Number of members, as the member with the directory was told.
-        is_away: Tells whether a session has no connection.
-
-    Attributes:
-        state: Where it stands.
+    It is forming until as many have arrived as there shall be: then it is whole if they agree, and has failed if they
+    do not. It also fails when the member with the directory gives up. All members get the same outcome, late ones too.
+    A member is there while its session has a connection. The lock of the directory guards it.
     """
 
-    class State(enum.Enum):
-        """Where a formation stands."""
-
-        FORMING = enum.auto()
-        WHOLE = enum.auto()
-        FAILED = enum.auto()
-
     def __init__(self, size: int, is_away: Callable[[bytes], bool]) -> None:
-        self.state = Formation.State.FORMING
         self._size = size
         self._is_away = is_away
+        self._whole = False
         self._error: PsError | None = None
         self._arrived: dict[bytes, MemberEntry] = {}
         self._sizes: dict[bytes, int] = {}
@@ -64,19 +41,12 @@ class Formation:
     def arrive(self, entry: MemberEntry, size: int) -> list[MemberEntry]:
         """A member arrives, asks again, or says that it knows the outcome.
 
-        Args:
-            entry: The member.
-            size: The number of members that it was told.
-
-        Returns:
-            The members that enter the directory now: all of them, when the last has arrived.
-
-        Raises:
-            NameConflictError: The group is whole, and is without this member.
-            InvalidArgumentError: The group is whole, and has another number of members.
+        Returns the members that enter the directory now: all of them, when the last has arrived. Raises
+        `NameConflictError` or `InvalidArgumentError` if the group is whole without this member, or has another number
+        of members.
         """
         known = self._arrived.get(entry.session)
-        if self.state is Formation.State.WHOLE:
+        if self._whole:
             if entry == known:
                 self._told.add(entry.session)
                 return []
@@ -90,27 +60,23 @@ class Formation:
         """A session has ended. Its member may arrive again."""
         if session in self._arrived:
             self._told.add(session)
-            if self.state is Formation.State.FORMING:
+            if not self._whole and self._error is None:
                 del self._arrived[session], self._sizes[session]
 
     def give_up(self, why: str) -> None:
         """The member with the directory does not wait any longer: the formation fails for all."""
-        if self.state is Formation.State.FORMING:
-            self._fail(UnavailableError(f"the group has not come together: {why}"))
+        if not self._whole and self._error is None:
+            self._error = UnavailableError(f"the group has not come together: {why}")
 
     def members(self) -> list[MemberEntry]:
         """Those that have arrived, by rank and name."""
         return sorted(self._arrived.values(), key=lambda entry: (entry.id, entry.name))
 
     def outcome(self) -> Progress | None:
-        """The members of the whole group; None while it is forming.
-
-        Raises:
-            PsError: It has failed.
-        """
+        """The members of the whole group; None while it is forming. Raises the error if it has failed."""
         if self._error is not None:
             raise self._error
-        return Progress(self.members(), []) if self.state is Formation.State.WHOLE else None
+        return Progress(self.members(), []) if self._whole else None
 
     def progress(self) -> Progress:
         """Who is there now, and who is missing."""
@@ -120,12 +86,9 @@ class Formation:
 
     def all_told(self, session: bytes) -> bool:
         """Whether all members know the outcome, or have left. One with this session is not counted."""
-        if self.state is Formation.State.FAILED and len(self._sizes) < max(self._sizes.values(), default=0):
+        if self._error is not None and len(self._sizes) < max(self._sizes.values(), default=0):
             return False
         return self._arrived.keys() - {session} <= self._told
-
-    def _there(self) -> list[MemberEntry]:
-        return [entry for entry in self.members() if not self._is_away(entry.session)]
 
     def _replace(self, entry: MemberEntry, size: int) -> None:
         """Adds a member. Its process may have been restarted."""
@@ -143,21 +106,14 @@ class Formation:
 
     def _becomes_whole(self) -> bool:
         """Decides, if as many are there as there shall be."""
-        there = self._there()
-        if self.state is Formation.State.FAILED or not there:
+        there = [entry for entry in self.members() if not self._is_away(entry.session)]
+        if self._error is not None or not there:
             return False
         if len(there) < min(self._sizes[entry.session] for entry in there):
             return False
-        error = self._disagreement(there)
-        if error is not None:
-            self._fail(error)
-            return False
-        self.state = Formation.State.WHOLE
-        return True
-
-    def _fail(self, error: PsError) -> None:
-        self.state = Formation.State.FAILED
-        self._error = error
+        self._error = self._disagreement(there)
+        self._whole = self._error is None
+        return self._whole
 
     def _disagreement(self, there: Sequence[MemberEntry]) -> PsError | None:
         sizes = _grouped((self._sizes[entry.session], str(entry)) for entry in there)
@@ -188,7 +144,6 @@ class Formation:
 
 
 def _grouped(pairs: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
-    """The second parts by the first."""
     found: defaultdict[K, list[str]] = defaultdict(list)
     for key, value in pairs:
         found[key].append(value)

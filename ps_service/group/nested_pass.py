@@ -10,12 +10,7 @@ import torch
 
 
 class Over(NamedTuple):
-    """The contexts of a trainer that have ended.
-
-    Attributes:
-        before: All contexts with lower numbers have ended; 0 if that is not known.
-        but: Exceptions.
-    """
+    """The contexts of a trainer that have ended: those with lower numbers than `before` (0: not known), but some."""
 
     before: int = 0
     but: Sequence[int] = ()
@@ -27,33 +22,19 @@ NOTHING_SAID: Final = Over()
 class NestedPass(Protocol):
     """The part of a pass that hosted code makes on other owners.
 
-    Attributes:
-        root: An extra input for `autograd.grad`, so that it also propagates through calls whose inputs require no grad.
+    `root` is an extra input for `autograd.grad`, so that it also propagates through calls whose inputs require no grad.
     """
 
     root: torch.Tensor
 
     def calling(self, place: tuple[int, ...]) -> AbstractContextManager[None]:
-        """Makes the calls of this thread during a block part of the pass.
-
-        Args:
-            place: The numbers of the calls that the running call is nested in, and its own number.
-        """
+        """Makes the calls of this thread during a block part of the pass, nested in the calls of these numbers."""
 
     def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
-        """Lets this thread propagate through such calls during a block, which ends when all have answered.
-
-        Args:
-            retain_graph: Whether the graph is kept for another backward.
-            backward: Number of the trainer's backward.
-        """
+        """Lets this thread propagate through such calls during a block, which ends when all have answered."""
 
     def others(self) -> list[str]:
         """Names of the owners that were called."""
 
     def end(self, over: Over) -> None:
-        """Ends the pass on the other owners, without waiting for them.
-
-        Args:
-            over: Other contexts of its trainer that have ended.
-        """
+        """Ends the pass on the other owners, and tells them of other contexts that are over. Does not wait for them."""

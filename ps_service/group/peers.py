@@ -1,13 +1,13 @@
-"""The interface through which hosted code on this owner reaches other owners.
+"""How hosted code on this owner reaches other owners.
 
 This package does not import the client. Code that puts an owner and a client together (the command line,
-`trainer_client.rpc`) gives the engine its peers; an owner without them is `Alone`.
+`trainer_client.rpc`) gives the engine its peers; without those it is alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 class Foreign(NamedTuple):
     """A handle to another owner's object that is part of an answer.
 
-    Attributes:
-        ref: What it refers to.
-        held: Keeps the object alive, until the answer is confirmed.
-        token: Stands for it in this owner's autograd graph, if the object was computed in a pass.
+    `held` keeps the object alive until the answer is confirmed. `token` stands for it in this owner's autograd graph,
+    if the object was computed in a pass.
     """
 
     ref: Ref
@@ -34,115 +32,83 @@ class Foreign(NamedTuple):
     token: torch.Tensor | None
 
 
-class Peers(Protocol):
-    """How hosted code reaches other owners. `foreign`, `departing`, `find` and `gathered` may block on the network."""
+class Peers:
+    """How hosted code reaches other owners. This one is alone, in no group; one that has joined has a subclass.
+
+    `foreign`, `departing`, `find` and `gathered` may block on the network. What asks other owners raises
+    `UnavailableError` if that is not possible, or no answer comes in time.
+    """
 
     def nested_pass(self, context: ContextId) -> NestedPass | None:
         """Begins a pass's part on other owners; None if there are no other owners."""
+        return None
 
     def local(self, rref: RRef) -> Any:
         """The object that hosted code gets for a handle to an object of this owner."""
+        return rref
 
     def foreign(self, ref: Ref, history: ContextId | None) -> Any:
         """The object that hosted code gets for a handle to another owner's object.
 
-        Args:
-            ref: What it refers to.
-            history: The pass in which the object was computed, if gradients go back through it.
-
-        Raises:
-            ForeignHandleError: That owner cannot be found from here.
+        `history` is the pass in which that was computed, if gradients go back through it. Raises `ForeignHandleError`
+        if that owner cannot be found from here.
         """
-
-    def departing(self, value: Any, context: ContextId | None) -> RRef | Foreign | None:
-        """The handle of a value among the results of hosted code; None if the value is no reference.
-
-        Args:
-            value: Any value.
-            context: The pass in which the call is recorded, if it is.
-        """
-
-    def find(self, name: str, id: int | None, seconds: float) -> Member:
-        """Asks the directory for a member, by name, or by number if `id` is not None.
-
-        Raises:
-            UnknownNameError: No member of that name or number came within `seconds`.
-            UnavailableError: This owner has no directory but its own.
-        """
-
-    def gathered(self, request: MembersRequest) -> MembersReply:
-        """Asks the directory for the members of the group, once there are enough.
-
-        Raises:
-            UnavailableError: This owner has no directory but its own.
-        """
-
-    async def members(self, seconds: float) -> Sequence[Member]:
-        """The members of the group, this owner among them if it has joined.
-
-        Args:
-            seconds: How long to wait for the directory.
-
-        Raises:
-            UnavailableError: The directory cannot be asked in time.
-        """
-
-    async def ask(self, address: str, method: str, request: Any, seconds: float) -> Any:
-        """Sends a unary request to another member: one that only looks, and needs no session.
-
-        Args:
-            address: Where its owner listens.
-            method: Name of the method, such as `Status`.
-            request: Its message.
-            seconds: How long to wait for the answer.
-
-        Raises:
-            UnavailableError: No answer came in time.
-        """
-
-    @property
-    def keeps_directory(self) -> bool:
-        """Whether this owner's own directory is the one of its group."""
-
-    @property
-    def directory(self) -> str:
-        """Address of the owner with the directory of the group; empty if it is this one, or there is no group."""
-
-    @property
-    def borrowed(self) -> int:
-        """Number of other owners' objects that hosted code holds."""
-
-
-class Alone:
-    """The peers of an owner that is in no group."""
-
-    keeps_directory = True
-    directory = ""
-    borrowed = 0
-
-    def nested_pass(self, context: ContextId) -> None:
-        return None
-
-    def local(self, rref: RRef) -> RRef:
-        return rref
-
-    def foreign(self, ref: Ref, history: ContextId | None) -> Any:
         raise ForeignHandleError(
             f"the handle {ref} belongs to owner {ref.owner!r}, which cannot be found from here: "
             "start this owner with --directory"
         )
 
-    def departing(self, value: Any, context: ContextId | None) -> RRef | None:
+    def departing(self, value: Any, context: ContextId | None) -> RRef | Foreign | None:
+        """The handle of a value among the results of hosted code; None if the value is no reference."""
         return value if isinstance(value, RRef) else None
 
     def find(self, name: str, id: int | None, seconds: float) -> Member:
+        """Asks the directory for a member, by name, or by number if `id` is not None.
+
+        Raises `UnknownNameError` if none came in time.
+        """
         raise UnavailableError("this owner keeps its own directory")
 
     def gathered(self, request: MembersRequest) -> MembersReply:
+        """Asks the directory for the members of the group, once there are enough."""
         raise UnavailableError("this owner keeps its own directory")
 
     async def members(self, seconds: float) -> Sequence[Member]:
+        """The members of the group, this owner among them if it has joined."""
         return ()
 
     async def ask(self, address: str, method: str, request: Any, seconds: float) -> Any:
+        """Sends a unary request (`method` such as `Status`) to another member: one that needs no session."""
         raise UnavailableError("this owner is in no group: start it with --directory")
+
+    @property
+    def keeps_directory(self) -> bool:
+        """Whether this owner's own directory is the one of its group."""
+        return True
+
+    @property
+    def directory(self) -> str:
+        """Address of the owner with the directory of the group; empty if it is this one, or there is no group."""
+        return ""
+
+    @property
+    def borrowed(self) -> int:
+        """Number of other owners' objects that hosted code holds."""
+        return 0
+
+
+class Membership:
+    """The group that an owner is a member of, and the peers that hosted code can call: none until it has joined.
+
+    `awaited`: it is to join a group, and has not done so yet. `joined`: it logs what functions raise, as members do in
+    torch.
+    """
+
+    def __init__(self) -> None:
+        self.awaited = self.joined = False
+        self.peers = Peers()
+
+    def join(self, peers: Peers) -> None:
+        """The owner has joined a group with these peers."""
+        self.peers = peers
+        self.joined, self.awaited = True, False

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ps_wire.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from ps_service.group.departures import Departure
-
+    from ps_service.group.members import Departure
 
 SAME: Final[Any] = object()
 """The value of a member that asks again."""
@@ -18,10 +17,8 @@ SAME: Final[Any] = object()
 class RendezvousResult(NamedTuple):
     """The result of a rendezvous, or of a look at it.
 
-    Attributes:
-        missing: Descriptions of the members that have not arrived.
-        absent: Names of those of them that are not in the directory.
-        values: The value of each member that arrived, by name.
+    `missing` describes the members that have not arrived, `absent` names those of them that are not in the directory,
+    and `values` has the value of each that arrived, by name.
     """
 
     missing: list[str]
@@ -30,13 +27,7 @@ class RendezvousResult(NamedTuple):
 
 
 class Presence(NamedTuple):
-    """Where another member is, as one that waits for it sees it.
-
-    Attributes:
-        entered: Whether it is in the directory.
-        away: Whether it is there, but has no connection.
-        departure: How it left, if it has left since the other came.
-    """
+    """Where another member is, as one that waits sees it: with a connection or not, or how it left since that came."""
 
     entered: bool
     away: bool = False
@@ -47,17 +38,7 @@ class Rendezvous:
     """One rendezvous: members wait until all of them have arrived.
 
     It fails for those that wait when a member that is missing leaves or is lost. In one for members that leave, a
-    member that has left already is not missing.
-
-    Args:
-        names: Names of the members that take part.
-        leaving: Whether it is for members that leave.
-        presence: Tells where a member is, as another sees it.
-
-    Attributes:
-        names: As the argument.
-        values: The value of each member that has arrived, by name.
-        sessions: The session of each member that has arrived, by name.
+    member that has left already is not missing. `presence(name, seen_by)` tells where a member is.
     """
 
     def __init__(self, names: tuple[str, ...], leaving: bool, presence: Callable[[str, str], Presence]) -> None:
@@ -96,11 +77,7 @@ class Rendezvous:
         return self.values.keys() >= set(self.names)
 
     def result(self, name: str) -> RendezvousResult | None:
-        """The result for a member; None while others are missing.
-
-        Raises:
-            UnavailableError: One of those will not come.
-        """
+        """The result for a member; None while others are missing. Raises if one of those will not come."""
         missing = self._missing(name)
         for other, where in missing.items():
             if where.departure is not None:

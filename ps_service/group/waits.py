@@ -9,15 +9,9 @@ from typing import Any
 
 
 class Wait:
-    """A wait until a condition on the directory holds.
+    """A wait, under the lock of the directory, until a condition returns a result (not None) or raises an error.
 
-    Args:
-        lock: The lock of the directory.
-        condition: Returns the result, or None while the condition does not hold; raises the error if it never will.
-        on_expiry: Returns the result, or raises the error, if the wait expires.
-
-    Attributes:
-        future: The result of the wait, or its error.
+    If the wait expires, `on_expiry` returns the result or raises the error. `future` gets either.
     """
 
     def __init__(self, lock: threading.RLock, condition: Callable[[], Any], on_expiry: Callable[[], Any]) -> None:
@@ -26,11 +20,10 @@ class Wait:
         self._condition = condition
         self._on_expiry = on_expiry
 
-    def check(self) -> bool:
-        """Checks the condition again; returns whether the wait is over."""
+    def check(self) -> None:
+        """Checks the condition again."""
         if not self.future.done():
             self._end(self._condition)
-        return self.future.done()
 
     def expire(self) -> None:
         """Ends the wait, because its time is over or the caller has gone."""

@@ -6,7 +6,7 @@ exported as counts: one series for each would cost too much.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -47,11 +47,7 @@ def registry(engine: Engine) -> CollectorRegistry:
 
 
 class OwnerCollector(Collector):
-    """Collects an owner's metrics. A scrape takes about three milliseconds, and has to run on the owner's event loop.
-
-    Args:
-        engine: The owner.
-    """
+    """Collects an owner's metrics on its event loop, which takes about three milliseconds."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -74,129 +70,83 @@ class OwnerCollector(Collector):
         yield _gauge("ps_draining", "1 while the owner accepts no new work, because it is about to stop.", draining)
 
     def _requests(self) -> Iterator[Metric]:
-        counted = self._engine.counters.operations()
-        durations = HistogramMetricFamily(
-            "ps_request_duration_seconds",
-            "Time from accepting a request to its answer, including the wait for a thread.",
-            labels=["operation"],
-            unit="seconds",
-        )
-        failures = CounterMetricFamily(
-            "ps_request_errors", "Requests that were accepted and ended in an error.", labels=["operation"]
-        )
+        counted, label = self._engine.counters.operations(), ["operation"]
+        what = "Time from accepting a request to its answer, including the wait for a thread."
+        durations = HistogramMetricFamily("ps_request_duration_seconds", what, labels=label, unit="seconds")
+        what = "Requests that were accepted and ended in an error."
+        failures = CounterMetricFamily("ps_request_errors", what, labels=label)
         for operation in OPERATIONS:
             count = counted.get(operation)
             _add(durations, [operation], _NOTHING if count is None else count.durations)
             failures.add_metric([operation], 0 if count is None else count.errors)
         yield durations
         yield failures
-        errors = CounterMetricFamily(
-            "ps_errors", "Errors sent to trainers, including those of requests that were not accepted.", labels=["code"]
-        )
         counts = self._engine.counters.errors()
-        for code, name in CODES.items():
-            errors.add_metric([name], counts.get(code, 0))
-        yield errors
+        errors = {name: counts.get(code, 0) for code, name in CODES.items()}
+        what = "Errors sent to trainers, including those of requests that were not accepted."
+        yield _by("code", CounterMetricFamily, "ps_errors", what, errors)
 
     def _waiting(self) -> Iterator[Metric]:
         counters, compute = self._engine.counters, self._engine.compute
-        queue = HistogramMetricFamily(
-            "ps_request_queue_duration_seconds",
-            "Time that requests in compute threads had waited for a thread.",
-            labels=[],
-            unit="seconds",
-        )
+        what = "Time that requests in compute threads had waited for a thread."
+        queue = HistogramMetricFamily("ps_request_queue_duration_seconds", what, labels=[], unit="seconds")
         _add(queue, [], counters.queue_seconds())
         yield queue
         yield _gauge("ps_requests_in_flight", "Requests that were accepted and have no answer yet.", counters.running)
-        yield _gauge(
-            "ps_requests_waiting", "Requests that wait for a result while no thread runs them.", counters.waiting
-        )
+        what = "Requests that wait for a result while no thread runs them."
+        yield _gauge("ps_requests_waiting", what, counters.waiting)
         yield _gauge("ps_compute_queue_length", "Work items that wait for a compute thread.", compute.queued)
         yield _gauge("ps_compute_threads", "Most compute threads that run at once.", compute.threads)
-        yield _gauge(
-            "ps_compute_threads_waiting", "Compute threads whose work waits for a process or a lock.", compute.waiting
-        )
+        what = "Compute threads whose work waits for a process or a lock."
+        yield _gauge("ps_compute_threads_waiting", what, compute.waiting)
         yield _gauge("ps_compute_threads_lost", "Compute threads held by abandoned work that still runs.", compute.lost)
 
     def _traffic(self) -> Iterator[Metric]:
         traffic = self._engine.counters.traffic
-        for name, help, counts in (
-            ("received", "Bytes of messages from trainers.", {each: traffic[each].received for each in traffic}),
-            ("sent", "Bytes of messages to trainers.", {each: traffic[each].sent for each in traffic}),
-        ):
-            yield _labelled(
-                CounterMetricFamily(f"ps_{name}_bytes", help, labels=["transport"], unit="bytes"), counts.items()
-            )
+        received = {transport: each.received for transport, each in traffic.items()}
+        sent = {transport: each.sent for transport, each in traffic.items()}
+        what = "Bytes of messages from trainers."
+        yield _by("transport", CounterMetricFamily, "ps_received_bytes", what, received, "bytes")
+        yield _by("transport", CounterMetricFamily, "ps_sent_bytes", "Bytes of messages to trainers.", sent, "bytes")
         shared_memory = self._engine.shared_memory
-        yield _gauge(
-            "ps_shared_memory_connections",
-            "Same-host shared-memory connections that are open.",
-            len(shared_memory),
-        )
-        yield _gauge(
-            "ps_shared_memory_bytes",
-            "Shared memory that the owner writes answers to.",
-            shared_memory.shared_bytes,
-            "bytes",
-        )
+        what = "Same-host shared-memory connections that are open."
+        yield _gauge("ps_shared_memory_connections", what, len(shared_memory))
+        what = "Shared memory that the owner writes answers to."
+        yield _gauge("ps_shared_memory_bytes", what, shared_memory.shared_bytes, "bytes")
         yield _gauge("ps_direct_connections", "Direct connections that are open.", len(self._engine.direct))
 
     def _trainers(self) -> Iterator[Metric]:
-        engine = self._engine
+        engine, counters, budget = self._engine, self._engine.counters, self._engine.budget
         connected = engine.sessions.connected
         states = {"connected": connected, "disconnected": len(engine.sessions) - connected}
-        yield _labelled(
-            GaugeMetricFamily("ps_sessions", "Sessions of trainers, by state.", labels=["state"]), states.items()
-        )
-        yield _labelled(
-            CounterMetricFamily("ps_sessions_ended", "Sessions that the owner ended, by reason.", labels=["reason"]),
-            engine.counters.sessions_ended.items(),
-        )
+        yield _by("state", GaugeMetricFamily, "ps_sessions", "Sessions of trainers, by state.", states)
+        what = "Sessions that the owner ended, by reason."
+        yield _by("reason", CounterMetricFamily, "ps_sessions_ended", what, counters.sessions_ended)
         yield _gauge("ps_contexts", "Passes that are open.", len(engine.contexts))
-        yield _labelled(
-            CounterMetricFamily("ps_contexts_ended", "Open passes that the owner ended, by reason.", labels=["reason"]),
-            engine.counters.contexts_ended.items(),
-        )
+        what = "Open passes that the owner ended, by reason."
+        yield _by("reason", CounterMetricFamily, "ps_contexts_ended", what, counters.contexts_ended)
         yield _gauge("ps_kept_answers", "Answers that are kept until they are confirmed.", len(engine.reply_cache))
-        budget = engine.budget
         held = {
             "requests": budget.requests,
             "waiting": budget.waiting,
             "answers": engine.reply_cache.nbytes + budget.unsent,
             "contexts": engine.held.nbytes,
         }
-        yield _labelled(
-            GaugeMetricFamily(
-                "ps_held_bytes",
-                "Bytes that messages, open contexts and kept results hold.",
-                labels=["kind"],
-                unit="bytes",
-            ),
-            held,
-        )
-        yield _gauge(
-            "ps_paused_sessions",
-            "Sessions that are not read from, because there is no space for their messages.",
-            budget.paused,
-        )
+        what = "Bytes that messages, open contexts and kept results hold."
+        yield _by("kind", GaugeMetricFamily, "ps_held_bytes", what, held, "bytes")
+        what = "Sessions that are not read from, because there is no space for their messages."
+        yield _gauge("ps_paused_sessions", what, budget.paused)
         yield CounterMetricFamily("ps_pauses", "Number of times a session was paused.", budget.pauses)
-        yield CounterMetricFamily(
-            "ps_requests_without_space",
-            "Requests that were refused because there was no space for them.",
-            budget.refusals + engine.held.refusals,
-        )
+        what = "Requests that were refused because there was no space for them."
+        yield CounterMetricFamily("ps_requests_without_space", what, budget.refusals + engine.held.refusals)
         yield _gauge("ps_members", "Members of the group whose directory the owner keeps.", len(engine.directory))
 
     def _objects(self) -> Iterator[Metric]:
         engine, census = self._engine, self._engine.census
-        yield _labelled(
-            GaugeMetricFamily("ps_objects", "Hosted objects, by kind.", labels=["kind"]), list(census.kinds.items())
-        )
+        yield _by("kind", GaugeMetricFamily, "ps_objects", "Hosted objects, by kind.", census.kinds)
         yield _gauge("ps_references", "References of trainers to hosted objects.", engine.registry.references)
-        yield _gauge(
-            "ps_borrowed_references", "References to objects of other owners.", engine.membership.peers.borrowed
-        )
+        borrowed = engine.membership.peers.borrowed
+        yield _gauge("ps_borrowed_references", "References to objects of other owners.", borrowed)
         yield _gauge("ps_parameters", "Elements of all hosted parameters.", census.parameters)
         yield _gauge("ps_parameter_bytes", "Bytes of all hosted parameters.", census.parameter_bytes, "bytes")
 
@@ -233,35 +183,35 @@ class OwnerCollector(Collector):
     def _training(self) -> Iterator[Metric]:
         counters, label = self._engine.counters.steps, ["optimizer"]
         steps = CounterMetricFamily("ps_optimizer_steps", "Steps that were applied since the start.", labels=label)
-        staleness = HistogramMetricFamily(
-            "ps_optimizer_staleness_steps",
-            "Steps of other passes between a pass's first read of a parameter and its own step.",
-            labels=label,
-            unit="steps",
-        )
+        what = "Steps of other passes between a pass's first read of a parameter and its own step."
+        staleness = HistogramMetricFamily("ps_optimizer_staleness_steps", what, labels=label, unit="steps")
         for name, count in counters.snapshot().items():
             steps.add_metric([name], count.steps)
             _add(staleness, [name], count.staleness)
         yield steps
         yield staleness
-        versions = GaugeMetricFamily(
-            "ps_optimizer_version", "Version of an optimizer: its steps since it was first made.", labels=label
-        )
-        for name, optimizer in list(self._engine.census.optimizers.items()):
-            if counters.has(name):
-                versions.add_metric([name], optimizer.version)
-        yield versions
+        optimizers = list(self._engine.census.optimizers.items())
+        versions = {name: optimizer.version for name, optimizer in optimizers if counters.has(name)}
+        what = "Version of an optimizer: its steps since it was first made."
+        yield _by("optimizer", GaugeMetricFamily, "ps_optimizer_version", what, versions)
 
 
 def _gauge(name: str, help: str, value: float, unit: str = "") -> Metric:
     return GaugeMetricFamily(name, help, value, unit=unit)
 
 
-def _labelled(
-    family: CounterMetricFamily | GaugeMetricFamily, values: Iterable[tuple[str, float]] | Mapping[str, float]
+def _by(
+    label: str,
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+    name: str,
+    help: str,
+    values: Mapping[str, float],
+    unit: str = "",
 ) -> Metric:
-    for label, value in dict(values).items():
-        family.add_metric([label], value)
+    """A family with a series for each value of a label."""
+    family = kind(name, help, labels=[label], unit=unit)
+    for each, value in dict(values).items():
+        family.add_metric([each], value)
     return family
 
 

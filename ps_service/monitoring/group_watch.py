@@ -44,16 +44,8 @@ _TRAINERS_PER_SECOND: Final = 100
 class GroupWatch:
     """Asks the owners of the group for what they have measured, while it is wanted. Used on the event loop.
 
-    Args:
-        engine: The owner that serves the page.
-        address: Tells where that owner listens.
-
-    Attributes:
-        linger_seconds: How long it goes on when it is wanted no more.
-        owners: The owners that are known, by name; that which serves the page is the first.
-        slow: The slow trainers.
-        unseen: Number of further members of the group.
-        why_alone: Why the directory cannot be asked; empty if it can.
+    `address` tells where the owner that serves the page listens; that owner is the first of `owners`. `unseen` is the
+    number of further members. `why_alone` says why the directory cannot be asked; it is empty if it can.
     """
 
     def __init__(self, engine: Engine, address: Callable[[], str]) -> None:
@@ -78,7 +70,7 @@ class GroupWatch:
         self._wanted_until = time.monotonic() + self.linger_seconds
         if not self._tasks:
             self._note([])
-            self._start("", self._look())
+            self._tasks[""] = asyncio.create_task(self._look())
 
     async def first_answers(self, seconds: float) -> None:
         """Waits until every owner has answered once, or some time is over."""
@@ -98,9 +90,6 @@ class GroupWatch:
             await asyncio.wait(tasks)
         self.owners.clear()
 
-    def _start(self, name: str, work: Any) -> None:
-        self._tasks[name] = asyncio.create_task(work)
-
     async def _look(self) -> None:
         """Follows the directory, until nobody wants to know."""
         while time.monotonic() < self._wanted_until:
@@ -119,7 +108,6 @@ class GroupWatch:
         self.owners.clear()
 
     def _note(self, members: Iterable[Member]) -> None:
-        """Begins to follow new members."""
         own = self._engine.name
         listed = {each.name: each for each in members}
         listed.setdefault(own, Member(name=own, address=self._address()))
@@ -136,10 +124,9 @@ class GroupWatch:
                 self.unseen += 1
             elif known is None:
                 owner = self.owners[name] = WatchedOwner(name, member.address)
-                self._start(name, self._follow(owner))
+                self._tasks[name] = asyncio.create_task(self._follow(owner))
 
     async def _follow(self, owner: WatchedOwner) -> None:
-        """Asks one owner again and again."""
         lists_at = 0.0
         while True:
             began = time.monotonic()

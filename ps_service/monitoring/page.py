@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
     from ps_service.engine import Engine
-    from ps_service.monitoring.page_streams import PageStreams
 
 _FIRST_SECONDS: Final = 0.5
 """How long the page waits for owners that have not answered yet. Those who take longer are shown as asked."""
@@ -35,17 +34,9 @@ _SHOWN_WITHOUT_SCRIPTS: Final = 100
 
 _KINDS: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
-_POLICY: Final = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
 )
 
 _HEADERS: Final = {
@@ -61,13 +52,7 @@ _HEADERS: Final = {
 class Page:
     """Answers GET `/`, `/messages`, `/status.json` and `/static/…`. It is read-only.
 
-    Args:
-        engine: The owner.
-        listen: Host and port of HTTP.
-        address: Tells where the owner listens for trainers.
-
-    Attributes:
-        watch: What it knows of the group.
+    `listen` is the address of HTTP; `address` tells where the owner listens for trainers.
     """
 
     def __init__(self, engine: Engine, listen: str, address: Callable[[], str]) -> None:
@@ -75,7 +60,7 @@ class Page:
         self._address = address
         self._loopback = addresses.is_loopback(listen)
         self.watch = GroupWatch(engine, address)
-        self._feed = PageFeed(self.watch)
+        self.feed = PageFeed(self.watch)
         self._files = _static()
         environment = Environment(
             loader=PackageLoader("ps_service.monitoring", "page_files/templates"),
@@ -94,13 +79,8 @@ class Page:
         application.router.add_get("/static/{name}", self._checked(self._static_file))
         application.on_shutdown.append(self._stop)
 
-    @property
-    def streams(self) -> PageStreams:
-        """The open pages."""
-        return self._feed.streams
-
     async def _stop(self, _: web.Application) -> None:
-        await self._feed.stop()
+        await self.feed.stop()
         await self.watch.stop()
 
     def _checked(self, handler: Handler) -> Handler:
@@ -126,7 +106,7 @@ class Page:
         return web.Response(text=html, content_type="text/html", headers=_HEADERS)
 
     async def _messages(self, request: web.Request) -> web.StreamResponse:
-        return await self._feed.serve(request, _HEADERS)
+        return await self.feed.serve(request, _HEADERS)
 
     async def _status(self, _: web.Request) -> web.Response:
         self.watch.want()

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from google.protobuf.message import Message
+
 if TYPE_CHECKING:
     from ps_service.monitoring.group_watch import GroupWatch
     from ps_service.monitoring.watched_owner import WatchedOwner, WatchedSample
@@ -53,7 +55,6 @@ def _finite(told: Any) -> Any:
 
 def facts(owner: WatchedOwner) -> dict[str, Any]:
     """What is told of an owner every second."""
-    known = owner.facts
     told: dict[str, Any] = {
         "name": owner.name,
         "address": owner.address,
@@ -62,7 +63,7 @@ def facts(owner: WatchedOwner) -> dict[str, Any]:
         "why": owner.why,
         "listed": owner.listed,
     }
-    if known is not None:
+    if (known := owner.facts) is not None:
         told |= {
             "incarnation": known.incarnation,
             "version": known.version,
@@ -96,15 +97,19 @@ def lists(status: StatusReply) -> dict[str, Any]:
     return {name: [_fields(each, fields) for each in getattr(status, name)] for name, fields in _LISTS.items()}
 
 
-def plain(message: Any) -> dict[str, Any]:
-    """A message with its fields by their names; numbers are numbers, and those of no account are there, too."""
-    told: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        if field.has_presence and not message.HasField(field.name):
-            continue
-        value = getattr(message, field.name)
-        told[field.name] = list(value) if field.is_repeated else value
-    return told
+def plain(message: Message) -> dict[str, Any]:
+    """The fields of a message, also those with default values, as what JSON has; absent ones have no entry.
+
+    Integers of 64 bits are numbers here. Protobuf's own JSON has them as strings.
+    """
+    fields = (each for each in message.DESCRIPTOR.fields if not each.has_presence or message.HasField(each.name))
+    return {each.name: _plain(getattr(message, each.name)) for each in fields}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (str, int, float)):
+        return value
+    return plain(value) if isinstance(value, Message) else [_plain(each) for each in value]
 
 
 def _fields(message: Any, names: Iterable[str]) -> dict[str, Any]:

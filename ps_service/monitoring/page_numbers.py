@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_service.measures.quantiles import merged, quantile
 from ps_service.metrics.counters import DURATION_BOUNDS
 from ps_service.monitoring import page_messages
-from ps_service.monitoring.slow_trainers import ANSWERING, trainers_of
+from ps_service.monitoring.slow_trainers import trainers_of
+from ps_service.monitoring.watched_owner import ANSWERING
 from ps_service.passes.staleness import STALENESS_BOUNDS
 from ps_wire.status import OwnerStatus
 
@@ -55,7 +56,6 @@ def described(watch: GroupWatch) -> dict[str, Any]:
 
 
 def _trainer(id: str, sessions: Sequence[SessionInfo], owners: Sequence[str], slow: str) -> dict[str, Any]:
-    """A trainer, however many owners know it."""
     first = sessions[0]
     return {
         **{"id": id, "program": first.program, "member": first.member},
@@ -90,17 +90,13 @@ def _owner(owner: WatchedOwner) -> dict[str, Any]:
     recent = _recent(owner) if owner.state in ANSWERING else []
     told: dict[str, Any] = page_messages.facts(owner) | {"now": {}} | _rates([recent])
     if recent:
-        last = page_messages.plain(recent[-1])
         told["now"] = {
-            name: last[name]
-            for name in last
+            name: value
+            for name, value in page_messages.plain(recent[-1]).items()
             if name.endswith(("_bytes", "_sessions", "_in_flight")) and name[:4] != "sent"
         }
     told["operations"] = _operations(recent)
-    if owner.status is None:
-        told["status"] = None
-    else:
-        told["status"] = OwnerStatus.from_message(owner.status).as_plain()
+    told["status"] = None if owner.status is None else OwnerStatus.from_message(owner.status).as_plain()
     told["events"] = [page_messages.plain(each) for each in owner.events]
     return told
 
@@ -148,12 +144,7 @@ def _operations(recent: Sequence[Sample]) -> list[dict[str, Any]]:
 
 
 def lists(group: dict[str, Any], most: int) -> dict[str, list[dict[str, Any]]]:
-    """The lists of all owners, each entry with the name of its owner: at most so many entries, the latest events first.
-
-    Args:
-        group: From `described`.
-        most: Most entries of each list.
-    """
+    """The lists of all owners (from `described`), each entry with the name of its owner, the latest events first."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in ("trainers", "optimizers", "tables", "memory")}
     for owner in group["owners"]:
         for name, entries in found.items():

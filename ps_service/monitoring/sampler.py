@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
@@ -24,24 +24,27 @@ _log = logging.getLogger(__name__)
 _NO_DURATIONS: Final = (0,) * (len(DURATION_BOUNDS) + 1)
 
 
-class Sampler:
-    """Adds a sample to the history of an owner every second. A sample takes a quarter of a millisecond.
+class _Totals(NamedTuple):
+    """What has been counted since the start of an owner, and when."""
 
-    Args:
-        engine: The owner.
-        clock: A monotonic clock, in seconds.
-    """
+    at: float
+    steps: int
+    trainer_steps: int
+    staleness: list[int]
+    operations: dict[str, OperationCount]
+    received: int
+    sent: int
+
+
+class Sampler:
+    """Adds a sample to the history of an owner every second. A sample takes a quarter of a millisecond."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._clock = clock
         self._process = psutil.Process()
         self._number = 0
-        self._began = clock()
-        self._steps, self._staleness = self._counted_steps()
-        self._trainer_steps = engine.sessions.steps
-        self._operations = engine.counters.operations()
-        self._received, self._sent = self._traffic()
+        self._before = self._totals()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -57,23 +60,19 @@ class Sampler:
 
     def sample(self) -> Sample:
         """Measures what has happened since the last sample, and adds it to the history."""
-        engine, now = self._engine, self._clock()
-        steps, staleness = self._counted_steps()
-        trainer_steps = engine.sessions.steps
-        operations = engine.counters.operations()
-        received, sent = self._traffic()
-        budget = engine.budget
+        engine, budget = self._engine, self._engine.budget
+        before, now = self._before, self._totals()
         self._number += 1
         made = Sample(
             number=self._number,
-            ended=now,
-            seconds=now - self._began,
-            steps=steps - self._steps,
-            trainer_steps=trainer_steps - self._trainer_steps,
-            staleness=buckets(staleness, self._staleness),
-            operations=self._finished(operations),
-            received_bytes=received - self._received,
-            sent_bytes=sent - self._sent,
+            ended=now.at,
+            seconds=now.at - before.at,
+            steps=now.steps - before.steps,
+            trainer_steps=now.trainer_steps - before.trainer_steps,
+            staleness=buckets(now.staleness, before.staleness),
+            operations=_finished(now.operations, before.operations),
+            received_bytes=now.received - before.received,
+            sent_bytes=now.sent - before.sent,
             connected_sessions=engine.sessions.connected,
             requests_in_flight=engine.counters.running,
             resident_bytes=self._process.memory_info().rss,
@@ -84,41 +83,46 @@ class Sampler:
             context_bytes=engine.held.nbytes,
         )
         engine.history.add(made)
-        self._began, self._steps, self._staleness, self._operations = now, steps, staleness, operations
-        self._trainer_steps, self._received, self._sent = trainer_steps, received, sent
+        self._before = now
         return made
 
     async def _run(self) -> None:
         while True:
             # Against the clock, so that the pauses do not add up.
-            await asyncio.sleep(max(self._began + SAMPLE_SECONDS - self._clock(), 0.0))
+            await asyncio.sleep(max(self._before.at + SAMPLE_SECONDS - self._clock(), 0.0))
             try:
                 self.sample()
             except Exception:
                 _log.exception("a sample for the page failed; the next will be tried")
-                self._began = self._clock()
+                self._before = self._before._replace(at=self._clock())
 
-    def _counted_steps(self) -> tuple[int, list[int]]:
+    def _totals(self) -> _Totals:
+        engine, at = self._engine, self._clock()
         steps, staleness = 0, [0] * (len(STALENESS_BOUNDS) + 1)
-        for count in self._engine.counters.steps.snapshot().values():
+        for count in engine.counters.steps.snapshot().values():
             steps += count.steps
             if count.steps:
                 staleness = [one + more for one, more in zip(staleness, count.staleness.counts, strict=True)]
-        return steps, staleness
+        traffic = engine.counters.traffic.values()
+        return _Totals(
+            at,
+            steps,
+            engine.sessions.steps,
+            staleness,
+            engine.counters.operations(),
+            sum(each.received for each in traffic),
+            sum(each.sent for each in traffic),
+        )
 
-    def _finished(self, operations: dict[str, OperationCount]) -> tuple[OperationSample, ...]:
-        found = []
-        for name, count in operations.items():
-            if name in LOOKS:
-                continue
-            before = self._operations.get(name)
-            then = _NO_DURATIONS if before is None else before.durations.counts
-            if count.durations.counts == then:
-                continue
-            errors = count.errors - (0 if before is None else before.errors)
-            found.append(OperationSample(name, errors, buckets(count.durations.counts, then)))
-        return tuple(found)
 
-    def _traffic(self) -> tuple[int, int]:
-        traffic = self._engine.counters.traffic.values()
-        return sum(each.received for each in traffic), sum(each.sent for each in traffic)
+def _finished(operations: dict[str, OperationCount], before: dict[str, OperationCount]) -> tuple[OperationSample, ...]:
+    """The operations of which a request was answered meanwhile."""
+    found = []
+    for name, count in operations.items():
+        if name in LOOKS:
+            continue
+        known = before.get(name)
+        then, errors = (_NO_DURATIONS, 0) if known is None else (known.durations.counts, known.errors)
+        if count.durations.counts != then:
+            found.append(OperationSample(name, count.errors - errors, buckets(count.durations.counts, then)))
+    return tuple(found)

@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Final
 
+from ps_service.monitoring.watched_owner import ANSWERING
+
 if TYPE_CHECKING:
     from ps_service.monitoring.watched_owner import WatchedOwner
     from ps_wire.v1.operations_pb2 import SessionInfo
-
-ANSWERING: Final = ("serving", "stalled", "draining")
-"""States of owners that answer."""
 
 SLOW_SHARE: Final = 0.6
 """A trainer with less than this share of the usual rate, that of the median trainer, is slow."""
@@ -21,12 +20,7 @@ _WEIGHT: Final = 2 / 11
 
 
 def trainers_of(owners: Sequence[WatchedOwner], names: Container[str]) -> dict[str, list[SessionInfo]]:
-    """The sessions of each trainer, by its id. Those of owners with each other are none, unless they train.
-
-    Args:
-        owners: The owners that answer.
-        names: Names of all owners.
-    """
+    """The sessions of each trainer, by its id. Those of owners with each other are none, unless they train."""
     found: defaultdict[str, list[SessionInfo]] = defaultdict(list)
     for owner in owners:
         for each in () if owner.status is None else owner.status.trainers:
@@ -36,11 +30,7 @@ def trainers_of(owners: Sequence[WatchedOwner], names: Container[str]) -> dict[s
 
 
 class SlowTrainers:
-    """The slow trainers, at each look at the lists of the owners.
-
-    Attributes:
-        why: Why a trainer is slow, by its id.
-    """
+    """The slow trainers, at each look at the lists of the owners: `why` they are, by their ids."""
 
     def __init__(self) -> None:
         self.why: dict[str, str] = {}

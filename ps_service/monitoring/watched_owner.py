@@ -27,19 +27,13 @@ MOST_EVENTS: Final = 200
 _SAME_SECONDS: Final = 0.5
 """By how much the end of a sample may differ from where the one before and its length put it."""
 
-_KNOWN: Final = ("serving", "stalled", "draining")
+ANSWERING: Final = ("serving", "stalled", "draining")
+"""States of owners that answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedSample:
-    """One sample of an owner.
-
-    Attributes:
-        number: Its number.
-        ended: When it ended, in Unix time of this host.
-        message: What the owner has told.
-        encoded: The same for the page, in JSON. It is encoded once, for all pages.
-    """
+    """One sample of an owner, which `ended` at a Unix time of this host. It is encoded once, for all pages."""
 
     number: int
     ended: float
@@ -48,22 +42,10 @@ class WatchedSample:
 
 
 class WatchedOwner:
-    """One owner of the group. Used on the event loop.
+    """One owner of the group; the address is empty for that which serves the page. Used on the event loop.
 
-    Args:
-        name: Its name.
-        address: Where it listens; empty for the owner that serves the page.
-        clock: Unix time.
-
-    Attributes:
-        state: Whether it answers, and what it says.
-        since: Since when it is in that state, in Unix time.
-        why: Why it does not answer; empty if it does.
-        facts: Its latest answer, without samples; None if there was none.
-        status: Its latest status; None if there was none.
-        samples: What it has measured in the last ten minutes.
-        events: Its latest events.
-        listed: Whether it is in the directory.
+    It is in its state `since` a Unix time. `why` says why it does not answer. `facts` is its latest answer, without the
+    samples, of which `samples` has those of the last ten minutes. `listed`: it is in the directory.
     """
 
     def __init__(self, name: str, address: str, clock: Callable[[], float] = time.time) -> None:
@@ -104,7 +86,7 @@ class WatchedOwner:
                 self._add(sample, now)
         del reply.samples[:]
         self.facts = reply
-        self._become(next((each for each in _KNOWN if each == reply.state), "serving"))
+        self._become(next((each for each in ANSWERING if each == reply.state), "serving"))
 
     def told(self, status: StatusReply) -> None:
         """It has told its status."""

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.aiohttp import make_aiohttp_handler
 from prometheus_client.exposition import choose_encoder
 
 from ps_service import addresses
 from ps_service.monitoring import exporter
 from ps_service.monitoring.page import Page
-from ps_service.monitoring.web_log import WebLog
 from ps_wire.release import RELEASE
 
 if TYPE_CHECKING:
@@ -26,6 +26,12 @@ _log = logging.getLogger(__name__)
 _LAST_ANSWERS_SECONDS: Final = 1.0
 """Seconds that responses in progress may take when the owner stops."""
 
+_LONGEST_REASON: Final = 200
+"""Characters of what was wrong with a request that are logged."""
+
+_MOST_ALIKE: Final = 256
+"""Bad requests that are told apart in the log."""
+
 
 def _line(told: Any) -> str:
     """JSON that ends with a newline, for reading with curl."""
@@ -35,14 +41,7 @@ def _line(told: Any) -> str:
 class Web:
     """Answers GET for the page at `/`, /status.json, /metrics, /healthz and /readyz, on the owner's event loop.
 
-    Args:
-        engine: The owner.
-        listen: Host and port; port 0 takes a free one.
-        state: Returns `serving`, or another word while the owner does not serve.
-        address: Returns where the owner listens for trainers.
-
-    Attributes:
-        page: The page of the group.
+    `state` returns `serving`, or another word while the owner does not serve; `address`, where it listens for trainers.
     """
 
     def __init__(
@@ -71,11 +70,7 @@ class Web:
         return f"{self._listen.rpartition(':')[0]}:{self._port}"
 
     async def start(self) -> None:
-        """Begins to listen.
-
-        Raises:
-            OSError: The address cannot be bound.
-        """
+        """Begins to listen. Raises `OSError` if the address cannot be bound."""
         try:
             listener = addresses.bound(self._listen)
         except OSError as error:
@@ -108,3 +103,26 @@ class Web:
         ready = state == "serving" and member
         told = {"owner": self._told["owner"], "ready": ready, "state": state, "joined_its_group": member}
         return web.json_response(told, status=200 if ready else 503, dumps=_line)
+
+
+class WebLog(logging.LoggerAdapter[logging.Logger]):
+    """Logs what was wrong with a request in one line. An error of the owner itself keeps its traceback."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.getLogger(__name__))
+        self._counts: dict[str, int] = {}
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **kwargs: Any) -> None:
+        """Logs an error that has ended a request."""
+        if isinstance(exc_info, (HttpProcessingError, web.RequestPayloadError)):
+            reason = " ".join(str(exc_info).split())
+            # aiohttp gives the address of the client, if anything.
+            text = f"a bad HTTP request{''.join(f' from {each}' for each in args)}: {reason[:_LONGEST_REASON]}"
+            # A trainer that was given this port comes again and again.
+            count = self._counts[text] = self._counts.pop(text, 0) + 1
+            if len(self._counts) > _MOST_ALIKE:
+                del self._counts[next(iter(self._counts))]
+            if count == 1 or str(count).strip("0") == "1":
+                self.warning("%s%s", text, f" ({count:,} times)" if count > 1 else "")
+        else:
+            super().exception(msg, *args, exc_info=exc_info, **kwargs)

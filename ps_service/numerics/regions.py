@@ -21,11 +21,7 @@ _CAST_TO: Final = (torch.bfloat16, torch.float16)
 
 
 def numerics_of(request: Any) -> AbstractContextManager[object]:
-    """The context manager in which a call or backward runs: the caller's autocast and seed.
-
-    Raises:
-        InvalidArgumentError: Torch has no autocast for that device and dtype.
-    """
+    """The caller's autocast and seed. Raises `InvalidArgumentError` if torch has no autocast of that kind."""
     if not request.HasField("numerics"):
         return nullcontext()
     message: pb.Numerics = request.numerics

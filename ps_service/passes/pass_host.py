@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from ps_service.hosting.host import Host
 
 if TYPE_CHECKING:
-    from ps_service.group.membership import Membership
+    from ps_service.group.peers import Membership
     from ps_service.memory.held import HeldByAll
     from ps_service.passes.contexts import Contexts
 

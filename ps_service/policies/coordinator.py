@@ -23,15 +23,7 @@ _MOST_LOST_JOINS: Final = 1 << 20
 class Coordinator(Rounds):
     """Rounds whose decisions other owners carry out, too: the coordinator of a two-phase commit.
 
-    Args:
-        policy: When gradients count.
-        followers: Names of the other owners.
-        version: The number of steps that the optimizer has made.
-
-    Attributes:
-        log: The decisions that other owners may not have.
-        epochs: The number of the join of each member.
-        joins: How many joins there were.
+    `log` has the decisions that these may not have, and `epochs` the number of the join of each member, out of `joins`.
     """
 
     def __init__(self, policy: Policy, followers: Iterable[str], version: int = 0) -> None:
@@ -55,11 +47,7 @@ class Coordinator(Rounds):
         return self._noted(super().leave(trainer))
 
     def offer(self, offer: Offer) -> list[Event]:
-        """A member offers a gradient. It does not count if it was withdrawn, or is of an earlier join.
-
-        Raises:
-            InvalidArgumentError: It was read from a version that does not exist yet.
-        """
+        """A member offers a gradient. It does not count if it was withdrawn, or is of an earlier join."""
         if offer.key.epoch != self.epochs.get(offer.key.trainer):
             return [Dropped(offer.key, self.staleness(offer), Reason.OUTDATED)]
         if offer.key in self._withdrawn:
@@ -90,13 +78,7 @@ class Coordinator(Rounds):
         return events
 
     def restore(self, version: int, joins: int, epochs: Mapping[bytes, int]) -> None:
-        """Continues from the state of a checkpoint, which may be older than what other owners know.
-
-        Args:
-            version: The number of steps.
-            joins: How many joins there were.
-            epochs: The number of the join of each member, for `restore_members`.
-        """
+        """Continues from the state of a checkpoint, which may be older than what other owners know."""
         self.version = version
         self.joins = joins + _MOST_LOST_JOINS
         self.epochs.update(epochs)

@@ -18,23 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The gradients of an offer are in no round and will be in none.
-
-    Attributes:
-        key: The offer.
-    """
+    """The gradients of an offer are in no round and will be in none."""
 
     key: OfferKey
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A trainer has left, or is lost: none of its offers will count but those that were counted before.
-
-    Attributes:
-        trainer: The trainer.
-        epoch: The number of the join that this ends.
-    """
+    """A trainer has left, or is lost, which ends its join `epoch`. Only offers that were counted before count."""
 
     trainer: bytes
     epoch: int
@@ -42,11 +33,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The rounds follow another policy from now on.
-
-    Attributes:
-        policy: The policy.
-    """
+    """The rounds follow another policy from now on."""
 
     policy: Policy
 
@@ -57,12 +44,7 @@ another policy."""
 
 
 class Entry(NamedTuple):
-    """A decision and its number.
-
-    Attributes:
-        number: 1 for the first decision of an optimizer.
-        decision: The decision.
-    """
+    """A decision and its number: 1 for the first of an optimizer."""
 
     number: int
     decision: Decision
@@ -71,18 +53,13 @@ class Entry(NamedTuple):
 class DecisionLog:
     """The decisions of a coordinator, without those that all other owners have carried out.
 
-    Args:
-        followers: Names of the other owners.
-        number: The number of the last decision before.
-
-    Attributes:
-        number: The number of the last decision.
-        applied: The number of the last decision that each other owner has said it has carried out.
+    `number` is that of the last decision, and `applied` has that of the last which each follower has said it has
+    carried out.
     """
 
-    def __init__(self, followers: Iterable[str], number: int = 0) -> None:
-        self.number = number
-        self.applied = dict.fromkeys(followers, number)
+    def __init__(self, followers: Iterable[str]) -> None:
+        self.number = 0
+        self.applied = dict.fromkeys(followers, 0)
         self._entries: deque[Entry] = deque()
 
     def add(self, decision: Decision) -> None:

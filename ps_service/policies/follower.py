@@ -26,12 +26,7 @@ _MOST_REMEMBERED: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Decisions that no owner can repeat, because this owner has started again with an older state.
-
-    Attributes:
-        first: The number of the first of them.
-        last: The number of the last.
-    """
+    """Decisions that no owner can repeat, because this owner has started again with an older state."""
 
     first: int
     last: int
@@ -52,14 +47,9 @@ class Follower:
 
     It is prepared while it holds the gradients of an offer. A decision commits them, or aborts.
 
-    Args:
-        applied: The number of the last decision that was carried out.
-
-    Attributes:
-        applied: The number of the last decision that was carried out.
-        held: The bytes of the gradients of each offer that no decision has named.
-        pool: The offers whose gradients are in the sum of the open round.
-        missing: How many gradients of its round this owner had lost, for each offer of such a round.
+    `applied` is the number of the last decision that was carried out. `held` has the bytes of each offer that no
+    decision has named, `pool` the offers in the sum of the open round, and `missing` how many gradients of its round
+    this owner had lost, for each offer of such a round.
     """
 
     def __init__(self, applied: int = 0) -> None:
@@ -71,16 +61,10 @@ class Follower:
         self._left: Recent[bytes] = Recent()
 
     def check(self, key: OfferKey, nbytes: int, most_bytes: int) -> None:
-        """Checks whether the gradients of an offer may be held.
+        """Checks whether the gradients of an offer may be held: at most so many bytes for all, or a single offer.
 
-        Args:
-            key: The offer.
-            nbytes: Their bytes.
-            most_bytes: The most bytes that are held for all offers. A single offer may have more.
-
-        Raises:
-            SessionLostError: The trainer has left under this epoch, or the offer was given up.
-            OverloadedError: Too much is held already.
+        Raises `SessionLostError` if the trainer has left under this epoch or gave the offer up, and `OverloadedError`
+        if too much is held already.
         """
         if key in self._over or key.epoch <= self._left.get(key.trainer, 0):
             raise SessionLostError("the trainer has left the rounds of this optimizer, or has given this offer up")
@@ -105,9 +89,8 @@ class Follower:
     def settle(self, base: int, entries: Sequence[Entry]) -> list[Decision | Gap]:
         """Takes decisions, and returns those to carry out, in order; those that were carried out before are left out.
 
-        Args:
-            base: The number of the last decision that the coordinator has forgotten.
-            entries: Decisions, in order. After a gap among them, the rest waits until another trainer brings all.
+        `base` is the number of the last decision that the coordinator has forgotten. After a gap among `entries`, the
+        rest waits until another trainer brings all.
         """
         done: list[Decision | Gap] = []
         if base > self.applied:

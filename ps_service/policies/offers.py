@@ -8,13 +8,7 @@ from typing import NamedTuple
 
 
 class OfferKey(NamedTuple):
-    """Names an offer: its trainer, the number that it was given, and which time the trainer has joined.
-
-    Attributes:
-        trainer: Id of the trainer.
-        number: The number of the offer.
-        epoch: The number of the trainer's join, if the optimizer spans several owners; otherwise 0.
-    """
+    """Names an offer. Its epoch is the number of the trainer's join if the optimizer spans owners, otherwise 0."""
 
     trainer: bytes
     number: int
@@ -23,12 +17,7 @@ class OfferKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A gradient for all parameters of an optimizer that a trainer offers.
-
-    Attributes:
-        key: Its name.
-        read: The version of the optimizer whose parameters the gradient was computed with.
-    """
+    """A gradient for all parameters of an optimizer. It was computed with the parameters of the version `read`."""
 
     key: OfferKey
     read: int
@@ -48,10 +37,8 @@ class Reason(enum.Enum):
 class Counted:
     """A gradient that counts in a round.
 
-    Attributes:
-        key: Its offer.
-        staleness: The number of steps between its reading and this round.
-        weight: What it is multiplied with, before the division by the round's divisor.
+    `staleness` is the number of steps between its reading and this round. `weight` is what it is multiplied with,
+    before the division by the round's divisor.
     """
 
     key: OfferKey
@@ -61,13 +48,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """A round is complete: its gradients make one step.
-
-    Attributes:
-        version: The version of the optimizer after the step.
-        counted: The gradients, in the order in which they were offered.
-        divisor: What their sum is divided by.
-    """
+    """A round is complete: its gradients, in the order of the offers, make the step that leads to `version`."""
 
     version: int
     counted: tuple[Counted, ...]
@@ -76,13 +57,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """An offer does not count.
-
-    Attributes:
-        key: The offer.
-        staleness: The number of steps since its reading.
-        reason: Why it does not count.
-    """
+    """An offer does not count. `staleness` is the number of steps since its reading."""
 
     key: OfferKey
     staleness: int
@@ -93,10 +68,8 @@ class Dropped:
 class Pooled:
     """A gradient counts in the open round, and its trainer goes on before that round is complete.
 
-    Attributes:
-        counted: The gradient.
-        version: The version of the optimizer now.
-        completes: Whether the round is complete with it. Its trainer goes on with the `Answer` after the `Close`.
+    `version` is that of the optimizer now. If the round is complete with it, its trainer goes on with the `Answer`
+    after the `Close`.
     """
 
     counted: Counted
@@ -106,12 +79,7 @@ class Pooled:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The trainer of an offer whose round is complete may go on.
-
-    Attributes:
-        key: The offer.
-        version: The version of the optimizer after its round.
-    """
+    """The trainer of an offer may go on. `version` is that of the optimizer after the offer's round."""
 
     key: OfferKey
     version: int

@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
-from ps_service.policies.members import Ahead, Member, Waiting
 from ps_service.policies.offers import Answer, Close, Counted, Dropped, Event, Offer, OfferKey, Pooled, Reason
-from ps_service.policies.rules import rule_of
-from ps_wire.errors import InvalidArgumentError
+from ps_service.policies.rules import Ahead, Member, Waiting, rule_of
+from ps_wire.errors import RAN_OUT, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ps_service.policies.rules import Rule
     from ps_wire.policies import Policy
+
+_MORE: Final = "more trainers to join"
 
 
 class Rounds:
     """The rounds of one optimizer.
 
-    Args:
-        policy: When gradients count.
-        version: The number of steps that the optimizer has made.
-
-    Attributes:
-        policy: When gradients count.
-        version: The number of steps, with those that were decided here.
-        members: The trainers that use the optimizer, by id, in the order in which they came.
-        most: The largest number of members at one time since the policy was set.
-        pool: The offers of the open round that are answered already, oldest first.
+    `version` counts its steps, with those that were decided here. `members` are in the order in which they came, and
+    `most` is their largest number at one time since the policy was set. `pool` has the offers of the open round that
+    are answered already, oldest first.
     """
 
     def __init__(self, policy: Policy, version: int = 0) -> None:
@@ -42,7 +35,7 @@ class Rounds:
         self.members: dict[bytes, Member] = {}
         self.most = 0
         self.pool: list[Counted] = []
-        self._rule: Rule = rule_of(policy)
+        self._rule = rule_of(policy)
         self._arrivals = itertools.count()
 
     def join(self, trainer: bytes) -> list[Event]:
@@ -60,11 +53,7 @@ class Rounds:
         return [*answers, *dropped, *self._advance()]
 
     def offer(self, offer: Offer) -> list[Event]:
-        """A trainer offers a gradient; one that has not joined joins.
-
-        Raises:
-            InvalidArgumentError: It was read from a version that does not exist yet.
-        """
+        """A trainer offers a gradient, and joins if it has not. Raises if it was read from a version to come."""
         if not 0 <= offer.read <= self.version:
             raise InvalidArgumentError(f"a gradient was read from version {offer.read}; this is {self.version}")
         self._member(offer.key.trainer).offers.append(Waiting(next(self._arrivals), offer))
@@ -100,12 +89,7 @@ class Rounds:
         return [self._close(pool)]
 
     def restore_members(self, clocks: Mapping[bytes, int], most: int) -> None:
-        """Continues with the members of a checkpoint, so that no round is complete without them.
-
-        Args:
-            clocks: The clock of each.
-            most: The largest number of members at one time since the policy was set.
-        """
+        """Continues with the clocks of the members of a checkpoint, so that no round is complete without them."""
         for trainer, clock in clocks.items():
             self._member(trainer).clock = clock
         self.most = max(self.most, most)
@@ -201,3 +185,20 @@ class Rounds:
 
     def _dropped(self, offer: Offer, reason: Reason) -> Dropped:
         return Dropped(offer.key, self.staleness(offer), reason)
+
+
+def missing(rounds: Rounds, describe: Callable[[bytes], str], most: int) -> list[str]:
+    """Whom an open round waits for: at most `most` trainers, or others that have not come yet."""
+    late = [describe(each) for each in rounds.waiting_for()[:most]]
+    return late or ([_MORE] if rounds.waiting_offers() else [])
+
+
+def ran_out(title: str, seconds: float, rounds: Rounds, describe: Callable[[bytes], str]) -> str:
+    """The error of a step that has waited in vain in what `title` says."""
+    late = ", ".join(describe(each) for each in rounds.waiting_for())
+    if late:
+        whom = f"trainer {late}"
+    else:
+        there = [describe(each) for each in rounds.members]
+        whom = f"{_MORE}; there {'is' if len(there) == 1 else 'are'} only {', '.join(there)}"
+    return f"{RAN_OUT}: {title} has waited {seconds:g} s for {whom}"

@@ -1,20 +1,49 @@
-"""The rules by which rounds follow each policy."""
+"""The rules by which rounds follow each policy, and what they know of each trainer."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, Protocol
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ps_service.policies.offers import Offer, Reason
+from ps_service.policies.offers import Offer, OfferKey, Reason
 from ps_wire.policies import Apply, Async, BoundedStaleness, Compensate, Policy, Quorum, Reject, Scale, Stale, Sync
-
-OLDEST_COMPENSATED: Final = 16
-"""The largest staleness that is compensated; older gradients are dropped, because that version is not kept."""
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ps_service.policies.members import Member
+OLDEST_COMPENSATED: Final = 16
+"""The largest staleness that is compensated; older gradients are dropped, because that version is not kept."""
+
+
+class Waiting(NamedTuple):
+    """An offer that is in no round yet, and its place among all offers."""
+
+    arrival: int
+    offer: Offer
+
+
+class Ahead(NamedTuple):
+    """An offer that is applied, and whose trainer waits because it is ahead of others.
+
+    `clock` is that of the trainer after it, and `version` that of the optimizer after its step.
+    """
+
+    key: OfferKey
+    clock: int
+    version: int
+
+
+class Member:
+    """A trainer that uses the optimizer, with its offers that are not answered, oldest first.
+
+    `clock` counts its offers that have counted or were dropped, from the clock of the slowest when it joined.
+    """
+
+    def __init__(self, clock: int) -> None:
+        self.offers: deque[Waiting] = deque()
+        self.ahead: deque[Ahead] = deque()
+        self.clock = clock
 
 
 class _Rounds(Protocol):
@@ -31,24 +60,25 @@ class _Rounds(Protocol):
 
 
 class Rule:
-    """What rounds ask of a policy. This one takes every gradient by itself, as `Async` does.
+    """What rounds ask of a policy. This one takes every gradient by itself, as it comes.
 
-    Args:
-        stale: What becomes of stale gradients.
-
-    Attributes:
-        answers_at_once: Whether a trainer goes on before its round is complete.
-        count: How many gradients complete a round of trainers that go on at once.
-        is_mean: Whether a step takes the mean of its gradients, and not the sum.
-        bound: The most steps that a trainer may be ahead of the slowest.
+    Trainers that go on at once do so before their round is complete, which it is with `count` gradients. A step takes
+    the mean of its gradients, or the sum. A trainer may be at most `bound` steps ahead of the slowest.
     """
 
-    answers_at_once = False
-    count = 1
-    is_mean = True
-    bound: float = math.inf
-
-    def __init__(self, stale: Stale) -> None:
+    def __init__(
+        self,
+        stale: Stale,
+        *,
+        is_mean: bool = True,
+        bound: float = math.inf,
+        answers_at_once: bool = False,
+        count: int = 1,
+    ) -> None:
+        self.is_mean = is_mean
+        self.bound = bound
+        self.answers_at_once = answers_at_once
+        self.count = count
         self._stale = stale
         self._oldest = stale.after if isinstance(stale, Reject) else math.inf
         if isinstance(stale, Compensate):
@@ -75,18 +105,20 @@ class Rule:
 
 
 class TogetherRule(Rule):
-    """Takes one gradient of each of several trainers for a round.
+    """Takes the first gradients of several trainers for a round, one of each: of all members, if `trainers` is None.
 
-    Args:
-        count: How many; None for all members.
-        is_mean: Whether a step takes the mean.
-        stale: What becomes of stale gradients.
+    Those of the others, which come late, may be dropped.
     """
 
-    def __init__(self, count: int | None, is_mean: bool, stale: Stale) -> None:
-        super().__init__(stale)
-        self._trainers = count
-        self.is_mean = is_mean
+    def __init__(self, trainers: int | None, reduce: str, stale: Stale, drops_late: bool = False) -> None:
+        super().__init__(stale, is_mean=reduce == "mean")
+        self._trainers = trainers
+        self._drops_late = drops_late
+
+    def refusal(self, rounds: _Rounds, offer: Offer) -> Reason | None:
+        if self._drops_late and rounds.staleness(offer) > 0:
+            return Reason.LATE
+        return super().refusal(rounds, offer)
 
     def take(self, rounds: _Rounds) -> Sequence[Offer] | None:
         ready = sum(bool(member.offers) for member in rounds.members.values())
@@ -105,59 +137,23 @@ class TogetherRule(Rule):
         return [trainer for trainer, member in rounds.members.items() if not member.offers]
 
 
-class BackupRule(TogetherRule):
-    """Takes the first gradients of several trainers for a round; those of the others come late.
-
-    Args:
-        policy: The policy.
-    """
-
-    def __init__(self, policy: Quorum) -> None:
-        super().__init__(policy.count, policy.reduce == "mean", policy.stale)
-        self._drops = policy.late == "drop"
-
-    def refusal(self, rounds: _Rounds, offer: Offer) -> Reason | None:
-        if self._drops and rounds.staleness(offer) > 0:
-            return Reason.LATE
-        return super().refusal(rounds, offer)
-
-
-class AnybodyRule(Rule):
-    """Takes gradients of any trainers, who go on at once."""
-
-    answers_at_once = True
-
-    def __init__(self, policy: Quorum) -> None:
-        super().__init__(policy.stale)
-        self.count = policy.count
-        self.is_mean = policy.reduce == "mean"
-
-
-class BoundedRule(Rule):
-    """Takes every gradient by itself, and keeps trainers close together."""
-
-    def __init__(self, policy: BoundedStaleness) -> None:
-        super().__init__(policy.stale)
-        self.bound = policy.bound
-
-
 def _first(rounds: _Rounds, count: int) -> list[Offer]:
     """Removes the first offers of members, one of each: those that arrived first."""
-    ready = sorted((member for member in rounds.members.values() if member.offers), key=_arrival)
+    ready = [member for member in rounds.members.values() if member.offers]
+    ready.sort(key=lambda member: member.offers[0].arrival)
     return [member.offers.popleft().offer for member in ready[:count]]
-
-
-def _arrival(member: Member) -> int:
-    return member.offers[0].arrival
 
 
 def rule_of(policy: Policy) -> Rule:
     """The rule of a policy."""
     if isinstance(policy, Sync):
-        return TogetherRule(policy.trainers, policy.reduce == "mean", Apply())
+        return TogetherRule(policy.trainers, policy.reduce, Apply())
     if isinstance(policy, BoundedStaleness):
-        return BoundedRule(policy)
+        return Rule(policy.stale, bound=policy.bound)
     if isinstance(policy, Quorum):
-        return AnybodyRule(policy) if policy.of is None else BackupRule(policy)
+        if policy.of is None:
+            is_mean = policy.reduce == "mean"
+            return Rule(policy.stale, is_mean=is_mean, answers_at_once=True, count=policy.count)
+        return TogetherRule(policy.count, policy.reduce, policy.stale, drops_late=policy.late == "drop")
     assert isinstance(policy, Async)
     return Rule(policy.stale)

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from ps_service.policies.missing import missing, ran_out
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
-from ps_service.policies.rounds import Rounds
+from ps_service.policies.rounds import Rounds, missing, ran_out
 from ps_service.training.event_queue import EventQueue
 from ps_service.training.outcomes import Decided, Membership, Outcome
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added_to_each

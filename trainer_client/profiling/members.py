@@ -24,12 +24,7 @@ class Members(Protocol):
 
 
 class Numbered:
-    """Numbers owners in the order in which they are first called, for a process that is in no group.
-
-    Attributes:
-        name: Name of this process.
-        number: -1.
-    """
+    """Numbers owners in the order in which they are first called, for a process that is in no group."""
 
     name = "trainer"
     number = NO_NUMBER

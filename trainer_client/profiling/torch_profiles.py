@@ -42,6 +42,7 @@ _FIRST_PROCESS: Final = 1_000_000_000
 """First number of the owners, beyond the numbers of processes of this host."""
 
 _OWNER: Final = re.compile(r" -> ([^()]*)\)$")
+"""Finds the owner that a request was sent to in the request's name."""
 
 
 def install() -> None:
@@ -86,20 +87,16 @@ def _add(profile: Any, made: Sequence[Range]) -> None:
             return  # it has no list of events
     found = profile.function_events
     for of_request in answered:
-        found.extend(_nested([_function_event(each, profile, began_ns, results is None) for each in of_request]))
+        tree = EventList([_function_event(each, profile, began_ns, results is None) for each in of_request])
+        # Links each remote event with the one that it ran in.
+        tree._build_tree()
+        found.extend(tree)
     found.sort(key=_place)
-
-
-def _nested(made: list[FunctionEvent]) -> list[FunctionEvent]:
-    """The events of one request, each remote event linked with the one that it ran in."""
-    tree = EventList(made)
-    tree._build_tree()
-    return list(tree)
 
 
 def _function_event(event: Event, profile: Any, began_ns: int, is_legacy: bool) -> FunctionEvent:
     start = (event.start_ns - began_ns) / 1000
-    made = FunctionEvent(
+    return FunctionEvent(
         id=0,
         name=event.name,
         trace_name=event.name,
@@ -116,20 +113,12 @@ def _function_event(event: Event, profile: Any, began_ns: int, is_legacy: bool) 
         node_id=event.node if event.node is not None else -1,
         is_legacy=is_legacy,
     )
-    return made
 
 
 def write_trace(
     save: Callable[..., Any], events: Sequence[Event], path: str | os.PathLike[str], *args: Any, **kwargs: Any
 ) -> Any:
-    """Saves a trace with further events.
-
-    Args:
-        save: Saves the trace without them.
-        events: The events, each request before what owners ran for it.
-        path: The file.
-        args, kwargs: Further arguments of `save`.
-    """
+    """Saves a trace with `save`, and adds events to it, each request before what owners ran for it."""
     result = save(path, *args, **kwargs)
     file = Path(path)
     trace = json.loads(file.read_bytes())
@@ -148,7 +137,8 @@ def _entries(events: Iterable[Event], base_ns: int) -> Iterable[dict[str, Any]]:
         pid = os.getpid()
         request += not separator
         if separator:
-            owner = _owner_of(where)
+            key = _OWNER.search(where)
+            owner = where if key is None else key[1]
             if owner not in owners:
                 owners[owner] = _FIRST_PROCESS + len(owners)
                 yield _named("process_name", owners[owner], 0, owner)
@@ -186,12 +176,6 @@ def _lane(free_from: list[int], event: Event) -> int:
             return lane
     free_from.append(ended)
     return len(free_from) - 1
-
-
-def _owner_of(key: str) -> str:
-    """The owner that a request was sent to, from the request's name."""
-    found = _OWNER.search(key)
-    return found[1] if found else key
 
 
 def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:

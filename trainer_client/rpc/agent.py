@@ -29,9 +29,9 @@ from trainer_client.rpc.options import UNSET
 from trainer_client.rpc.planning import Plan
 from trainer_client.rpc.waiting import Deadline, told
 from trainer_client.rpc.workers import WorkerInfo
+from trainer_client.transport.channels import UnaryRequests
 from trainer_client.transport.grpc_stream import GrpcConnector
 from trainer_client.transport.in_process import MemoryConnector
-from trainer_client.transport.unary import UnaryRequests
 
 if TYPE_CHECKING:
     from ps_service.group.peers import Peers

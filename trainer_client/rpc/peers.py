@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_service.group.peers import Foreign
+from ps_service.group.peers import Foreign, Peers
 from ps_service.hosting.references import RRef as HostedRRef
 from ps_service.parameters.step_lock import WouldBlock
 from ps_wire.v1.operations_pb2 import LookupRequest, Member, MembersReply, MembersRequest
@@ -94,8 +94,8 @@ class NestedContext(Context):
         return [session.owner for session in self.sessions]
 
 
-class GroupPeers:
-    """The other members of a group, as `ps_service.group.peers.Peers`."""
+class GroupPeers(Peers):
+    """The other members of a group, for the code that this process hosts."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

@@ -1,15 +1,16 @@
-"""Opens the gRPC channels to owners, for trainers and for the command line; checks addresses, and explains failures."""
+"""The gRPC channels to owners, and unary requests on them; checks of addresses, and explanations of failures."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, UnavailableError
 from ps_wire.limits import MAX_FRAME_BYTES, MIB
 from ps_wire.runtime import forks
+from ps_wire.v1.owner_pb2_grpc import OwnerStub
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
@@ -34,34 +35,22 @@ HTTP_SERVER: Final = "an HTTP server is there; use the port of --listen, not tha
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to the owner at an address (host:port), for code on an event loop.
-
-    Raises:
-        UnavailableError: This process is a fork of one that had used gRPC.
-    """
+    """A channel to the owner at host:port. Raises `UnavailableError` in a fork of a process that had used gRPC."""
     forks.use_grpc()
     return grpc.aio.insecure_channel(address, options=_OPTIONS)
 
 
 def open_blocking_channel(address: str) -> grpc.Channel:
-    """A channel to the owner at an address (host:port), for code that waits for each answer.
-
-    Raises:
-        UnavailableError: This process is a fork of one that had used gRPC.
-    """
+    """The same for code that waits for each answer."""
     forks.use_grpc()
     return grpc.insecure_channel(address, options=_OPTIONS)
 
 
 def checked_address(address: str, *, may_be_name: bool = True) -> str:
-    """An address as gRPC takes it.
+    """An address as gRPC takes it: `host:port`, with an IPv6 address in brackets, or in gRPC's own syntax.
 
-    Args:
-        address: `host:port`, with an IPv6 address in brackets; or in gRPC's syntax, such as `dns:///host:port`.
-        may_be_name: Whether the name of an owner could stand there, with other arguments.
-
-    Raises:
-        InvalidArgumentError: It is none, so no time could reach an owner there.
+    `may_be_name`: with other arguments, the name of an owner could stand there. Raises `InvalidArgumentError` if it is
+    none, so no time could reach an owner there.
     """
     if address.startswith(_OF_GRPC):
         return address
@@ -97,15 +86,49 @@ def _is_port(text: str) -> bool:
 
 
 def reason(code: grpc.StatusCode, details: str | None) -> str:
-    """Why a request or a stream failed.
-
-    Args:
-        code: The status of gRPC.
-        details: gRPC's own words, which are long where no connection could be made.
-    """
+    """Why a request or a stream failed. gRPC's own details are long where no connection could be made."""
     details = details or ""
     if "Connection refused" in details:
         return "connection refused; nothing listens there"
     if "http1.x" in details or "Failed parsing HTTP/2" in details:
         return HTTP_SERVER
     return f"{details} ({code.name})" if details else code.name
+
+
+def unanswered(error: Any, seconds: float) -> str:
+    """Why a unary request that could take so many seconds has failed with an error of gRPC."""
+    late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    return f"nothing came within {seconds:g} s" if late else reason(error.code(), error.details())
+
+
+class UnaryRequests:
+    """Asks owners for what needs no session: their status and history. Used on one event loop."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    async def ask(self, address: str, method: str, request: Any, seconds: float) -> Any:
+        """Sends a request to the owner at an address.
+
+        Raises `UnavailableError` if it fails, or has no answer in time.
+        """
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address)
+        try:
+            return await getattr(OwnerStub(channel), method)(request, timeout=seconds)
+        except grpc.aio.AioRpcError as error:
+            # gRPC waits ever longer before it tries a broken connection again.
+            await self.forget(address)
+            raise UnavailableError(f"the owner at {address} does not answer: {unanswered(error, seconds)}") from None
+
+    async def forget(self, address: str) -> None:
+        """Closes the channel to an address, if there is one."""
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            await channel.close()
+
+    async def close(self) -> None:
+        """Closes all channels."""
+        for address in list(self._channels):
+            await self.forget(address)

@@ -34,14 +34,10 @@ class GrpcConnector:
 
     def __init__(self, address: str) -> None:
         teach_malloc()
-        self._address = address
-
-    @property
-    def address(self) -> str:
-        return self._address
+        self.address: Final = address
 
     async def connect(self) -> GrpcConnection:
-        return GrpcConnection(open_channel(self._address))
+        return GrpcConnection(open_channel(self.address))
 
     async def connect_shared_memory(
         self, offer: SharedMemoryOffer, max_message_bytes: int
@@ -49,7 +45,7 @@ class GrpcConnector:
         return open_shared_memory(offer, max_message_bytes)
 
     async def connect_direct(self, offer: DirectOffer) -> DirectConnection:
-        return await open_direct(offer, self._address)
+        return await open_direct(offer, self.address)
 
     async def close(self) -> None:
         """Does nothing: each connection closes its own channel."""

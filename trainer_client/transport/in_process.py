@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ps_wire.connections.in_process import MemoryConnection, memory_pair
 
@@ -15,19 +15,13 @@ if TYPE_CHECKING:
 
 
 class MemoryConnector:
-    """Opens connections within one process.
+    """Opens connections within one process. `serve` is the owner's end, such as `Servicer.serve`."""
 
-    Args:
-        serve: Serves the owner's end of a connection until it ends, such as `Servicer.serve`.
-    """
+    address: Final = "this process"
 
     def __init__(self, serve: Callable[[Connection], Awaitable[None]]) -> None:
         self._serve = serve
         self._serving: set[asyncio.Task[None]] = set()
-
-    @property
-    def address(self) -> str:
-        return "this process"
 
     async def connect(self) -> MemoryConnection:
         ours, theirs = memory_pair()

@@ -36,11 +36,7 @@ connection after two questions without an answer. Firewalls and address translat
 
 
 def open_shared_memory(offer: SharedMemoryOffer, max_message_bytes: int) -> SharedMemoryConnection:
-    """Connects to the socket that an owner has offered.
-
-    Raises:
-        ConnectionBroken: There is no such socket, or a process of another user listens on it.
-    """
+    """Connects to the socket that an owner has offered. Raises `ConnectionBroken` if another user listens there."""
     if not host_id():
         raise ConnectionBroken("this system has no shared-memory connections")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -59,15 +55,7 @@ def open_shared_memory(offer: SharedMemoryOffer, max_message_bytes: int) -> Shar
 
 
 async def open_direct(offer: DirectOffer, address: str) -> DirectConnection:
-    """Connects to the port that an owner has offered.
-
-    Args:
-        offer: The port and the token.
-        address: Host and port under which the owner was reached over gRPC.
-
-    Raises:
-        ConnectionBroken: The port cannot be reached in time.
-    """
+    """Connects to the port that an owner has offered. Raises `ConnectionBroken` if it is not reached in time."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         async with asyncio.timeout(_SECONDS):
@@ -139,7 +127,6 @@ async def _connect(sock: socket.socket, address: Any) -> None:
 
 
 async def _addresses(host: str, port: int) -> list[tuple[int, Any]]:
-    """The addresses of a host, each with its family."""
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from ps_service.cli import status_view, watching
-from ps_service.cli.group_status import GroupStatus, Missing
-from ps_service.cli.status_view import show
+from ps_service.cli.probe import GroupStatus, Missing
 from ps_service.cli.units import brief, milliseconds, rate, size
 from ps_wire.errors import UnavailableError
 from ps_wire.status import OwnerStatus
@@ -21,7 +20,7 @@ LONG = "a-name-that-somebody-has-chosen-and-that-is-far-longer-than-any-column."
 
 def printed(message: StatusReply, width: int = 80, **more: Any) -> str:
     out = io.StringIO()
-    show(OwnerStatus.from_message(message), Console(file=out, width=width), **more)
+    Console(file=out, width=width).print(status_view.view(OwnerStatus.from_message(message), **more))
     return out.getvalue()
 
 

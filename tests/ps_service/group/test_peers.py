@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ps_service.group.peers import Alone
+from ps_service.group.peers import Peers
 from ps_service.hosting.references import RRef
 from ps_wire.errors import ForeignHandleError, UnavailableError
 from ps_wire.refs import ContextId, Ref, new_object_id
@@ -16,17 +16,17 @@ CONTEXT = ContextId(bytes(16), 1)
 def test_an_owner_alone_refuses_handles_of_others_with_advice() -> None:
     ref = Ref("ps1", new_object_id())
     with pytest.raises(ForeignHandleError, match=r"belongs to owner 'ps1'.*--directory"):
-        Alone().foreign(ref, None)
+        Peers().foreign(ref, None)
 
 
 def test_an_owner_alone_keeps_its_own_directory() -> None:
-    assert Alone().keeps_directory
+    assert Peers().keeps_directory
     with pytest.raises(UnavailableError, match="its own directory"):
-        Alone().find("ps1", None, 1.0)
+        Peers().find("ps1", None, 1.0)
 
 
 def test_an_owner_alone_hands_out_its_own_references_as_they_are() -> None:
-    alone, own = Alone(), RRef(5)
+    alone, own = Peers(), RRef(5)
     assert alone.departing(own, CONTEXT) is own
     assert alone.departing(5, CONTEXT) is None
     assert alone.local(own) is own
@@ -34,6 +34,6 @@ def test_an_owner_alone_hands_out_its_own_references_as_they_are() -> None:
 
 
 async def test_an_owner_alone_has_nobody_to_ask() -> None:
-    assert list(await Alone().members(1.0)) == []
+    assert list(await Peers().members(1.0)) == []
     with pytest.raises(UnavailableError, match="start it with --directory"):
-        await Alone().ask("127.0.0.1:1", "Status", StatusRequest(), 1.0)
+        await Peers().ask("127.0.0.1:1", "Status", StatusRequest(), 1.0)

@@ -19,8 +19,8 @@ import torch
 import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
-from ps_service.monitoring import page_streams
-from ps_service.monitoring.page_streams import PageStream
+from ps_service.monitoring import page_feed
+from ps_service.monitoring.page_feed import PageStream
 from ps_service.monitoring.sampler import Sampler
 from ps_service.monitoring.web import Web
 from ps_service.server import Server
@@ -291,7 +291,7 @@ async def test_a_stream_begins_with_everything_and_goes_on_with_what_is_new(
 async def test_too_many_pages_are_refused(
     http: aiohttp.ClientSession, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_streams, "MOST_STREAMS", 1)
+    monkeypatch.setattr(page_feed, "MOST_STREAMS", 1)
     async with http.get(f"http://{server.http_address}/messages") as response:
         await anext(messages(response))
         async with http.get(f"http://{server.http_address}/messages") as refused:
@@ -302,28 +302,28 @@ async def test_too_many_pages_are_refused(
 async def test_a_page_that_does_not_read_is_cut_off_and_the_others_go_on(
     http: aiohttp.ClientSession, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_streams, "MOST_WAITING_BYTES", 1 << 20)
+    monkeypatch.setattr(page_feed, "MOST_WAITING_BYTES", 1 << 20)
     assert server._web is not None
-    streams = server._web.page.streams
+    feed = server._web.page.feed
     reader, writer = await asyncio.open_connection(*server.http_address.split(":"), limit=1024)
     writer.write(b"GET /messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await reader.readline()
     async with http.get(f"http://{server.http_address}/messages") as response, asyncio.timeout(30):
         stream = messages(response)
         await until(stream, "complete")
-        assert len(streams) == 2
+        assert len(feed.streams) == 2
         reading = asyncio.create_task(until(stream, "last"))
-        while len(streams) == 2:
-            streams.send(b'data: {"filler":"%s"}\n\n' % (b"x" * 100_000))
+        while len(feed.streams) == 2:
+            feed.send(b'data: {"filler":"%s"}\n\n' % (b"x" * 100_000))
             await asyncio.sleep(0)
             await asyncio.sleep(0.001)
-        streams.send(b'data: {"last":1}\n\n')
+        feed.send(b'data: {"last":1}\n\n')
         await reading
     writer.close()
 
 
 async def test_a_stream_counts_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_streams, "MOST_WAITING_BYTES", 10)
+    monkeypatch.setattr(page_feed, "MOST_WAITING_BYTES", 10)
     cut: list[bool] = []
     stream = PageStream(lambda: cut.append(True))
     stream.send(b"x" * 100)  # alone, a message may be longer

@@ -21,8 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
-from ps_service.monitoring.web import Web
-from ps_service.monitoring.web_log import WebLog
+from ps_service.monitoring.web import Web, WebLog
 from ps_service.server import Server
 from ps_wire.release import RELEASE
 from tests.forking.process import Forking

@@ -11,12 +11,12 @@ import pytest
 
 from ps_service.durability.store import Store
 from ps_service.engine import Engine
-from ps_service.group.peers import Alone
 from ps_service.server import Server
 from ps_wire.errors import NameConflictError, UnavailableError
 from ps_wire.v1.operations_pb2 import HistoryRequest, MembersRequest
 from trainer_client.rpc.current import agent, has_agent, set_agent
 from trainer_client.rpc.joining import join
+from trainer_client.rpc.peers import GroupPeers
 from trainer_client.session import presence
 from trainer_client.session.settings import Settings
 
@@ -55,7 +55,7 @@ async def test_without_a_directory_the_owner_keeps_one_itself() -> None:
     (entry,) = server.engine.directory.members()
     assert (entry.name, entry.address, entry.id) == ("ps1", server.address, 0)
     assert server.engine.membership.peers.keeps_directory
-    assert not isinstance(server.engine.membership.peers, Alone)
+    assert isinstance(server.engine.membership.peers, GroupPeers)
     await member.leave(0.0)
 
 

@@ -11,7 +11,7 @@ import torch
 import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
-from ps_service.monitoring import page_streams
+from ps_service.monitoring import page_feed
 from ps_service.server import Server
 from tests import hosted_models
 from tests.conftest import StartProcess
@@ -82,8 +82,8 @@ async def test_a_page_that_has_not_heard_yet_says_so(
     browser: Browser, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert server._web is not None
-    monkeypatch.setattr(server._web.page._feed, "_everything", lambda: iter(()))
-    monkeypatch.setattr(server._web.page._feed, "_news", lambda: '{"owners":[],"unseen":0,"alone":""}')
+    monkeypatch.setattr(server._web.page.feed, "_everything", lambda: iter(()))
+    monkeypatch.setattr(server._web.page.feed, "_news", lambda: '{"owners":[],"unseen":0,"alone":""}')
     await browser.open(f"http://{server.http_address}/")
     assert await browser.ask("document.getElementById('live-text').textContent") == "Connecting"
     assert await browser.ask(f"{rows('owners')}.length") == 0
@@ -96,12 +96,12 @@ async def test_a_page_whose_owner_hangs_is_stale_and_goes_on_later(
     assert server._web is not None
     await browser.open(f"http://{server.http_address}/")
     await browser.until(f"{STATE} === 'live' && {READY}")
-    send = server._web.page.streams.send
-    monkeypatch.setattr(server._web.page.streams, "send", lambda _: None)
+    send = server._web.page.feed.send
+    monkeypatch.setattr(server._web.page.feed, "send", lambda _: None)
     await browser.until(f"{STATE} === 'stale'")
     assert "the owner is busy or hangs" in await browser.ask(BANNER)
     assert await browser.ask("document.body.classList.contains('old')")
-    monkeypatch.setattr(server._web.page.streams, "send", send)
+    monkeypatch.setattr(server._web.page.feed, "send", send)
     await browser.until(f"{STATE} === 'live'")
     await browser.until(f"({BANNER}) === ''")
 
@@ -122,11 +122,11 @@ async def test_a_lost_connection_is_told_and_found_again(browser: Browser) -> No
 async def test_a_page_too_many_says_so_and_tries_again(
     browser: Browser, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_streams, "MOST_STREAMS", 0)
+    monkeypatch.setattr(page_feed, "MOST_STREAMS", 0)
     await browser.open(f"http://{server.http_address}/")
     await browser.until(f"{STATE} === 'refused'")
     assert "too many pages are open" in await browser.ask(BANNER)
-    monkeypatch.setattr(page_streams, "MOST_STREAMS", 1)
+    monkeypatch.setattr(page_feed, "MOST_STREAMS", 1)
     await browser.until(f"{STATE} === 'live'")
 
 
