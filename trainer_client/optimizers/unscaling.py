@@ -10,7 +10,7 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from trainer_client.contexts.gradients import HasLocalGradients
+    from trainer_client.contexts.context import Context
 
 
 class Unscaled(NamedTuple):
@@ -25,7 +25,7 @@ class Unscaled(NamedTuple):
     non_finite: bool
 
 
-def unscale_leaves(leaves: Iterable[torch.Tensor], context: HasLocalGradients, factor: float) -> Unscaled:
+def unscale_leaves(leaves: Iterable[torch.Tensor], context: Context, factor: float) -> Unscaled:
     """Multiplies the gradients that a pass has for leaves of this process.
 
     Raises:
