@@ -82,7 +82,10 @@ class Recorder:
         """The one with the fewest calls of the latest passes. All are forgotten."""
         shortest = min(self._passes[-_RECORDED - 1 : -1], key=Counter.total)
         self._passes = []
-        return Counter({_name(code): count for code, count in shortest.items()})
+        named: Counter[str] = Counter()
+        for code, count in shortest.items():
+            named[_name(code)] += count  # comprehensions of one function have the same name
+        return named
 
     def _saw(self, frame: FrameType, event: str, argument: Any) -> None:
         if event != "call":

@@ -7,7 +7,7 @@ from operator import index
 from typing import Any
 
 from ps_wire.codec import dtypes
-from ps_wire.numerics.autocast import Autocasts
+from ps_wire.numerics.autocast import Autocasts, is_active
 from ps_wire.numerics.seeds import Seeds, of_torch
 from ps_wire.runtime.scopes import current_scope
 
@@ -56,8 +56,7 @@ def write_numerics(request: Any, seed: int | None = None) -> None:
     Raises:
         TypeError: The seed is no integer.
     """
-    autocasts = Autocasts.current()
-    if autocasts.regions:
+    if is_active() and (autocasts := Autocasts.current()).regions:
         for each in autocasts.regions:
             request.numerics.autocast.add(device=each.device, dtype=dtypes.to_wire(each.dtype))
         request.numerics.uncached = not autocasts.cached

@@ -218,7 +218,8 @@ class Pending(Unawaited, Generic[T]):
             ClosedError: The parent of this forked process made the call.
             Exception: The error of the operation.
         """
-        check_timeout(timeout)
+        if timeout is not None:
+            check_timeout(timeout)
         if self._outcome is None:
             if self._loop is not None and forks.is_foreign(self._loop):
                 raise forks.refusal()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Final, NamedTuple
 
 import torch
+
+is_active: Final[Callable[[], bool]] = torch._C._is_any_autocast_enabled
+"""Whether this thread is in a region of any device."""
 
 _DEVICES: Final = ("cpu", "cuda")
 _NOTHING: Final = nullcontext()
@@ -30,7 +34,7 @@ class Autocasts(NamedTuple):
     @classmethod
     def current(cls) -> Autocasts:
         """The active regions of this thread."""
-        if not torch._C._is_any_autocast_enabled():
+        if not is_active():
             return NONE
         found = tuple(
             Autocast(each, torch.get_autocast_dtype(each)) for each in _DEVICES if torch.is_autocast_enabled(each)

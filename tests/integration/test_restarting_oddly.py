@@ -185,8 +185,9 @@ async def test_an_object_whose_state_hangs_is_left_out(
 
 
 async def test_a_forward_that_hangs_keeps_its_module_neither_from_steps_nor_from_being_kept(
-    owner: Owner, ps: tc.Client, caplog: pytest.LogCaptureFixture
+    owner: Owner, ps: tc.Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ps_service.hosting.turns.FIRST_PATIENCE_SECONDS", 1.0)
     net = await ps.module(f"{ODD}.HangingNet", name="net")
     opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
     hanging = net.hang()

@@ -112,17 +112,20 @@ class OffersPasses:
         Raises:
             ClosedError: The client is closed.
         """
-        return self._attempt(None)
-
-    def _attempt(self, run: Run | None) -> Context:
-        """A new context for an attempt of a pass; None for a pass that is not run again."""
         if self.closed:
             raise ClosedError("this client is closed")
         id = ContextId(self.trainer, self._openings.number())
         gradients = None if self.keep is None else self.keep(id)
         seeds, tracing = self._seeding.branch(), self._tracing
-        context = Context(id, self._loop, self.others.reach, seeds, self._openings, gradients, tracing, run)
+        context = Context(id, self._loop, self.others.reach, seeds, self._openings, gradients, tracing)
         self._openings.opened(context, context.ending())
+        return context
+
+    def _attempt(self, run: Run | None) -> Context:
+        """A new context for an attempt of a pass; None for a pass that is not run again."""
+        context = self.context()
+        if run is not None:
+            context.attempt = run.attempt(context.message)
         return context
 
     @contextmanager

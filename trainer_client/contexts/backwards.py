@@ -66,31 +66,26 @@ class Backwards:
     Args:
         loop: The client's event loop.
         gradients: Receives the gradients of local leaves.
+
+    Attributes:
+        running: The one for which torch's engine runs.
+        thread: The thread that runs it; 0 for none.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gradients: LocalGradients) -> None:
-        self._current: RunningBackward | LocalBackward | None = None
+        self.running: RunningBackward | LocalBackward | None = None
+        self.thread = 0
         self._loop = loop
         self._gradients = gradients
         self._queue = Queue()
         self._begun: list[Pending[None]] = []
-        # The thread that runs torch's engine for one of them.
-        self._thread = 0
         # The latest backward on the event loop that has sent all of its requests, and these.
         self._sent: tuple[Pending[None] | None, Sequence[Pending[Any]]] = (None, ())
 
     @property
-    def current(self) -> RunningBackward | LocalBackward | None:
-        """The backward that runs in this thread.
-
-        In a process that is also an owner, another thread may run the backward of a call whose graph reaches this pass.
-        """
-        return self._current if threading.get_ident() == self._thread else None
-
-    @property
     def unfinished(self) -> Sequence[Pending[None]]:
         """The backwards that were begun with `begin` and have not ended; none for hooks that one of them runs."""
-        if not self._begun or threading.get_ident() == self._thread:
+        if not self._begun or threading.get_ident() == self.thread:
             return ()
         self._begun = [each for each in self._begun if not each.settled]
         return self._begun
@@ -116,23 +111,25 @@ class Backwards:
         Torch's engine blocks while it waits for owners, so it must not run on the event loop then. If it would wait
         once, it runs twice there.
         """
-        begun = self._begin(context, start)
-        begun.origin = Origin("a pass", "backward", context.failures)
-        if not begun.settled:
-            self._begun = [*self.unfinished, begun]
-        return begun
-
-    def _begin(self, context: FailingPass, start: Start) -> Pending[None]:
+        graph = turn = None
         if asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
             graph = short_graph(start.roots, context)
-            if graph is not None and graph.is_short and (turn := self._queue.begin()) is not None:
-                if not graph.leaves or self._gradients.take_now(graph.leaves):
-                    return self._run_here(turn, graph, start)
-                self._queue.leave(turn)
-        number, autocasts = self._queue.join(), Autocasts.current()
-        # It may be cancelled before a thread begins it.
-        withdraw = partial(self._queue.withdraw, number)
-        return Pending.in_thread(self._loop, self._run_in_turn, context, number, autocasts, start, cancel=withdraw)
+            if graph is not None and graph.is_short:
+                turn = self._queue.begin()
+                if turn is not None and graph.leaves and not self._gradients.take_now(graph.leaves):
+                    self._queue.leave(turn)
+                    turn = None
+        if graph is not None and turn is not None:
+            begun = self._run_here(turn, graph, start)
+        else:
+            number, autocasts = self._queue.join(), Autocasts.current()
+            # It may be cancelled before a thread begins it.
+            withdraw = partial(self._queue.withdraw, number)
+            begun = Pending.in_thread(self._loop, self._run_in_turn, context, number, autocasts, start, cancel=withdraw)
+        begun.origin = Origin("a pass", "backward", context.failures)
+        if not begun.settled:
+            self._begun = [*self.unfinished, begun] if self._begun else [begun]
+        return begun
 
     def run(self, context: FailingPass, start: Start) -> None:
         """Runs a backward in this thread, which must not be that of the event loop.
@@ -151,7 +148,8 @@ class Backwards:
             start: Where it starts.
         """
         done: Pending[None] = Pending(self._loop)
-        current = _backward_of(graph, start, turn)
+        current: RunningBackward | LocalBackward
+        current = LocalBackward(start.retain_graph, turn) if graph.second is None else _waiting(graph, start, turn)
         found: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
         failure: BaseException | None = None
         try:
@@ -216,8 +214,11 @@ class Backwards:
                 raise ClosedError("this client is closed, and so is its event loop")
             graph = short_graph(start.roots, context)
             leaves: Sequence[torch.Tensor]
-            if graph is not None:
-                leaves, current = graph.leaves, _backward_of(graph, start, number)
+            current: RunningBackward | LocalBackward
+            if graph is not None and graph.second is None:
+                leaves, current = graph.leaves, LocalBackward(start.retain_graph, number)
+            elif graph is not None:
+                leaves, current = graph.leaves, _waiting(graph, start, number)
             else:
                 leaves, calls = reached_from(start.roots)
                 own = [call for call in calls if call.context is context]
@@ -274,40 +275,18 @@ class Backwards:
         self, current: RunningBackward | LocalBackward, run: Callable[[], None], latency: Latency | None
     ) -> None:
         """Runs torch's engine in this thread, and notes how long graphs of the kind take."""
-        self._current, self._thread = current, threading.get_ident()
+        self.running, self.thread = current, threading.get_ident()
         began = None if latency is None else latency.begin()
         try:
             run()
         finally:
-            self._current, self._thread = None, 0
+            self.running, self.thread = None, 0
         if latency is not None and began is not None:
             latency.end(began)
 
 
-class HasBackwards:
-    """A pass, as far as its backwards go."""
-
-    _backwards: Backwards
-
-    @property
-    def current_backward(self) -> RunningBackward | LocalBackward | None:
-        """The backward that is running, if this is its thread."""
-        return self._backwards.current
-
-    @property
-    def unfinished(self) -> Sequence[Pending[None]]:
-        """The backwards that were begun with `backward` and have not ended."""
-        return self._backwards.unfinished
-
-    def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
-        """The requests of the unfinished backward, if it has sent them all, and all to the owner of this session."""
-        return self._backwards.sent_to(session)
-
-
-def _backward_of(graph: ShortGraph, start: Start, number: int) -> RunningBackward | LocalBackward:
-    """The state of a backward of a short graph."""
-    if graph.second is None:
-        return LocalBackward(start.retain_graph, number)
+def _waiting(graph: ShortGraph, start: Start, number: int) -> RunningBackward:
+    """The state of a backward of a short graph that waits for an owner."""
     return RunningBackward(start.retain_graph, number, graph.calls, holding_latency(graph.leaves, graph.calls))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import filterfalse
+from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from ps_wire.errors import InvalidArgumentError
 
@@ -69,8 +71,7 @@ class Block(ABC):
     nothing.
     """
 
-    def __init__(self) -> None:
-        self._begun: list[Pending[Any]] = []
+    _begun: list[Pending[Any]]
 
     @abstractmethod
     def enter(self) -> None:
@@ -86,11 +87,8 @@ class Block(ABC):
 
     def waits_for(self, work: Pending[T]) -> Pending[T]:
         """The block will end after this. Returns it."""
-        self._begun = [*self._open(), work]
+        self._begun = [*filterfalse(_is_settled, self._begun), work]
         return work
-
-    def _open(self) -> list[Pending[Any]]:
-        return [each for each in self._begun if not each.settled]
 
     async def __aenter__(self) -> Self:
         self.enter()
@@ -100,8 +98,11 @@ class Block(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            while error is None and (begun := self._open()):
-                await begun[0]
+            while error is None and self._begun:
+                begun, self._begun = self._begun, []
+                for each in begun:
+                    if not each.settled:
+                        await each
         except BaseException as raised:
             error = raised
             raise
@@ -115,7 +116,7 @@ class Block(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None and self._open():
+        if error is None and not all(map(_is_settled, self._begun)):
             error = InvalidArgumentError(
                 "the block of this context was left before a backward or step in it had ended, which counts for "
                 "nothing; await it, or use `async with`, which waits for it"
@@ -123,3 +124,6 @@ class Block(ABC):
             self.end(error=error)
             raise error
         self.end(error=error)
+
+
+_is_settled: Final = attrgetter("settled")

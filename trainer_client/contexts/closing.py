@@ -144,7 +144,7 @@ class Closing:
         self._ends = ends
         self._parts: list[Part] = []
         sessions: list[Session] = []
-        joinable, self._together = True, False
+        joinable, self._together, self._has_local_part = True, False, False
         for optimizer in self._optimizers:
             if not isinstance(optimizer, Stepping):
                 raise InvalidArgumentError(
@@ -152,6 +152,7 @@ class Closing:
                 )
             joinable = joinable and optimizer.is_joinable
             self._together = self._together or optimizer.steps_together
+            self._has_local_part = self._has_local_part or optimizer.has_local_part
             for part in optimizer.parts:
                 self._parts.append(part)
                 sessions.append(part.session)
@@ -225,7 +226,7 @@ class Closing:
         try:
             backward.passed_on()
             self._check()
-            if self._answer is None or any(optimizer.has_local_part for optimizer in self._optimizers):
+            if self._answer is None or self._has_local_part:
                 steps = self._steps = variables.run(Pending.run, loop, self._step())
                 steps.origin = Origin("a pass", "backward with a step")
                 steps.on_done(lambda: done.resolve(steps.result))

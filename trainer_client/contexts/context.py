@@ -12,12 +12,12 @@ import torch
 
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.runtime.failures import PassFailures
-from trainer_client.contexts.backwards import Backwards, HasBackwards, Start
+from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.block import Block, PassSpan
 from trainer_client.contexts.closing import Closing, Part, Stepping
 from trainer_client.contexts.ending import after, end_freed, tell_end, tell_untrained
-from trainer_client.contexts.gradients import HasLocalGradients, LocalGradients, clip, gradients
-from trainer_client.graph.current import current_context, reset_current, set_current
+from trainer_client.contexts.gradients import LocalGradients, clip, gradients
+from trainer_client.graph.current import current_context, entered
 from trainer_client.graph.nodes import ROOT
 from trainer_client.graph.recorder import RecordedCall, Reserved
 from trainer_client.handles.parameters import RemoteParameter
@@ -26,6 +26,7 @@ from trainer_client.pending import Pending
 if TYPE_CHECKING:
     from contextvars import Token
 
+    from ps_wire.attempts import Attempt
     from ps_wire.numerics.seeds import Seeds
     from ps_wire.refs import ContextId
     from ps_wire.runtime.latency import Latency
@@ -34,13 +35,14 @@ if TYPE_CHECKING:
     from trainer_client.contexts.gradients import Reach
     from trainer_client.graph.current import Openings
     from trainer_client.graph.recorder import RecordingPass
-    from trainer_client.session.runs import Run
+    from trainer_client.graph.running_backward import LocalBackward, RunningBackward
+    from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
 
 T = TypeVar("T")
 
 
-class Context(Block, HasBackwards, HasLocalGradients):
+class Context(Block):
     """One pass: calls inside its block are recorded, and it holds their gradients.
 
         async with ps.context() as ctx:
@@ -59,7 +61,6 @@ class Context(Block, HasBackwards, HasLocalGradients):
         openings: The open contexts of its client.
         gradients: Keeps the gradients of local leaves; None for a store of its own.
         tracing: Makes the span of its block; None if the program is not traced.
-        run: The pass of which it is an attempt; None if it is not run again.
 
     Attributes:
         id: Its id on every owner.
@@ -89,16 +90,15 @@ class Context(Block, HasBackwards, HasLocalGradients):
         openings: Openings | None = None,
         gradients: LocalGradients | None = None,
         tracing: Tracing | None = None,
-        run: Run | None = None,
     ) -> None:
-        super().__init__()
+        self._begun = []
         self.span = None if tracing is None else PassSpan(tracing, id)
         self._openings = openings
         self._reach = reach
         self.seeds = seeds
         self.id = id
         self.message = id.to_message()
-        self.attempt = None if run is None else run.attempt(self.message)
+        self.attempt: Attempt | None = None
         self.failures = PassFailures()
         self.ended = False
         self.finished = False
@@ -140,7 +140,7 @@ class Context(Block, HasBackwards, HasLocalGradients):
         with self._lock:
             self.check(session)
             number, place = reserved or self._reserve(session)
-            return RecordedCall(self, session, number, place, inputs, tokens, latency)
+        return RecordedCall(self, session, number, place, inputs, tokens, latency)
 
     def reserve(self, session: Session) -> Reserved:
         """Reserves the number and place of a call that is recorded later. Raises the errors of `record`."""
@@ -149,14 +149,11 @@ class Context(Block, HasBackwards, HasLocalGradients):
             return self._reserve(session)
 
     def _reserve(self, session: Session) -> Reserved:
+        """The number of the next call, and its place: the numbers of the calls that it is nested in, and its own."""
         self._calls += 1
         self._sessions[session.owner] = session
         self._losses.setdefault(session.owner, session.losses)
-        return self._calls, self._place()
-
-    def _place(self) -> tuple[int, ...]:
-        """The place of the latest call in the pass: the numbers of the calls that it is nested in, and its own."""
-        return (self._calls,)
+        return self._calls, (self._calls,)
 
     def check(self, *sessions: Session) -> None:
         """Checks that the pass is open and that these sessions may take part in it.
@@ -220,11 +217,7 @@ class Context(Block, HasBackwards, HasLocalGradients):
             return self.waits_for(self._backwards.begin(self, Start(roots, gradients, retain_graph)))
         closing = Closing(self, step, ends=not retain_graph)
         begun = self._backwards.begin(self, Start(roots, gradients, retain_graph, closing))
-        stepping = closing.follow(self._loop, begun)
-        if self._begun:
-            return self.waits_for(stepping)
-        self._begun.append(stepping)  # most passes have one backward; here, it takes no further call
-        return stepping
+        return self.waits_for(closing.follow(self._loop, begun))
 
     def propagate(
         self,
@@ -244,7 +237,37 @@ class Context(Block, HasBackwards, HasLocalGradients):
         self._backwards.run(self, Start(roots, gradients, retain_graph, closing))
         return None if closing is None else closing.finish()
 
+    @property
+    def current_backward(self) -> RunningBackward | LocalBackward | None:
+        """The backward that runs in this thread.
+
+        In a process that is also an owner, another thread may run the backward of a call whose graph reaches this pass.
+        """
+        backwards = self._backwards
+        return backwards.running if backwards.thread == threading.get_ident() else None
+
+    @property
+    def unfinished(self) -> Sequence[Pending[None]]:
+        """The backwards that were begun with `backward` and have not ended."""
+        return self._backwards.unfinished
+
+    def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
+        """The requests of the unfinished backward, if it has sent them all, and all to the owner of this session."""
+        return self._backwards.sent_to(session)
+
     # Gradients
+
+    def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
+        """The gradient of a local leaf in this pass, if it has one."""
+        return self.local.of(leaf)
+
+    def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
+        """Multiplies the gradients of local leaves."""
+        self.local.scale(leaves, factor)
+
+    def drop(self, leaves: Iterable[torch.Tensor]) -> None:
+        """Drops the gradients of local leaves."""
+        self.local.drop(leaves)
 
     def get_gradients(self) -> Pending[dict[RemoteParameter | torch.Tensor, torch.Tensor]]:
         """The gradients of this pass, by handle for remote parameters and by tensor for local ones.
@@ -303,8 +326,9 @@ class Context(Block, HasBackwards, HasLocalGradients):
         outer = current_context()
         if outer is not None:
             raise RuntimeError(f"Already have an autograd context id for this thread: {outer.id}; contexts do not nest")
-        self.check()
-        self._token = set_current(self)
+        if self.ended or self._losses:
+            self.check()
+        self._token = entered.set(self)
         if self.span is not None:
             self.span.begin()
 
@@ -318,13 +342,14 @@ class Context(Block, HasBackwards, HasLocalGradients):
         if self.span is not None:
             self.span.end(error)
         if self._token is not None:
-            reset_current(self._token)
+            entered.reset(self._token)
             self._token = None
-        if error is None and self.stepped:
+        if error is None and self.stepped and self.looked_up:
             tell_untrained(self.looked_up, self.stepped)
         self._begun = []  # so that what has failed, and nobody has read, is reported
         self.failures.end(error)
-        self.close(over)
+        if not self.ended:
+            self.close(over)
         self.finished = False
 
     def close(self, over: tuple[int, Sequence[int]] | None = None, told: Session | None = None) -> None:
@@ -338,10 +363,14 @@ class Context(Block, HasBackwards, HasLocalGradients):
             if self.ended:
                 return
             self.ended = True
-            sessions = [session for session in self._sessions.values() if session is not told]
+            sessions = list(self._sessions.values())
+        if told in sessions:
+            sessions.remove(told)
         if self._openings is not None:
-            over = self._openings.ended(self)
-        tell_end(self.message, sessions, over or (0, ()))
+            self._openings.remove(self)
+        if sessions:
+            over = over if self._openings is None else self._openings.ended_with(self)
+            tell_end(self.message, sessions, over or (0, ()))
         self.local.clear()
 
     def ending(self) -> Callable[[], None]:

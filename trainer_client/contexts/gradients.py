@@ -94,32 +94,6 @@ class LocalGradients:
         return reservations.take_now(leaves)
 
 
-class HasLocalGradients:
-    """A pass, as far as the gradients of leaves of this process go.
-
-    Attributes:
-        local: These gradients.
-    """
-
-    local: LocalGradients
-
-    def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
-        """The gradient of a local leaf in this pass, if it has one."""
-        return self.local.of(leaf)
-
-    def local_gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The local leaves that have a gradient in this pass, and their gradients."""
-        return self.local.items()
-
-    def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
-        """Multiplies the gradients of local leaves."""
-        self.local.scale(leaves, factor)
-
-    def drop(self, leaves: Iterable[torch.Tensor]) -> None:
-        """Drops the gradients of local leaves."""
-        self.local.drop(leaves)
-
-
 def _sum(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
     # Torch adds a sparse tensor to a dense one, but not the other way round.
     return more + held if held.is_sparse and not more.is_sparse else held + more
@@ -129,13 +103,11 @@ class PassOfOwners(Protocol):
     """A pass that has gradients on owners and here; see `Context`."""
 
     message: ContextId
+    local: LocalGradients
 
     @property
     def sessions(self) -> list[Session]:
         """The sessions with the owners that take part so far."""
-
-    def local_gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The local leaves that have a gradient in this pass, and their gradients."""
 
 
 async def gradients(
@@ -148,7 +120,7 @@ async def gradients(
         reach: Opens the session with an owner that took part through another owner; None if there is no such owner.
         bare: Makes a handle from a session, a reference and the gradient.
     """
-    found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(context.local_gradients())
+    found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(context.local.items())
     request = Request(gradients=GradientsRequest(context=context.message))
     asked: set[str] = set()
     asking = context.sessions

@@ -12,6 +12,7 @@ from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.compression.encoded import Encoded
 from ps_wire.limits import MIB
 from ps_wire.v1.frames_pb2 import Frame, Reply
+from trainer_client.session.stepped import values_of
 
 if TYPE_CHECKING:
     import torch
@@ -239,5 +240,7 @@ def _read(
     if not followed:
         return Answer(gradients, [], None)
     error = errors.from_message(backward.step_error) if backward.HasField("step_error") else None
-    values = [Decoder(payload).decode(each.values) if each.HasField("values") else {} for each in backward.stepped]
+    values: Sequence[Mapping[str, Any]] = ()
+    if backward.stepped:
+        values = [values_of(each, payload) for each in backward.stepped]
     return Answer(gradients, list(backward.versions), error, backward.stepped, values, backward.checked)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ReferenceType, ref
 
@@ -18,35 +18,26 @@ if TYPE_CHECKING:
     from trainer_client.graph.recorder import RecordingPass
     from trainer_client.graph.way_back import Pass
 
-_current: ContextVar[RecordingPass | None] = ContextVar("trainer_client_context", default=None)
+entered: Final[ContextVar[RecordingPass | None]] = ContextVar("trainer_client_context", default=None)
+"""The context whose block this task or thread is in; see `current_context`."""
 
 _MOST_TOLD: Final = 64
 
 
-def set_current(context: RecordingPass) -> Token[RecordingPass | None]:
-    """Makes a context the current one; returns the token for `reset_current`."""
-    return _current.set(context)
-
-
-def reset_current(token: Token[RecordingPass | None]) -> None:
-    """Restores the context that was current before `set_current`."""
-    _current.reset(token)
-
-
 def current_context() -> RecordingPass | None:
     """The context whose block this task or thread is in; None outside of such blocks, and after a step has ended it."""
-    context = _current.get()
+    context = entered.get()
     return None if context is None or context.finished else context
 
 
 @contextmanager
 def inside(context: RecordingPass | None) -> Iterator[None]:
     """Makes a context the current one during a block, without ending it afterwards."""
-    token = _current.set(context)
+    token = entered.set(context)
     try:
         yield
     finally:
-        _current.reset(token)
+        entered.reset(token)
 
 
 class Openings:
@@ -82,23 +73,16 @@ class Openings:
 
         self._open[number] = ref(context, freed)
 
-    def ended(self, context: Pass) -> tuple[int, list[int]]:
-        """Removes a context that has ended.
-
-        Returns:
-            A number, and exceptions below it: all other contexts with lower numbers have ended. Zero without
-            exceptions if the list would be long and was returned recently.
-        """
-        self.remove(context)
-        return self.ended_with(context)
-
     def remove(self, context: Pass) -> None:
         """Removes a context that has ended."""
         with self._lock:
             self._open.pop(context.id.number, None)
 
     def ended_with(self, context: Pass) -> tuple[int, list[int]]:
-        """The contexts that have ended once this one has; returns what `ended` does, and removes nothing."""
+        """A number, and exceptions below it: once this context has ended, all others with lower numbers have.
+
+        Zero without exceptions if the list would be long and was returned recently.
+        """
         with self._lock:
             # The garbage collector may remove entries meanwhile; `list` copies the numbers without interruption.
             still = list(self._open)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch.autograd.graph import _engine_run_backward
@@ -33,8 +33,20 @@ def propagate(
     Raises:
         RuntimeError: Torch raised it. Where a root has no history, it also says how a call gives it one.
     """
-    if gradients is None and len(roots) == 1 and _is_plain(roots[0]):
-        _run(tuple(roots), (torch.ones_like(roots[0]),), retain_graph, ends)
+    root = roots[0] if len(roots) == 1 and gradients is None else None
+    if (
+        # Torch would find nothing to refuse at it, and nothing to hand to other code.
+        type(root) is torch.Tensor
+        and root.requires_grad
+        and root.numel() == 1
+        and root.is_floating_point()
+        and not torch._C._is_torch_function_mode_enabled()
+        and not torch._C._are_functorch_transforms_active()
+    ):
+        seeds = (torch.ones_like(root),)
+        _engine_run_backward(
+            (root,), seeds, retain_graph, False, tuple(ends), allow_unreachable=True, accumulate_grad=True
+        )
         return
     try:
         torch.autograd.backward(roots, gradients, retain_graph, inputs=ends or None)
@@ -53,20 +65,6 @@ def propagate_from(edges: Sequence[GradientEdge], gradients: Sequence[torch.Tens
     Raises:
         RuntimeError: Torch raised it, for instance because a gradient has another shape than the tensor of its edge.
     """
-    _run(tuple(edges), tuple(gradients), retain_graph, ())
-
-
-def _is_plain(root: torch.Tensor) -> bool:
-    """Whether torch would find nothing to refuse at a root, and nothing to hand to other code."""
-    return (
-        type(root) is torch.Tensor
-        and root.requires_grad
-        and root.numel() == 1
-        and root.is_floating_point()
-        and not torch._C._is_torch_function_mode_enabled()
-        and not torch._C._are_functorch_transforms_active()
+    _engine_run_backward(
+        tuple(edges), tuple(gradients), retain_graph, False, (), allow_unreachable=True, accumulate_grad=True
     )
-
-
-def _run(roots: tuple[Any, ...], seeds: tuple[torch.Tensor, ...], retain_graph: bool, ends: Sequence[Any]) -> None:
-    _engine_run_backward(roots, seeds, retain_graph, False, tuple(ends), allow_unreachable=True, accumulate_grad=True)

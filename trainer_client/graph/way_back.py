@@ -96,8 +96,11 @@ class WayBack:
         self.number = number
         self.session = session
         self.place = place
-        self.devices = [tensor.device for tensor in inputs]
-        self.input_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
+        self.devices: Sequence[torch.device] = ()
+        self.input_bytes = 0
+        if inputs:
+            self.devices = [tensor.device for tensor in inputs]
+            self.input_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
         self.latency = latency
         self.together = latency is not None and latency.seconds < TOGETHER_SECONDS
         self.leads_on = False

@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -188,7 +189,7 @@ class _Call:
         """Writes it into the graph of its context, at the place that was reserved for it."""
         context, session, request = self._context, self._session, self.request
         assert context is not None
-        inputs = [tensor for tensor in arguments if tensor.requires_grad]
+        inputs = list(filter(_needs_gradient, arguments))
         tokens = [token for rref in self._handles if (token := rref.token(context.id)) is not None]
         latency = session.backwards.of((request.target.object_id, request.method or request.function))
         recorded = context.record(session, inputs, tokens, latency, reserved)
@@ -250,6 +251,9 @@ def _result(
             return None
         return unrecorded(session, payload).decode(reply.call.result)
     return receive(session, reply.call.result, payload, recorded)
+
+
+_needs_gradient: Final = attrgetter("requires_grad")
 
 
 def _kind_of(target: RRef | str, method: str) -> str:

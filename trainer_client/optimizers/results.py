@@ -12,7 +12,7 @@ from ps_wire.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Mapping
 
-    from trainer_client.contexts.gradients import HasLocalGradients
+    from trainer_client.contexts.context import Context
     from trainer_client.pending import Pending
 
 K = TypeVar("K")
@@ -49,7 +49,7 @@ class Unscaled(NamedTuple):
     non_finite: bool
 
 
-def unscale_leaves(leaves: Iterable[torch.Tensor], context: HasLocalGradients, factor: float) -> Unscaled:
+def unscale_leaves(leaves: Iterable[torch.Tensor], context: Context, factor: float) -> Unscaled:
     """Multiplies the gradients that a pass has for leaves of this process.
 
     Raises `InvalidArgumentError` if one is float16, which a GradScaler refuses, too; nothing was changed.

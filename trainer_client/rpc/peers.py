@@ -25,7 +25,9 @@ from trainer_client.rpc.rref import RRef
 if TYPE_CHECKING:
     from ps_wire.refs import ContextId, Ref
     from trainer_client.contexts.gradients import Reach
+    from trainer_client.graph.recorder import Reserved
     from trainer_client.rpc.agent import Agent
+    from trainer_client.session.session import Session
 
 _FIRST_CALL: Final = 1 << 32
 
@@ -61,12 +63,13 @@ class NestedContext(Context):
         """The backward that runs in this thread. Several may run, one for each call that was recorded here."""
         return getattr(self._running, "current", None)
 
-    def _place(self) -> tuple[int, ...]:
+    def _reserve(self, session: Session) -> Reserved:
+        number, place = super()._reserve(session)
         outer = _outer.get()
-        if outer is None:
-            return super()._place()
-        outer.calls += 1
-        return (*outer.place, outer.calls)
+        if outer is not None:
+            outer.calls += 1
+            place = (*outer.place, outer.calls)
+        return number, place
 
     @contextmanager
     def calling(self, place: tuple[int, ...]) -> Iterator[None]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ps_wire.limits import MIB
-
-if TYPE_CHECKING:
-    from ps_wire.v1.frames_pb2 import Request
 
 _DELAY_SECONDS: Final = 0.1
 """Delay after which answers are confirmed, if no request has confirmed them before."""
@@ -26,7 +23,7 @@ class Confirmations:
         send: Sends numbers to the owner; returns whether that was possible.
 
     Attributes:
-        numbers: Numbers of the answers that are not confirmed yet.
+        numbers: Numbers of the answers that are not confirmed yet. A request that takes them along clears them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Sequence[int]], bool]) -> None:
@@ -43,23 +40,12 @@ class Confirmations:
             number: Number of the request.
             nbytes: Size of the payload of the answer, in bytes.
         """
+        self._bytes = nbytes if not self.numbers else self._bytes + nbytes
         self.numbers.append(number)
-        self._bytes += nbytes
         if self._bytes >= _MOST_BYTES:
             self._tell()
         elif self._timer is None:
             self._timer = self._loop.call_later(_DELAY_SECONDS, self._ring)
-
-    def go_with(self, request: Request) -> None:
-        """Moves the numbers into a request."""
-        request.confirmed.extend(self.numbers)
-        self.numbers.clear()
-        self._bytes = 0
-
-    def clear(self) -> None:
-        """Drops the numbers."""
-        self.numbers.clear()
-        self._bytes = 0
 
     def stop(self) -> None:
         """Cancels the timer, which would keep the session alive until it fires."""
@@ -72,4 +58,4 @@ class Confirmations:
 
     def _tell(self) -> None:
         if self.numbers and self._send(self.numbers):
-            self.clear()
+            self.numbers.clear()

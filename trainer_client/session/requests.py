@@ -213,7 +213,7 @@ class Requests:
     def lost(self, error: PsError) -> None:
         """The owner has ended the session: resolves all requests with the error."""
         self._fail_all(error)
-        self._confirmations.clear()
+        self._confirmations.numbers.clear()
         self.given_up.clear()
 
     def end(self, error: PsError, fails: bool = False) -> None:
@@ -232,8 +232,10 @@ class Requests:
     def _send(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         """Sends a request that has its number."""
         frame = in_flight.frame
-        if self._confirmations.numbers:
-            self._confirmations.go_with(frame.request)
+        confirmed = self._confirmations.numbers
+        if confirmed:
+            frame.request.confirmed.extend(confirmed)
+            confirmed.clear()
         if self.outbox is not None:
             self.outbox.put(frame, in_flight.chunks, in_flight.nbytes, in_flight.later, None, at_once)
         if in_flight.followers and self.window.blocked:

@@ -169,7 +169,7 @@ async def test_gradients_are_gone_with_the_context() -> None:
     context, a = new_context(), leaf(1.0)
     await context.backward((a * 3).sum())
     context.end()
-    assert (context.gradient(a), context.local_gradients()) == (None, [])
+    assert (context.gradient(a), context.local.items()) == (None, [])
 
 
 async def test_several_roots_and_their_gradients() -> None:

@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from trainer_client.graph.current import current_context, inside, reset_current, set_current
+from trainer_client.graph.current import current_context, entered, inside
 
 CONTEXT, OTHER = cast("Any", SimpleNamespace(finished=False)), cast("Any", SimpleNamespace(finished=False))
 
 
 def test_a_block_begins_and_ends() -> None:
-    token = set_current(CONTEXT)
+    token = entered.set(CONTEXT)
     assert current_context() is CONTEXT
-    reset_current(token)
+    entered.reset(token)
     assert current_context() is None
 
 
@@ -34,14 +34,14 @@ def test_an_inner_block_gives_the_outer_one_back_also_after_an_error() -> None:
 
 
 async def test_tasks_do_not_see_each_others_contexts() -> None:
-    entered = asyncio.Event()
+    is_inside = asyncio.Event()
 
     async def enters() -> None:
-        set_current(CONTEXT)
-        entered.set()
+        entered.set(CONTEXT)
+        is_inside.set()
 
     task = asyncio.create_task(enters())
-    await entered.wait()
+    await is_inside.wait()
     assert current_context() is None
     await task
 

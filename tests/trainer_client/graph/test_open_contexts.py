@@ -20,6 +20,11 @@ def opened(openings: Openings) -> Any:
     return context
 
 
+def end(openings: Openings, context: Any) -> tuple[int, list[int]]:
+    openings.remove(context)
+    return openings.ended_with(context)
+
+
 def test_contexts_are_numbered_from_one() -> None:
     openings = Openings()
     assert [openings.number() for _ in range(3)] == [1, 2, 3]
@@ -28,30 +33,30 @@ def test_contexts_are_numbered_from_one() -> None:
 def test_the_end_of_one_names_those_that_are_open() -> None:
     openings = Openings()
     contexts = [opened(openings) for _ in range(4)]
-    assert openings.ended(contexts[1]) == (5, [1, 3, 4])
-    assert openings.ended(contexts[3]) == (5, [1, 3])
+    assert end(openings, contexts[1]) == (5, [1, 3, 4])
+    assert end(openings, contexts[3]) == (5, [1, 3])
     late = opened(openings)
-    assert openings.ended(contexts[0]) == (6, [3, 5])
-    assert openings.ended(contexts[2]) == (6, [5])
-    assert openings.ended(late) == (6, [])
+    assert end(openings, contexts[0]) == (6, [3, 5])
+    assert end(openings, contexts[2]) == (6, [5])
+    assert end(openings, late) == (6, [])
 
 
 def test_a_context_without_references_is_not_open() -> None:
     openings = Openings()
     first, second = opened(openings), opened(openings)
     del first
-    assert openings.ended(second) == (3, [])
+    assert end(openings, second) == (3, [])
 
 
 def test_a_context_that_is_being_made_is_open() -> None:
     # Another thread may end a pass between the number and the context.
     openings = Openings()
     first, number = opened(openings), openings.number()
-    assert openings.ended(first) == (3, [2])
+    assert end(openings, first) == (3, [2])
     second = Opened(id=SimpleNamespace(number=number))
     openings.opened(second)
-    assert openings.ended(opened(openings)) == (4, [2])
-    assert openings.ended(second) == (4, [])
+    assert end(openings, opened(openings)) == (4, [2])
+    assert end(openings, second) == (4, [])
 
 
 def test_a_context_that_is_freed_before_its_end_is_told_once() -> None:
@@ -60,11 +65,11 @@ def test_a_context_that_is_freed_before_its_end_is_told_once() -> None:
     for each in contexts:
         openings.opened(each, partial(dropped.append, each.id.number))
     del each
-    openings.ended(contexts[0])
+    end(openings, contexts[0])
     contexts.pop(0)
     assert not dropped
     contexts.pop(0)
-    assert dropped == [2] and openings.ended(contexts[0]) == (4, [])
+    assert dropped == [2] and end(openings, contexts[0]) == (4, [])
 
 
 def test_long_lists_are_rare() -> None:
@@ -73,7 +78,7 @@ def test_long_lists_are_rare() -> None:
     listed = ended = 0
     for _ in range(3000):
         context = held.pop(rng.randrange(len(held)))
-        before, but = openings.ended(context)
+        before, but = end(openings, context)
         assert not before or set(but) == {each.id.number for each in held}
         listed, ended = listed + len(but), ended + 1
         held.append(opened(openings))

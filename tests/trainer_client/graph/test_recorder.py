@@ -39,7 +39,7 @@ async def test_gradients_of_inputs_reach_the_leaves_behind_them() -> None:
         backward = context.backward(output.sum())
         await carry_back(stream, torch.tensor([1.0, 2.0]), torch.tensor([5.0]))
         await backward
-        found = {id(parameter): gradient.tolist() for parameter, gradient in context.local_gradients()}
+        found = {id(parameter): gradient.tolist() for parameter, gradient in context.local.items()}
         assert found == {id(a): [10.0, 20.0], id(b): [5.0]}
 
 
