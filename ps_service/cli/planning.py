@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 class Table(BaseModel):
-    """A table of the file.
-
-    All owners have it, if none are named. `evict` has options of `tc.tables.Eviction`; an owner keeps more for each row
-    then.
-    """
+    """A table of the file, on all owners if it names none. `evict` has options of `tc.tables.Eviction`."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -29,10 +29,7 @@ class Joining:
 
 
 class Forming:
-    """The trainers that have joined a communicator, in the order in which they came. Not safe from several threads.
-
-    `is_lost` tells whether a session has been without a connection for so many seconds.
-    """
+    """The trainers that have joined a communicator, in the order in which they came. Not safe from several threads."""
 
     def __init__(self, name: str, size: int, is_lost: Callable[[bytes, float], bool]) -> None:
         self.name = name

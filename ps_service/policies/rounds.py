@@ -161,8 +161,7 @@ class Rounds:
                 completes = len(self.pool) >= rule.count
                 events.append(Pooled(each, self.version, completes))
                 if completes:
-                    pool, self.pool = self.pool, []
-                    events.extend([self._close(pool), Answer(each.key, self.version)])
+                    events.extend([*self.end_round(), Answer(each.key, self.version)])
             return events
         events.append(self._close(counted))
         for each in counted:

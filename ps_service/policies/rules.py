@@ -24,10 +24,7 @@ class Waiting(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """An offer that is applied, and whose trainer waits because it is ahead of others.
-
-    `clock` is that of the trainer after it, and `version` that of the optimizer after its step.
-    """
+    """An applied offer of a trainer that is ahead of others: its clock after it, and the version after its step."""
 
     key: OfferKey
     clock: int
