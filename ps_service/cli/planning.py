@@ -64,7 +64,7 @@ class PlanFile(BaseModel):
 
 
 def read(file: Path) -> PlanFile:
-    """Reads a file, or raises that it cannot be read, is not TOML, or does not describe tables and owners."""
+    """Reads a file. Raises `OSError`, or a `ValueError` if it does not describe tables and owners."""
     return PlanFile.model_validate(tomllib.loads(file.read_text("utf-8")))
 
 

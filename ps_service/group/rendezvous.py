@@ -23,7 +23,7 @@ class RendezvousResult(NamedTuple):
 
 
 class Presence(NamedTuple):
-    """Where another member is, as one that waits sees it: with a connection or not, or how it left since that came."""
+    """Where another member is, as one that waits for it sees it: whether it is there, or left since that one came."""
 
     entered: bool
     away: bool = False
