@@ -70,9 +70,7 @@ class OwnerConfig(BaseSettings):
     )
     max_owner_bytes: int = Field(2048 * MIB, ge=MIB, description="The same of all trainers together.")
     max_context_bytes: int = Field(
-        0,
-        ge=0,
-        description="Bytes of one trainer's open contexts and kept results; 0 is half of the memory.",
+        0, ge=0, description="Bytes of one trainer's open contexts and kept results; 0 is half of the memory."
     )
     max_result_bytes: int = Field(
         1024 * MIB, ge=MIB, description="Largest result of a function or layer of torch that a trainer calls."
@@ -179,16 +177,13 @@ def load(file: Path | None = None, **flags: Any) -> OwnerConfig:
 
     Raises `pydantic.ValidationError` if a value is not valid, `FileNotFoundError`, or `tomllib.TOMLDecodeError`.
     """
+    given = {name: value for name, value in flags.items() if value is not None and value != []}
     if file is None:
-        return OwnerConfig(**_given(flags))
+        return OwnerConfig(**given)
     if not file.is_file():
         raise FileNotFoundError(f"there is no configuration file {file}")
 
     class FromFile(OwnerConfig):
         model_config = SettingsConfigDict(toml_file=file)
 
-    return FromFile(**_given(flags))
-
-
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in flags.items() if value is not None and value != []}
+    return FromFile(**given)

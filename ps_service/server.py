@@ -116,11 +116,7 @@ class Server:
         return "stalled" if self.engine.compute.stalled else "serving"
 
     async def start(self) -> None:
-        """Begins to listen.
-
-        Raises `OSError` if an address cannot be bound, and `CheckpointError` if the data directory cannot be used, or
-        its checkpoint cannot be restored.
-        """
+        """Begins to listen, with the state of its checkpoint. Raises `OSError` or `CheckpointError` if it cannot."""
         for address in filter(None, (self._listen, self._direct_listen)):
             addresses.check_free(address)
         if self._http:

@@ -20,9 +20,8 @@ from rich.console import Console
 from typer.main import get_command
 
 from ps_service import config
-from ps_service.cli import completion as completing
-from ps_service.cli import logs, planning, probe, restore_view, serving, sessions_view, status_view, watching
-from ps_service.cli.options import laid_out, tell, with_settings
+from ps_service.cli import logs, planning, probe, restore_view, serving, status_view, watching
+from ps_service.cli.options import completion_script, laid_out, tell, with_settings
 from ps_service.config import OwnerConfig
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
 from ps_service.durability.store import CheckpointError
@@ -159,7 +158,7 @@ def sessions(
     if as_json:
         _print_json(reply)
     else:
-        sessions_view.show(reply)
+        status_view.show_sessions(reply)
 
 
 @app.command()
@@ -241,11 +240,8 @@ def plan(
     """
     with _reading(str(file)):
         wanted = planning.read(file)
-    try:
         tables = [table.planned(name) for name, table in wanted.tables.items()]
         planned = make_plan(tables, wanted.owners)
-    except PsError as error:
-        _fail(str(error))
     if as_json:
         print(json.dumps(planning.as_json(planned, tables), indent=2))
     else:
@@ -296,7 +292,7 @@ def completion() -> None:
         ps-service completion > ~/.local/share/bash-completion/completions/ps-service
     """
     commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-    print(completing.script({name: _flags(each) for name, each in commands.items()}), end="")
+    print(completion_script({name: _flags(each) for name, each in commands.items()}), end="")
 
 
 for _each in app.registered_commands:
@@ -324,6 +320,8 @@ def _reading(what: str) -> Iterator[None]:
         _fail("\n  ".join((f"{what} is not valid:", *lines)))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         _fail(f"{what} cannot be read: {error}")
+    except PsError as error:
+        _fail(str(error))
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-"""Options of `ps-service serve`, one for each field of the configuration; and help texts of commands."""
+"""Options of `ps-service serve`, one for each field of the configuration; help texts, and completion in a shell."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from inspect import Parameter
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -13,16 +13,40 @@ from pydantic.fields import FieldInfo
 from ps_service.config import OwnerConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from typer.models import CommandInfo
 
 _AS_IT_IS: Final = "\b\n"
 """What stands before a paragraph whose lines click must not join."""
 
+_BASH: Final = """\
+# Completion of ps-service for bash, and for zsh after: autoload -U +X bashcompinit && bashcompinit
+_ps_service() {
+    local current="${COMP_WORDS[COMP_CWORD]}" words=""
+    COMPREPLY=()
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        words="COMMANDS"
+    else
+        case "${COMP_WORDS[COMP_CWORD-1]}" in
+VALUES
+            *) case "$current" in
+                -*) case "${COMP_WORDS[1]}" in
+OPTIONS
+                esac ;;
+            esac ;;
+        esac
+    fi
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+}
+complete -o default -F _ps_service ps-service
+"""
+
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command an option for each field of `OwnerConfig`, before options of its own.
+    """Gives a command an option for each field of `OwnerConfig`.
 
-    The command takes the settings by keyword, named as their fields; what was not given is None.
+    It takes them by name, and None for what is not given.
     """
 
     def with_options(**given: Any) -> None:
@@ -42,12 +66,16 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(name: str) -> Parameter:
     field = OwnerConfig.model_fields[name]
-    flag = "--" + (field.alias or name).replace("_", "-")
+    flag = _flag(name, field)
     if field.default is True:
         flag += f"/--no-{flag.removeprefix('--')}"
     option = typer.Option(flag, help=f"{field.description} ({_fallback(field.alias or name, field)})")
     kind = Annotated[_kind(field.annotation) | None, option]  # type: ignore[valid-type]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def _flag(name: str, field: FieldInfo) -> str:
+    return f"--{(field.alias or name).replace('_', '-')}"
 
 
 def _fallback(key: str, field: FieldInfo) -> str:
@@ -80,3 +108,23 @@ def tell(command: CommandInfo) -> None:
     text = inspect.cleandoc((command.callback and command.callback.__doc__) or "")
     command.help = laid_out(text)
     command.short_help = " ".join(text.partition("\n\n")[0].split())
+
+
+def completion_script(commands: Mapping[str, Iterable[str]]) -> str:
+    """A script for commands with these flags, which does not start Python, whose imports take seconds.
+
+    Where it knows no words, the shell completes names of files.
+    """
+    options = "\n".join(f'                    {name}) words="{" ".join(flags)}" ;;' for name, flags in commands.items())
+    values = "\n".join(f'            {flag}) words="{" ".join(words)}" ;;' for flag, words in _values().items())
+    words = " ".join((*commands, "--help", "--version"))
+    return _BASH.replace("COMMANDS", words).replace("VALUES", values).replace("OPTIONS", options)
+
+
+def _values() -> dict[str, tuple[str, ...]]:
+    """The flags of `serve` that take one of a few words, and these words."""
+    found = {}
+    for name, field in OwnerConfig.model_fields.items():
+        if get_origin(field.annotation) is Literal:
+            found[_flag(name, field)] = get_args(field.annotation)
+    return found

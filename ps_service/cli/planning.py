@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 class Table(BaseModel):
-    """A table of the file.
-
-    All owners have it, if none are named. `evict` has options of `tc.tables.Eviction`; an owner keeps more for each row
-    then.
-    """
+    """A table of the file, on all owners if it names none. `evict` has options of `tc.tables.Eviction`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -68,7 +64,7 @@ class PlanFile(BaseModel):
 
 
 def read(file: Path) -> PlanFile:
-    """Reads a file, or raises that it cannot be read, is not TOML, or does not describe tables and owners."""
+    """Reads a file. Raises `OSError`, or a `ValueError` if it does not describe tables and owners."""
     return PlanFile.model_validate(tomllib.loads(file.read_text("utf-8")))
 
 

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def wanted(owners: str, objects: Sequence[str], tables: Sequence[str]) -> Wanted:
-    """What was asked for: how many owners, or their names; `OLD=NEW` for objects, and `TABLE=NAME,NAME` for tables.
-
-    Raises `InvalidArgumentError` if an option does not have that form.
-    """
+    """What was asked for. Raises `InvalidArgumentError` if an option does not have its form."""
     names: tuple[str, ...] | int = int(owners) if owners.isdecimal() else _names(owners)
     homes = dict(_pair("--objects", "OLD=NEW", each) for each in objects)
     chosen = dict(_pair("--table", "TABLE=NAME,NAME", each) for each in tables)

@@ -23,10 +23,7 @@ _SLOW_SHARE: Final = 0.5
 
 
 def tables(status: OwnerStatus, most: int, owners: Collection[str] = ()) -> list[RenderableType]:
-    """The tables that have rows, at most so many of each; how many are left out is told below it.
-
-    `owners` are further owners of the group, whose sessions are no trainers unless they train.
-    """
+    """The tables that have rows, of at most so many each. Sessions of `owners` are no trainers unless they train."""
     return [part for each in sections(status, owners) for part in each(most, False)]
 
 

@@ -1,16 +1,16 @@
-"""Shows the status of owners as tables that fit 80 columns."""
+"""Shows the status of owners, and their sessions, as tables that fit 80 columns."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from ps_service.cli.status_tables import sections, sessions_of_owners, table, tables
-from ps_service.cli.units import rate, size
+from ps_service.cli.units import brief, rate, size
 from ps_service.cli.watching import Fitted
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ps_service.cli.probe import GroupStatus
     from ps_wire.status import OwnerStatus
+    from ps_wire.v1.operations_pb2 import SessionsReply
 
 MOST_ROWS: Final = 20
 """Most rows of a table, unless the operator asks for another number."""
@@ -93,35 +94,59 @@ def _process(status: OwnerStatus) -> Text:
 def _numbers(status: OwnerStatus) -> Table:
     made = Table("what", "now", box=None, show_header=False, pad_edge=False)
     made.columns[1].overflow = "fold"
+    kinds = ", ".join(f"{name}: {number:,}" for name, number in status.kinds.items() if number)
+    paused = f", {status.paused_sessions:,} paused" if status.paused_sessions else ""
+    held = f"{status.threads_waiting} waiting, {status.threads_lost} of at most {status.threads_spare} replaced"
+    shared_memory, direct = status.shared_memory_connections, status.direct_connections
     for what, now in (
-        ("objects", f"{status.objects_hosted:,}{_kinds(status)}"),
+        ("objects", f"{status.objects_hosted:,}{f' ({kinds})' if kinds else ''}"),
         ("parameters", f"{status.parameters:,}, {size(status.bytes)} with buffers"),
-        ("sessions", f"{status.sessions:,} ({status.connected_sessions:,} connected){_paused(status)}"),
+        ("sessions", f"{status.sessions:,} ({status.connected_sessions:,} connected){paused}"),
         ("steps per second", rate(status.steps_per_second)),
         ("calls per second", rate(status.calls_per_second)),
         ("requests in flight", f"{status.requests_in_flight:,} ({status.waiting:,} waiting for something else)"),
-        ("compute threads", f"{status.threads} ({_held(status)})"),
+        ("compute threads", f"{status.threads} ({held}{'; stalled' if status.stalled else ''})"),
         ("contexts open", f"{status.contexts:,}"),
         ("answers kept", f"{status.kept_answers:,}"),
         ("references", f"{status.references:,} given out, {status.borrowed:,} to other owners"),
-        (
-            "connections",
-            f"{status.shared_memory_connections:,} over shared memory, {status.direct_connections:,} direct",
-        ),
+        ("connections", f"{shared_memory:,} over shared memory, {direct:,} direct"),
     ):
         made.add_row(what, now)
     return made
 
 
-def _kinds(status: OwnerStatus) -> str:
-    found = [f"{name}: {number:,}" for name, number in status.kinds.items() if number]
-    return f" ({', '.join(found)})" if found else ""
+def show_sessions(reply: SessionsReply, console: Console | None = None) -> None:
+    """Prints an owner's sessions and contexts as tables."""
+    console = console or Console()
+    number, contexts = len(reply.sessions), reply.open_contexts
+    sessions = f"{number} session{'' if number == 1 else 's'}"
+    console.print(
+        Text.assemble((reply.owner, "bold"), f": {sessions}, {contexts} open context{'' if contexts == 1 else 's'}")
+    )
+    for each in (_sessions(reply), _contexts(reply)):
+        if each.row_count:
+            console.print(each)
+    if contexts > len(reply.contexts):
+        console.print(f"… and {contexts - len(reply.contexts):,} contexts that were used more recently")
 
 
-def _paused(status: OwnerStatus) -> str:
-    return f", {status.paused_sessions:,} paused" if status.paused_sessions else ""
+def _sessions(reply: SessionsReply) -> Table:
+    made = table("Sessions", "session", ["age", "open", "busy", "holds", "refs"], ["from", "over"])
+    for each in reply.sessions:
+        held = each.request_bytes + each.waiting_bytes + each.answer_bytes + each.context_bytes
+        # As Text, because rich reads markup in plain strings.
+        told = Text(each.id)
+        if not each.connected:
+            told.append(f" away {brief(each.away_seconds)}", style="yellow")
+        words = (told, Text(each.peer or "this owner"), Text(each.transport.replace("_", " ")), brief(each.age_seconds))
+        made.add_row(*words, str(each.contexts), str(each.requests_in_flight), size(held), str(each.references))
+    return made
 
 
-def _held(status: OwnerStatus) -> str:
-    held = f"{status.threads_waiting} waiting, {status.threads_lost} of at most {status.threads_spare} replaced"
-    return f"{held}; stalled" if status.stalled else held
+def _contexts(reply: SessionsReply) -> Table:
+    made = table("Contexts", "context", ["age", "unused for", "requests"], ["sessions"])
+    for each in reply.contexts:
+        unused = "in use" if each.requests_in_flight else brief(each.unused_seconds)
+        words = (Text(each.id), Text(", ".join(each.sessions)), brief(each.age_seconds))
+        made.add_row(*words, unused, str(each.requests_in_flight))
+    return made

@@ -17,10 +17,9 @@ def duration(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = int(seconds)
-    for unit, smaller, length in (("d", "h", 24 * 3600), ("h", "min", 3600), ("min", "s", 60)):
+    for unit, length, smaller, part in (("d", 24 * 3600, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= length:
-            rest = whole % length // {"h": 3600, "min": 60, "s": 1}[smaller]
-            return f"{whole // length} {unit} {rest} {smaller}"
+            return f"{whole // length} {unit} {whole % length // part} {smaller}"
     return f"{whole} s"
 
 

@@ -11,15 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ps_service.collectives.communicator import (
-    Arrival,
-    Collective,
-    Communicator,
-    Exchange,
-    Wait,
-    exchanged,
-    pieces_of,
-)
+from ps_service.collectives.communicator import Arrival, Collective, Communicator, Exchange, Wait, exchanged, pieces_of
 from ps_service.collectives.forming import Formations, Joining, check_join
 from ps_service.collectives.reducing import reduced
 from ps_wire.errors import (
@@ -160,13 +152,7 @@ class Communicators:
             self._end_joining((session, member), CancelledCallError, _GIVEN_UP)
 
     def call(
-        self,
-        session: bytes,
-        member: int,
-        number: int,
-        signature: Signature,
-        arrival: Arrival,
-        seconds: float = 0.0,
+        self, session: bytes, member: int, number: int, signature: Signature, arrival: Arrival, seconds: float = 0.0
     ) -> Future[Exchange]:
         """A member takes part in a collective, its `number`-th, and waits for the others.
 
@@ -204,10 +190,7 @@ class Communicators:
                 self._fail(communicator)
 
     def leave(self, session: bytes, member: int, why: str) -> None:
-        """A member leaves, if it is one. The communicator ends once another one waits for it.
-
-        `why` is the error because of which it leaves, which ends the communicator at once; empty if there is none.
-        """
+        """A member leaves. Its error, if any, ends the communicator at once; else it ends once another waits for it."""
         key = session, member
         with self._changing():
             self._end_joining(key, CancelledCallError, _GIVEN_UP)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from ps_service.collectives.communicator import ENDLESS, Wait
 from ps_wire.collectives import LONGEST_NAME, MOST_MEMBERS
 from ps_wire.errors import InvalidArgumentError, NameConflictError
-from ps_wire.status.activity import CommunicatorStatus
+from ps_wire.status import CommunicatorStatus
 
 
 class Joining:
@@ -29,10 +29,7 @@ class Joining:
 
 
 class Forming:
-    """The trainers that have joined a communicator, in the order in which they came. Not safe from several threads.
-
-    `is_lost` tells whether a session has been without a connection for so many seconds.
-    """
+    """The trainers that have joined a communicator, in the order in which they came. Not safe from several threads."""
 
     def __init__(self, name: str, size: int, is_lost: Callable[[bytes, float], bool]) -> None:
         self.name = name

@@ -23,7 +23,7 @@ class MemberEntry(NamedTuple):
 
 
 class Departure(NamedTuple):
-    """When a member left, as its place in the order of all that came and went, and whether its session just ended."""
+    """When a member left, in the order of all that came and went; it is lost if its session ended without a word."""
 
     moment: int
     lost: bool

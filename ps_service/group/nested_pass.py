@@ -10,7 +10,7 @@ import torch
 
 
 class Over(NamedTuple):
-    """The contexts of a trainer that have ended: those with lower numbers than `before` (0: not known), but some."""
+    """The contexts of a trainer that have ended: all below `before` (0: not known), except those of `but`."""
 
     before: int = 0
     but: Sequence[int] = ()

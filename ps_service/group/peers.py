@@ -63,10 +63,7 @@ class Peers:
         return value if isinstance(value, RRef) else None
 
     def find(self, name: str, id: int | None, seconds: float) -> Member:
-        """Asks the directory for a member, by name, or by number if `id` is not None.
-
-        Raises `UnknownNameError` if none came in time.
-        """
+        """Asks the directory for a member, by name or number. Raises `UnknownNameError` if none came in time."""
         raise UnavailableError("this owner keeps its own directory")
 
     def gathered(self, request: MembersRequest) -> MembersReply:

@@ -15,11 +15,7 @@ SAME: Final[Any] = object()
 
 
 class RendezvousResult(NamedTuple):
-    """The result of a rendezvous, or of a look at it.
-
-    `missing` describes the members that have not arrived, `absent` names those of them that are not in the directory,
-    and `values` has the value of each that arrived, by name.
-    """
+    """The result of a rendezvous, or of a look at it. Those are absent who are missing and not in the directory."""
 
     missing: list[str]
     absent: list[str]
@@ -27,7 +23,7 @@ class RendezvousResult(NamedTuple):
 
 
 class Presence(NamedTuple):
-    """Where another member is, as one that waits sees it: with a connection or not, or how it left since that came."""
+    """Where another member is, as one that waits for it sees it: whether it is there, or left since that one came."""
 
     entered: bool
     away: bool = False

@@ -50,10 +50,7 @@ _HEADERS: Final = {
 
 
 class Page:
-    """Answers GET `/`, `/messages`, `/status.json` and `/static/…`. It is read-only.
-
-    `listen` is the address of HTTP; `address` tells where the owner listens for trainers.
-    """
+    """Answers GET `/`, `/messages`, `/status.json` and `/static/…`. It is read-only."""
 
     def __init__(self, engine: Engine, listen: str, address: Callable[[], str]) -> None:
         self._engine = engine

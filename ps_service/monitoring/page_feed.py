@@ -95,10 +95,7 @@ class PageFeed:
         self._told: dict[str, tuple[str, int, int, StatusReply | None]] = {}
 
     async def serve(self, request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:
-        """Serves one page until it is closed: all that is known, and then every second what is new.
-
-        Raises `web.HTTPServiceUnavailable` if too many pages are open.
-        """
+        """Serves one page until it is closed. Raises `web.HTTPServiceUnavailable` if too many are open."""
         self._watch.want()
         await self._watch.first_answers(_FIRST_SECONDS)
         if self._task is None or self._task.done():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,8 +58,9 @@ def described(watch: GroupWatch) -> dict[str, Any]:
 def _trainer(id: str, sessions: Sequence[SessionInfo], owners: Sequence[str], slow: str) -> dict[str, Any]:
     first = sessions[0]
     return {
-        **{"id": id, "program": first.program, "member": first.member},
-        **{"host_name": first.host_name, "process_id": first.process_id, "owners": list(owners)},
+        "id": id,
+        **{name: getattr(first, name) for name in ("program", "member", "host_name", "process_id")},
+        "owners": list(owners),
         "connected": any(each.connected for each in sessions),
         "steps": max(each.steps for each in sessions),
         "steps_per_second": round(max(each.steps_per_second for each in sessions), 3),
@@ -74,12 +75,12 @@ def _trainer_steps(trainers: Mapping[str, Sequence[SessionInfo]], recent: Iterab
     as many as on any one owner.
     """
     connected = sum(max(each.steps_per_second for each in of) for of in trainers.values())
-    return max(connected, *(_mean(samples) for samples in recent), 0.0)
+    return max(connected, *(_per_second(samples, lambda each: each.trainer_steps) for samples in recent), 0.0)
 
 
-def _mean(samples: Sequence[Sample]) -> float:
+def _per_second(samples: Sequence[Sample], count: Callable[[Sample], int]) -> float:
     seconds = sum(each.seconds for each in samples)
-    return sum(each.trainer_steps for each in samples) / seconds if seconds else 0.0
+    return sum(map(count, samples)) / seconds if seconds else 0.0
 
 
 def _recent(owner: WatchedOwner) -> list[Sample]:
@@ -105,14 +106,12 @@ def _rates(of_owners: Sequence[Sequence[Sample]]) -> dict[str, Any]:
     """Rates of several owners are added; their histograms, too."""
     staleness = merged(each.staleness for each in chain(*of_owners))
     durations = merged(one.durations for each in chain(*of_owners) for one in each.operations)
-    rates = {"steps_per_second": 0.0, "requests_per_second": 0.0, "errors_per_second": 0.0}
-    for samples in of_owners:
-        seconds = sum(each.seconds for each in samples)
-        if seconds:
-            operations = [one for each in samples for one in each.operations]
-            rates["steps_per_second"] += sum(each.steps for each in samples) / seconds
-            rates["requests_per_second"] += sum(sum(one.durations[1::2]) for one in operations) / seconds
-            rates["errors_per_second"] += sum(one.errors for one in operations) / seconds
+    counts: dict[str, Callable[[Sample], int]] = {
+        "steps_per_second": lambda each: each.steps,
+        "requests_per_second": lambda each: sum(sum(one.durations[1::2]) for one in each.operations),
+        "errors_per_second": lambda each: sum(one.errors for one in each.operations),
+    }
+    rates = {name: sum((_per_second(each, of) for each in of_owners), 0.0) for name, of in counts.items()}
     return {name: round(rate, 3) for name, rate in rates.items()} | {
         "staleness_p50": quantile(0.5, staleness, STALENESS_BOUNDS),
         "staleness_p99": quantile(0.99, staleness, STALENESS_BOUNDS),

@@ -39,10 +39,7 @@ def _line(told: Any) -> str:
 
 
 class Web:
-    """Answers GET for the page at `/`, /status.json, /metrics, /healthz and /readyz, on the owner's event loop.
-
-    `state` returns `serving`, or another word while the owner does not serve; `address`, where it listens for trainers.
-    """
+    """Answers GET for the page at `/`, /status.json, /metrics, /healthz and /readyz, on the owner's event loop."""
 
     def __init__(
         self, engine: Engine, listen: str, state: Callable[[], str], address: Callable[[], str] = lambda: ""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ps_service.policies.decisions import Changed, DecisionLog, Left, Released
+from ps_service.policies.follower import Recent
 from ps_service.policies.offers import Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import Rounds
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
-
-_MOST_WITHDRAWN: Final = 1024
-"""The most withdrawn offers that are remembered, so that they are refused if they come late."""
 
 _MOST_LOST_JOINS: Final = 1 << 20
 """More joins than an owner takes between two checkpoints, so that no epoch is given out twice."""
@@ -31,7 +28,8 @@ class Coordinator(Rounds):
         self.log = DecisionLog(followers)
         self.epochs: dict[bytes, int] = {}
         self.joins = 0
-        self._withdrawn: OrderedDict[OfferKey, None] = OrderedDict()
+        # Those that come late are refused.
+        self._withdrawn: Recent[OfferKey] = Recent()
 
     def join(self, trainer: bytes) -> list[Event]:
         if trainer not in self.epochs:
@@ -60,9 +58,7 @@ class Coordinator(Rounds):
         if not events and key.epoch == self.epochs.get(key.trainer):
             # If it is in a round, the other owners have used it by then, and this has no effect.
             self.log.add(Released(key))
-            self._withdrawn[key] = None
-            if len(self._withdrawn) > _MOST_WITHDRAWN:
-                self._withdrawn.popitem(last=False)
+            self._withdrawn[key] = 1
         return self._noted(events)
 
     def change(self, policy: Policy) -> list[Event]:

@@ -51,11 +51,7 @@ class Entry(NamedTuple):
 
 
 class DecisionLog:
-    """The decisions of a coordinator, without those that all other owners have carried out.
-
-    `number` is that of the last decision, and `applied` has that of the last which each follower has said it has
-    carried out.
-    """
+    """The decisions that some owners may not have carried out yet; `applied` says how far each of them has come."""
 
     def __init__(self, followers: Iterable[str]) -> None:
         self.number = 0

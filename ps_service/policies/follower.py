@@ -21,7 +21,7 @@ MOST_HELD: Final = 1024
 """The most offers of one optimizer that an owner holds."""
 
 _MOST_REMEMBERED: Final = 4096
-"""The most offers that are over, trainers that have left, and losses that are remembered."""
+"""The most offers that are over or withdrawn, trainers that have left, and losses that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,7 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A gradient that counts in a round.
-
-    `staleness` is the number of steps between its reading and this round. `weight` is what it is multiplied with,
-    before the division by the round's divisor.
-    """
+    """A gradient that counts in a round. It is multiplied with `weight`, and their sum is divided."""
 
     key: OfferKey
     staleness: int

@@ -104,29 +104,27 @@ class Rounds:
 
     def waiting_for(self) -> list[bytes]:
         """The members that an offer waits for now; empty if none waits."""
-        return self._rule.waiting_for(self)
-
-    # For the rules
+        return self._rule.waiting_for(self.members)
 
     def staleness(self, offer: Offer) -> int:
         """The number of steps since the reading of an offer's gradient."""
         return self.version - offer.read
 
-    def slowest(self) -> int:
+    def _slowest(self) -> int:
         """The clock of the slowest member."""
         return min((member.clock for member in self.members.values()), default=0)
 
     def _member(self, trainer: bytes) -> Member:
         member = self.members.get(trainer)
         if member is None:
-            member = self.members[trainer] = Member(self.slowest())
+            member = self.members[trainer] = Member(self._slowest())
             self.most = max(self.most, len(self.members))
         return member
 
     def _advance(self) -> list[Event]:
         """Closes all rounds that are complete, and answers the trainers that may go on."""
         events = self._refuse()
-        while (taken := self._rule.take(self)) is not None:
+        while (taken := self._rule.take(self.members, self.most)) is not None:
             events.extend(self._run(taken))
             events.extend(self._refuse())
         events.extend(self._catch_up())
@@ -138,7 +136,7 @@ class Rounds:
         for member in self.members.values():
             kept: deque[Waiting] = deque()
             for waiting in member.offers:
-                reason = self._rule.refusal(self, waiting.offer)
+                reason = self._rule.refusal(self.staleness(waiting.offer))
                 if reason is None:
                     kept.append(waiting)
                 else:
@@ -161,8 +159,7 @@ class Rounds:
                 completes = len(self.pool) >= rule.count
                 events.append(Pooled(each, self.version, completes))
                 if completes:
-                    pool, self.pool = self.pool, []
-                    events.extend([self._close(pool), Answer(each.key, self.version)])
+                    events.extend([*self.end_round(), Answer(each.key, self.version)])
             return events
         events.append(self._close(counted))
         for each in counted:
@@ -176,7 +173,7 @@ class Rounds:
         return Close(self.version, counted, len(counted) if self._rule.is_mean else 1)
 
     def _catch_up(self) -> list[Event]:
-        slowest, events = self.slowest(), list[Event]()
+        slowest, events = self._slowest(), list[Event]()
         for member in self.members.values():
             while member.ahead and member.ahead[0].clock - slowest <= self._rule.bound:
                 ahead = member.ahead.popleft()

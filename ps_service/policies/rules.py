@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from ps_service.policies.offers import Offer, OfferKey, Reason
 from ps_wire.policies import Apply, Async, BoundedStaleness, Compensate, Policy, Quorum, Reject, Scale, Stale, Sync
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 OLDEST_COMPENSATED: Final = 16
 """The largest staleness that is compensated; older gradients are dropped, because that version is not kept."""
@@ -24,10 +22,7 @@ class Waiting(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """An offer that is applied, and whose trainer waits because it is ahead of others.
-
-    `clock` is that of the trainer after it, and `version` that of the optimizer after its step.
-    """
+    """An applied offer of a trainer that is ahead of others: its clock after it, and the version after its step."""
 
     key: OfferKey
     clock: int
@@ -46,17 +41,8 @@ class Member:
         self.clock = clock
 
 
-class _Rounds(Protocol):
-    """What a rule asks of the rounds that follow it; see `Rounds`."""
-
-    members: dict[bytes, Member]
-    most: int
-
-    def staleness(self, offer: Offer) -> int:
-        """The number of steps since the reading of an offer's gradient."""
-
-    def slowest(self) -> int:
-        """The clock of the slowest member."""
+Members = Mapping[bytes, Member]
+"""The trainers that use the optimizer, by id."""
 
 
 class Rule:
@@ -88,20 +74,23 @@ class Rule:
         """What a gradient of this staleness is multiplied with."""
         return 1.0 / staleness if isinstance(self._stale, Scale) and staleness > 1 else 1.0
 
-    def refusal(self, rounds: _Rounds, offer: Offer) -> Reason | None:
-        """Why an offer does not count; None if it may."""
-        return Reason.STALE if rounds.staleness(offer) > self._oldest else None
+    def refusal(self, staleness: int) -> Reason | None:
+        """Why an offer of this staleness does not count; None if it may."""
+        return Reason.STALE if staleness > self._oldest else None
 
-    def take(self, rounds: _Rounds) -> Sequence[Offer] | None:
-        """Removes the offers of the next round from their members; None if it is not complete."""
-        return _first(rounds, 1) or None
+    def take(self, members: Members, most: int) -> Sequence[Offer] | None:
+        """Removes the offers of the next round from the members; None if it is not complete.
 
-    def waiting_for(self, rounds: _Rounds) -> list[bytes]:
+        There were `most` of them.
+        """
+        return _first(members, 1) or None
+
+    def waiting_for(self, members: Members) -> list[bytes]:
         """The members that an offer waits for."""
-        if not any(member.ahead for member in rounds.members.values()):
+        if not any(member.ahead for member in members.values()):
             return []
-        slowest = rounds.slowest()
-        return [trainer for trainer, member in rounds.members.items() if member.clock == slowest]
+        slowest = min(member.clock for member in members.values())
+        return [trainer for trainer, member in members.items() if member.clock == slowest]
 
 
 class TogetherRule(Rule):
@@ -115,31 +104,25 @@ class TogetherRule(Rule):
         self._trainers = trainers
         self._drops_late = drops_late
 
-    def refusal(self, rounds: _Rounds, offer: Offer) -> Reason | None:
-        if self._drops_late and rounds.staleness(offer) > 0:
-            return Reason.LATE
-        return super().refusal(rounds, offer)
+    def refusal(self, staleness: int) -> Reason | None:
+        return Reason.LATE if self._drops_late and staleness > 0 else super().refusal(staleness)
 
-    def take(self, rounds: _Rounds) -> Sequence[Offer] | None:
-        ready = sum(bool(member.offers) for member in rounds.members.values())
-        needed = self._needed(rounds)
-        return _first(rounds, needed) if 0 < needed <= ready else None
+    def take(self, members: Members, most: int) -> Sequence[Offer] | None:
+        needed = len(members)
+        if self._trainers is not None:
+            needed = self._trainers if most < self._trainers else min(self._trainers, needed)
+        ready = sum(bool(member.offers) for member in members.values())
+        return _first(members, needed) if 0 < needed <= ready else None
 
-    def _needed(self, rounds: _Rounds) -> int:
-        there = len(rounds.members)
-        if self._trainers is None:
-            return there
-        return self._trainers if rounds.most < self._trainers else min(self._trainers, there)
-
-    def waiting_for(self, rounds: _Rounds) -> list[bytes]:
-        if not any(member.offers for member in rounds.members.values()):
+    def waiting_for(self, members: Members) -> list[bytes]:
+        if not any(member.offers for member in members.values()):
             return []
-        return [trainer for trainer, member in rounds.members.items() if not member.offers]
+        return [trainer for trainer, member in members.items() if not member.offers]
 
 
-def _first(rounds: _Rounds, count: int) -> list[Offer]:
+def _first(members: Members, count: int) -> list[Offer]:
     """Removes the first offers of members, one of each: those that arrived first."""
-    ready = [member for member in rounds.members.values() if member.offers]
+    ready = [member for member in members.values() if member.offers]
     ready.sort(key=lambda member: member.offers[0].arrival)
     return [member.offers.popleft().offer for member in ready[:count]]
 

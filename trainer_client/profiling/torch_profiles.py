@@ -33,8 +33,6 @@ _log = logging.getLogger(__name__)
 _BEGAN: Final = "_ps_began_ns"
 """Attribute of a profile of the predecessor: when it began, in nanoseconds since 1970."""
 
-_place: Final[Callable[[FunctionEvent], Any]] = attrgetter("time_range.start")
-
 _FIRST_LANE: Final = 1_000_000_000
 """First number of the rows with requests, beyond the numbers of threads."""
 
@@ -91,7 +89,7 @@ def _add(profile: Any, made: Sequence[Range]) -> None:
         # Links each remote event with the one that it ran in.
         tree._build_tree()
         found.extend(tree)
-    found.sort(key=_place)
+    found.sort(key=attrgetter("time_range.start"))
 
 
 def _function_event(event: Event, profile: Any, began_ns: int, is_legacy: bool) -> FunctionEvent:

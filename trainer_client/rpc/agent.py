@@ -34,8 +34,8 @@ from trainer_client.transport.grpc_stream import GrpcConnector
 from trainer_client.transport.in_process import MemoryConnector
 
 if TYPE_CHECKING:
+    from ps_service.group.directory import Wait
     from ps_service.group.peers import Peers
-    from ps_service.group.waits import Wait
     from ps_service.hosting.references import RRef as HostedRRef
     from ps_service.server import Server
     from trainer_client.handles.references import RRef as Handle

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
-
 _SECONDS: Final = 1.0
 """Seconds that connecting may take: the session waits for it, and a port that may not be reached stays silent."""
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from ps_service.cli.sessions_view import show
+from ps_service.cli.status_view import show_sessions
 from ps_service.cli.units import duration
 from ps_wire.v1.operations_pb2 import SessionsReply
 
@@ -15,7 +15,7 @@ from ps_wire.v1.operations_pb2 import SessionsReply
 def shown(reply: SessionsReply) -> list[str]:
     """The lines of the output at 80 columns, with single blanks between the words."""
     out = io.StringIO()
-    show(reply, Console(file=out, width=80))
+    show_sessions(reply, Console(file=out, width=80))
     lines = (line.replace("─", " ") for line in out.getvalue().splitlines())
     return [" ".join(line.split()) for line in lines if line.strip()]
 
