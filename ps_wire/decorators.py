@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar, overload
 
 _HOSTED: Final = "__ps_hosted__"
+_TURNS: Final = "__ps_turns__"
 _REMOTE: Final = "__ps_remote__"
 _QUICK: Final = "__ps_quick__"
 _DEFERRED: Final = "__ps_deferred__"
@@ -19,13 +20,33 @@ C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def hosted(cls: C) -> C:
+@overload
+def hosted(cls: C) -> C: ...
+
+
+@overload
+def hosted(*, turns: bool = False) -> Callable[[C], C]: ...
+
+
+def hosted(cls: C | None = None, *, turns: bool = False) -> C | Callable[[C], C]:
     """Allows trainers to create instances of this class on owners that import its module.
 
     Subclasses are not allowed by this; mark each of them.
+
+    Args:
+        cls: The class, when the decorator is used without arguments.
+        turns: For a module: whether all of its calls take turns, as those do that change something of it. Say so where
+            calls change what an owner cannot see, such as a file or memory of a library in C. Modules that contain
+            such a module take turns, too, and so do subclasses.
     """
-    setattr(cls, _HOSTED, cls)
-    return cls
+
+    def mark(cls: C) -> C:
+        setattr(cls, _HOSTED, cls)
+        if turns:
+            setattr(cls, _TURNS, True)
+        return cls
+
+    return mark if cls is None else mark(cls)
 
 
 @overload
@@ -69,6 +90,11 @@ def async_execution(method: F) -> F:
 def is_hosted(cls: type) -> bool:
     """Whether the class itself is marked `@hosted`; a subclass does not inherit the mark."""
     return getattr(cls, _HOSTED, None) is cls
+
+
+def takes_turns(cls: type) -> bool:
+    """Whether the class, or one that it derives from, is marked `@hosted(turns=True)`."""
+    return getattr(cls, _TURNS, False) is True
 
 
 def is_remote(method: object) -> bool:

@@ -26,7 +26,7 @@ from ps_service.config import OwnerConfig
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
 from ps_service.durability.store import CheckpointError
 from ps_service.engine import Engine
-from ps_service.execution.cores import torch_threads_of
+from ps_service.execution.cores import SharedCores, are_threads_given, usable_cores
 from ps_service.functions.group import Level
 from ps_service.functions.offered import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
@@ -344,10 +344,18 @@ def _engine(settings: OwnerConfig) -> Engine:
         data_dir=settings.data_dir,
     )
     # Torch hands this number on to threads that begin later.
-    torch_threads = settings.torch_threads or torch_threads_of(engine.compute.threads)
-    if torch_threads is not None:
-        torch.set_num_threads(torch_threads)
+    if settings.torch_threads:
+        torch.set_num_threads(settings.torch_threads)
+    elif not are_threads_given():
+        torch.set_num_threads(1)
+        engine.compute.cores = SharedCores(_set_threads, usable_cores())
     return engine
+
+
+def _set_threads(number: int) -> None:
+    """Sets the number of torch's threads inside an operation, for operations that this thread calls."""
+    torch.get_num_threads()  # the first call in a thread sets it to what other threads have set last
+    torch.set_num_threads(number)
 
 
 def _limits(settings: OwnerConfig) -> Limits:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,21 +23,42 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
-def torch_threads_of(compute_threads: int) -> int | None:
-    """Number of threads that torch should use inside one operation: the share of the cores of a compute thread.
+def are_threads_given() -> bool:
+    """Whether the environment sets the number of torch's threads (`OMP_NUM_THREADS` or `MKL_NUM_THREADS`)."""
+    return bool(os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS"))
 
-    Every compute thread has a team of OpenMP threads of its own. With more threads than cores, those that wait for
-    work at the end of an operation take the cores from those that compute.
 
-    Args:
-        compute_threads: Number of compute threads.
+LONG_SECONDS: Final = 10e-3
+"""Work that takes less on average has one core. The members of a team of OpenMP threads keep their cores busy for a
+while after an operation, and a trainer on the same host needs one for its own part."""
 
-    Returns:
-        The number; None if the environment sets it (`OMP_NUM_THREADS` or `MKL_NUM_THREADS`).
+
+class SharedCores:
+    """Divides the cores among the compute threads that run something: all for one, at least one for each of many.
+
+    Torch keeps the number of threads inside an operation for each thread that calls operations, and each of these has a
+    team of OpenMP threads of its own. With more of them than cores, those that wait for work at the end of an operation
+    take the cores from those that compute.
+
+    `set_threads` sets the number for the calling thread, as `torch.set_num_threads` does.
     """
-    if os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS"):
-        return None
-    return max(1, usable_cores() // compute_threads)
+
+    def __init__(self, set_threads: Callable[[int], None], cores: int) -> None:
+        self._set_threads = set_threads
+        self._cores = cores
+        self._average = 0.0
+        self._this_thread = threading.local()
+
+    def take(self, running: int) -> None:
+        """Gives the calling thread its share. `running` is the number of threads that run something, with this one."""
+        share = max(1, self._cores // running) if self._average > LONG_SECONDS else 1
+        if getattr(self._this_thread, "share", None) != share:
+            self._this_thread.share = share
+            self._set_threads(share)
+
+    def note(self, seconds: float) -> None:
+        """Notes how long some work took."""
+        self._average = 0.8 * self._average + 0.2 * seconds
 
 
 def _quota(cgroup: Path) -> float | None:

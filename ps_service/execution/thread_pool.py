@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ps_service.execution.cores import usable_cores
+from ps_service.execution.cores import SharedCores, usable_cores
 from ps_service.execution.fair_queue import FairQueue, Work, WorkItem
 from ps_service.execution.loop_calls import LoopCalls
 from ps_service.execution.lost_threads import LostThreadReports
@@ -53,6 +53,7 @@ class ThreadPool:
     Attributes:
         threads: Number of threads that run at once.
         spare: Number of threads that may replace threads held by abandoned work.
+        cores: Divides the cores among the threads that run something; None if each has the same number of them always.
         when_stalled: Called on the event loop with whether the pool is stalled, when that changes.
         hand_over_seconds: A moving average of how long it takes to hand work to an idle thread, and its result to the
             event loop; 0 before the first measurement.
@@ -62,6 +63,7 @@ class ThreadPool:
         self.threads = threads or 2 * usable_cores()
         self.spare = spare or max(self.threads, _LEAST_SPARE)
         self.when_stalled: Callable[[bool], None] = nothing
+        self.cores: SharedCores | None = None
         self.hand_over_seconds = 0.0
         self._queue = FairQueue()
         # The threads without work; the last one has worked last.
@@ -225,9 +227,14 @@ class ThreadPool:
         waiting.ends = partial(self._end_wait, worker)
         while (taken := self._next(worker)) is not None:
             item, function = taken
+            if self.cores is not None:
+                self.cores.take(self._workers.computing)
             began = time.perf_counter()
             then = function()
-            is_last = self._ended(worker, item, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            if self.cores is not None:
+                self.cores.note(seconds - worker.waited)
+            is_last = self._ended(worker, item, seconds)
             # Last, because this wakes the event loop, which then competes for the GIL.
             self._loop_calls.deliver(then)
             if is_last:

@@ -100,6 +100,11 @@ class Workers:
         """Whether lost threads take up all that may run at once."""
         return sum(1 for worker in list(self.all) if worker.lost and worker.counts) >= self.most
 
+    @property
+    def computing(self) -> int:
+        """Number of threads that run something and do not wait, at least one."""
+        return max(1, sum(1 for worker in list(self.all) if worker.item is not None and worker.counts))
+
     def running(self, item: WorkItem) -> Worker | None:
         """The worker that runs a work item, or None."""
         return next((worker for worker in self.all if worker.item is item), None)

@@ -14,6 +14,7 @@ from ps_service.hosting.shared_leaves import SharedLeaves
 from ps_service.hosting.structure import Structure, attributes_of
 from ps_service.hosting.view import RECURRENT, View
 from ps_service.parameters.state import readers_of
+from ps_wire.decorators import takes_turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -238,6 +239,8 @@ class Views:
 def is_ordinary(module: nn.Module) -> bool:
     """Whether nothing but the dicts of a module and its submodules refers to its parameters and submodules."""
     if not all(map(_is_plain, module.parameters())) or looks_itself_up(module):
+        return False
+    if any(takes_turns(type(each)) for each in module.modules()):
         return False
     structure = Structure(module)
     return all(_is_ordinary(each, structure) for each in module.modules())

@@ -91,9 +91,9 @@ class RequestContext:
             found = self._found = self.engine.registry.find(Ref.from_message(message))
         return found
 
-    def read(self, message: Value) -> Any:
-        """The value of a message; handles in it are looked up."""
-        return self._decoder(Arguments(self.engine)).decode(message)
+    def read(self, message: Value, once: bool = False) -> Any:
+        """The value of a message; handles in it are looked up. `once` is that of `Decoder`."""
+        return self._decoder(Arguments(self.engine), once).decode(message)
 
     def read_plain(self, message: Value) -> Any:
         """The value of a message. Handles in it stay references, and functions by name are refused."""

@@ -169,13 +169,13 @@ def leave(ctx: RequestContext, request: pb.LeaveRequest, reply: pb.LeaveReply) -
 
 def state(ctx: RequestContext, request: pb.StateRequest, reply: pb.StateReply) -> None:
     """Copies the state of a module, optimizer or scheduler."""
-    ctx.write(reply.state, state_dicts.state_dict(ctx.engine, Ref.from_message(request.target)))
+    ctx.write(reply.state, state_dicts.state_dict(ctx.engine, Ref.from_message(request.target)), once=True)
 
 
 def load_state(ctx: RequestContext, request: pb.LoadStateRequest, reply: pb.LoadStateReply) -> None:
     """Replaces the state of a module, optimizer or scheduler."""
     missing, unexpected = state_dicts.load_state_dict(
-        ctx.engine, Ref.from_message(request.target), ctx.read(request.state), request.strict
+        ctx.engine, Ref.from_message(request.target), ctx.read(request.state, once=True), request.strict
     )
     reply.missing_keys.extend(missing)
     reply.unexpected_keys.extend(unexpected)

@@ -10,12 +10,15 @@ from torch import nn
 from ps_service.passes.call_frame import CallFrame
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
+from ps_wire.codec.trees import once, tied
 from ps_wire.errors import InvalidArgumentError
 
 _OF_OPTIMIZERS: Final = frozenset(("state", "param_groups"))
 """What torch calls the parts of the state of every optimizer."""
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ps_service.hosting.host import Host
     from ps_service.hosting.objects import HostedObject
     from ps_wire.refs import Ref
@@ -42,7 +45,7 @@ def state_of(engine: Host, target: HostedObject) -> Any:
         with CallFrame(engine.parameter_locks, target.value.training, recorded=False, grad=False) as call_frame:
             module = call_frame.bind(target)
             with target.internals.quiet():
-                state = {name: _copy(value) for name, value in module.state_dict().items()}
+                state = _copied(module)
             del module
             return state
     if isinstance(target.value, (HostedOptimizer, HostedScheduler)):
@@ -95,14 +98,40 @@ def _load_module(
         engine.parameter_locks.writing(list(target.parameters.values()), target.parameter_states, consistent=True),
         target.internals.quiet(),
     ):
-        before = {name: _copy(value) for name, value in module.state_dict().items()}
+        before = None if _only_copies(module, known, state) else _copied(module)
         try:
             module.load_state_dict(state, strict=False)
         except Exception as error:  # a module's set_extra_state may raise anything
-            module.load_state_dict(before)
+            if before is not None:
+                module.load_state_dict(before)
             raise InvalidArgumentError(f"the state does not fit {target}: {error}") from None
     return missing, unexpected
 
 
-def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+def _only_copies(module: nn.Module, known: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Whether loading a state that fits only copies tensors, which cannot fail half way: torch's own code does it."""
+    for name, value in state.items():
+        own = known.get(name)
+        if isinstance(own, torch.Tensor) and (own.dtype, own.layout) != (value.dtype, value.layout):
+            return False
+    return not any(map(_has_own_loading, module.modules()))
+
+
+def _has_own_loading(part: nn.Module) -> bool:
+    cls = type(part)
+    if part._load_state_dict_pre_hooks or part._load_state_dict_post_hooks:
+        return True
+    return not cls.__module__.startswith("torch.nn.") and (
+        cls._load_from_state_dict is not nn.Module._load_from_state_dict
+        or cls.load_state_dict is not nn.Module.load_state_dict
+        or cls.set_extra_state is not nn.Module.set_extra_state
+    )
+
+
+def _copied(module: nn.Module) -> dict[str, Any]:
+    """The state of a module with copies of its tensors; parameters that are tied have one."""
+    copy = once(lambda tensor: tensor.detach().clone())
+    return {
+        name: copy(value) if isinstance(value, torch.Tensor) else value
+        for name, value in tied(module.state_dict()).items()
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -69,6 +69,19 @@ def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tens
         return found[1]
 
     return changed
+
+
+def tied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state with one object for all tensors that are the same elements of the same memory, as tied parameters are."""
+    known: dict[Any, torch.Tensor] = {}
+
+    def one(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.numel():
+            return value
+        place = value.device, value.data_ptr(), value.dtype, value.shape, value.stride()
+        return known.setdefault((*place, value.is_conj(), value.is_neg()), value)
+
+    return {name: one(value) for name, value in state.items()}
 
 
 def mapped(

@@ -53,6 +53,38 @@ async def test_states_of_modules_go_both_ways(make: str) -> None:
         assert identical(dict(other.state_dict()), await net.state_dict())
 
 
+async def test_tied_parameters_travel_once_and_stay_tied() -> None:
+    async with training() as ((owner,), ps):
+        net = await ps.module(f"{MODELS}.Tied", 3000, 40)
+        nbytes = 4 * 3000 * 40
+
+        def carried() -> int:
+            return sum(each.received + each.sent for each in owner.engine.counters.traffic.values())
+
+        before = carried()
+        state = await net.state_dict()
+        assert state["head.weight"] is state["table.weight"]
+        assert nbytes < carried() - before < 1.1 * nbytes
+        before, local = carried(), autograd_models.Tied(3000, 40)
+        assert await net.load_state_dict(local.state_dict()) == ([], [])
+        assert nbytes < carried() - before < 1.1 * nbytes
+        assert identical(dict(local.state_dict()), await net.state_dict())
+
+
+async def test_parts_of_one_piece_of_memory_travel_as_what_they_are() -> None:
+    async with training() as (_, ps):
+        net = await ps.module("torch.nn.Linear", 4, 4, bias=False)
+        memory = torch.arange(32.0)
+        for part in (
+            memory[:16].view(4, 4),
+            memory[16:].view(4, 4),
+            memory[:16].view(4, 4).t(),
+            memory[::2].view(4, 4),
+        ):
+            await net.load_state_dict({"weight": part})
+            assert torch.equal((await net.state_dict())["weight"], part)
+
+
 async def test_a_state_is_a_copy() -> None:
     async with training() as (_, ps):
         spread = Spread(ps, local=True, grouped=False)

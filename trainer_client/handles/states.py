@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.codec.payload import PayloadWriter
+from ps_wire.codec.trees import tied
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1.frames_pb2 import Request
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 def state_dict(handle: RRef) -> Pending[Any]:
     """The state of a module, optimizer or scheduler."""
     request = Request(state=StateRequest(target=handle.ref.to_message()))
-    return handle.session.submit(request, None, lambda reply, payload: Decoder(payload).decode(reply.state.state))
+    return handle.session.submit(
+        request, None, lambda reply, payload: Decoder(payload, once=True).decode(reply.state.state)
+    )
 
 
 def load_state_dict(
@@ -30,7 +33,7 @@ def load_state_dict(
         raise InvalidArgumentError(f"a state is a dict, not a {type(state).__name__}")
     payload = PayloadWriter()
     request = LoadStateRequest(target=handle.ref.to_message(), strict=strict)
-    Encoder(payload).encode_into(request.state, dict(state))
+    Encoder(payload, once=True).encode_into(request.state, tied(state))
     return handle.session.submit(
         Request(load_state=request),
         payload,

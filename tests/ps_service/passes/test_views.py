@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from ps_service.hosting import views
 from ps_service.parameters.locks import COPY_AT_MOST
+from ps_wire.decorators import hosted
 from tests.ps_service.passes.viewed import Viewed, expected
 from tests.ps_service.passes.viewed_models import ALL, KEEP_PARTS, Tied, pauses
 
@@ -107,3 +109,22 @@ def test_tied_parameters_and_classes_are_those_of_the_module() -> None:
     assert isinstance(view, Tied) and view is not module and view.out.weight is view.table.weight
     assert view.training and [name for name, _ in view.named_parameters()] == [n for n, _ in module.named_parameters()]
     assert type(view.table) is nn.Embedding and view.state_dict().keys() == module.state_dict().keys()
+
+
+@hosted(turns=True)
+class InTurns(Tied):
+    pass
+
+
+class Heir(InTurns):
+    pass
+
+
+@pytest.mark.parametrize("make", [InTurns, Heir, lambda: nn.Sequential(InTurns())], ids=["marked", "heir", "inside"])
+def test_calls_of_a_class_that_says_so_always_take_turns(make: Callable[[], nn.Module]) -> None:
+    viewed, other = Viewed(make(), IDS), Viewed(Tied(), IDS)
+    for each in (viewed, other):
+        for _ in range(views.CLEAN_CALLS + 1):
+            each.forward(IDS)
+    assert other.has_views
+    assert not viewed.has_views

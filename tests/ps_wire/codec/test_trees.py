@@ -9,7 +9,7 @@ from hypothesis import given
 
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.records import by_value
-from ps_wire.codec.trees import mapped, parts_of, tensors_in
+from ps_wire.codec.trees import mapped, parts_of, tensors_in, tied
 from ps_wire.codec.values import Encoder
 from ps_wire.refs import Ref
 from tests.ps_wire import strategies
@@ -123,3 +123,16 @@ def test_a_tensor_that_occurs_several_times_is_changed_once() -> None:
     tensor = torch.ones(2)
     first, (second,), other = mapped((tensor, [tensor], torch.ones(2)), torch.clone)
     assert first is second is not tensor and first is not other
+
+
+def test_a_state_has_one_tensor_for_the_same_elements() -> None:
+    memory = torch.arange(6, dtype=torch.float32)
+    state = {"a": memory, "b": memory.detach(), "c": memory[:3], "d": memory[:3], "e": memory.view(2, 3), "f": 1}
+    found = tied(state)
+    assert list(found) == list(state) and found["f"] == 1
+    assert found["b"] is memory and found["d"] is state["c"]
+    assert found["c"] is state["c"] and found["e"] is state["e"]
+    of_bits = {"a": memory, "b": memory.view(torch.int32), "c": torch.empty(0), "d": torch.empty(0)}
+    assert all(found is given for found, given in zip(tied(of_bits).values(), of_bits.values(), strict=True))
+    negative = torch.complex(memory, memory).conj().imag
+    assert tied({"a": negative, "b": torch._neg_view(negative)})["b"] is not negative
