@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.optimizers.replies import all_answered, answered, version
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.parts import RemoteOptimizer
     from trainer_client.optimizers.replies import Answered
+    from trainer_client.session.in_flight import InFlightRequest, Read
     from trainer_client.session.stepped import Stepped
+
+T = TypeVar("T")
 
 
 class _Member(NamedTuple):
@@ -75,22 +78,29 @@ class JointSteps:
         """Raises the error that a step would raise before it changes anything, on any owner or here."""
         if self._local:
             await asyncio.gather(*(BLOCKING.run(each.check_local_part, context) for each in self._local))
+        everything = self._by_owner(range(len(self._optimizers)))
+        await all_of(self._asked(everything, context, version, values, check_only=True))
+
+    def _asked(
+        self,
+        together: Mapping[str, Sequence[_Member]],
+        context: Context,
+        read: Read[T],
+        values: Mapping[str, Reported],
+        **how: Any,
+    ) -> dict[str, InFlightRequest[T]]:
+        """Asks each owner for the steps of its parts, all of them or none."""
         asked = {}
-        for owner, (first, *more) in self._by_owner(range(len(self._optimizers))).items():
+        for owner, (first, *more) in together.items():
             own = self._values_on(owner, first.number, values)
-            others = [each.part for each in more]
-            asked[owner] = first.part.step(context, version, check_only=True, more=others, values=own)
-        await all_of(asked)
+            asked[owner] = first.part.step(context, read, more=[each.part for each in more], values=own, **how)
+        return asked
 
     async def _step_on_owners(
         self, context: Context, together: dict[str, list[_Member]], values: Mapping[str, Reported]
     ) -> list[dict[str, Answered]]:
         """The answers of owners for each optimizer."""
-        asked = {}
-        for owner, (first, *more) in together.items():
-            own = self._values_on(owner, first.number, values)
-            others = [each.part for each in more]
-            asked[owner] = first.part.step(context, all_answered, apart=True, more=others, values=own)
+        asked = self._asked(together, context, all_answered, values, apart=True)
         answers: list[dict[str, Answered]] = [{} for _ in self._optimizers]
         left_out = {}
         for owner, told in (await all_of(asked)).items():

@@ -47,13 +47,16 @@ T = TypeVar("T")
 
 
 class RemoteOptimizer:
-    """The part of an optimizer that runs on one owner. `described` is what a backward has to know of it."""
+    """The part of an optimizer that runs on one owner, by whose name it is known in messages.
+
+    `described` is what a backward has to know of it.
+    """
 
     def __init__(self, handle: RemoteObject) -> None:
         self.handle = handle
         self.owner = handle.owner
-        self._name = handle.ref.to_message()
-        self.described = Part(handle.session, self._name)
+        self.name = handle.ref.to_message()
+        self.described = Part(handle.session, self.name)
 
     @property
     def title(self) -> str:
@@ -86,16 +89,16 @@ class RemoteOptimizer:
         """
         frame = Frame()
         request = frame.request.step
-        request.optimizer.CopyFrom(self._name)
+        request.optimizer.CopyFrom(self.name)
         request.context.CopyFrom(context.message)
         request.check_only = check_only
         if not check_only:
-            context.stepped.add(self._name.object_id)
+            context.stepped.add(self.name.object_id)
             for each in more:
-                context.stepped.add(each._name.object_id)
+                context.stepped.add(each.name.object_id)
         request.apart, request.finish = apart or finish, finish
         request.wait_seconds = owner_seconds(self.handle.session.settings.timeout)
-        request.more.extend([each._name for each in more])
+        request.more.extend([each.name for each in more])
         payload = None
         if values:
             payload = PayloadWriter()
@@ -107,7 +110,7 @@ class RemoteOptimizer:
     ) -> Pending[T]:
         """Sends the gradients of a replica; the optimizer is written into the frame."""
         request = frame.request.push
-        request.optimizer.CopyFrom(self._name)
+        request.optimizer.CopyFrom(self.name)
         request.wait_seconds = owner_seconds(self.handle.session.settings.timeout)
         owner = self.owner
 
@@ -119,7 +122,7 @@ class RemoteOptimizer:
 
     def set_policy(self, policy: Policy) -> Pending[pb.Decisions]:
         """Changes when gradients count; the decisions are for other owners of the optimizer."""
-        request = pb.SetOptionsRequest(optimizer=self._name)
+        request = pb.SetOptionsRequest(optimizer=self.name)
         Encoder(None).encode_into(request.policy, to_plain(policy))
         return self.handle.session.submit(
             Request(set_options=request), None, lambda reply, _: reply.set_options.decisions
@@ -127,17 +130,17 @@ class RemoteOptimizer:
 
     def leave(self) -> Pending[pb.Decisions]:
         """Rounds do not wait for this trainer any more; the decisions are for other owners of the optimizer."""
-        request = Request(leave=pb.LeaveRequest(optimizer=self._name))
+        request = Request(leave=pb.LeaveRequest(optimizer=self.name))
         return self.handle.session.submit(request, None, lambda reply, _: reply.leave.decisions)
 
     def values(self, reset: bool) -> Pending[ReportedValues]:
         """The values that were reported with gradients that count."""
-        request = pb.ReportedRequest(optimizer=self._name, reset=reset)
+        request = pb.ReportedRequest(optimizer=self.name, reset=reset)
         return self.handle.session.submit(Request(reported=request), None, ReportedValues.of)
 
     def unscale(self, context: Context, factor: float) -> Pending[Unscaled]:
         """Multiplies the gradients of these parameters."""
-        request = pb.UnscaleRequest(optimizer=self._name, context=context.message, factor=factor)
+        request = pb.UnscaleRequest(optimizer=self.name, context=context.message, factor=factor)
         return self.handle.session.submit(
             Request(unscale=request),
             None,
@@ -146,7 +149,7 @@ class RemoteOptimizer:
 
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> Pending[None]:
         payload = PayloadWriter()
-        request = pb.SetOptionsRequest(optimizer=self._name, group=group)
+        request = pb.SetOptionsRequest(optimizer=self.name, group=group)
         Encoder(payload).encode_into(request.options, dict(options))
         return self.handle.session.submit(Request(set_options=request), payload, nothing)
 
@@ -214,17 +217,14 @@ class LocalOptimizer:
         attempt = context.attempt
         again = attempt is not None and attempt.was_applied(Parameters(self._parameters))
         if not again:
-            self._step(context)
+            began = self._latency.begin()
+            with borrowed_grads(self._parameters):
+                for parameter, gradient in self._found(context):
+                    parameter.grad = gradient
+                self.optimizer.step()
+            self._latency.end(began)
         if attempt is not None:
             attempt.passed(Parameters(self._parameters), applied=not again)
-
-    def _step(self, context: Context) -> None:
-        began = self._latency.begin()
-        with borrowed_grads(self._parameters):
-            for parameter, gradient in self._found(context):
-                parameter.grad = gradient
-            self.optimizer.step()
-        self._latency.end(began)
 
     def unscale(self, context: Context, factor: float) -> Unscaled:
         """Multiplies the context's gradients of these parameters, as `unscale_leaves`."""

@@ -155,7 +155,7 @@ class Replica(Pushing):
         def send() -> Pending[Stepped | None]:
             pending: Pending[Stepped | None] = part.push(frame, payload, partial(self._pushed, number, sent, counted))
             if sent.encoded:
-                pending.on_done(lambda: self._undo_if_failed(pending, sent))
+                pending.on_done(lambda: self._sent.undo(sent) if pending.error is not None else None)
             return pending
 
         return Push(send, partial(self._sent.undo, sent))
@@ -227,7 +227,7 @@ class Replica(Pushing):
         context.reserve(self.session)
         request.context.CopyFrom(context.message)
         request.target.CopyFrom(self.source.ref.to_message())
-        request.optimizer.CopyFrom(opt.remotes[self.session.owner].handle.ref.to_message())
+        request.optimizer.CopyFrom(opt.remotes[self.session.owner].name)
         sent = self._sent.write(request, payload, gradients, lends)
         return GradientRequest(self.session, frame, payload, sent)
 
@@ -263,7 +263,3 @@ class Replica(Pushing):
             self._sent.undo(sent)
         counted()
         return stepped
-
-    def _undo_if_failed(self, pending: Pending[Any], sent: Sent) -> None:
-        if pending.error is not None:
-            self._sent.undo(sent)

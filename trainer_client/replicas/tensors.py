@@ -24,12 +24,7 @@ if TYPE_CHECKING:
     from trainer_client.replicas.protocols import OpenPass
 
 _COPIES: Final = WeakIdKeyDictionary()
-
-
-def note_copies(parameters: Iterable[torch.Tensor]) -> None:
-    """Notes that these are copies, as long as they live."""
-    for each in parameters:
-        _COPIES[each] = True
+"""The parameters of all replicas, as long as they live."""
 
 
 def is_copy(tensor: torch.Tensor) -> bool:
@@ -52,7 +47,8 @@ class Tensors:
         self.names = [each.name for each in infos]
         self.dtypes = [dtypes.from_wire(each.dtype) for each in infos]
         self.parameters = _matching(module, infos, self.dtypes)
-        note_copies(self.parameters)
+        for each in self.parameters:
+            _COPIES[each] = True
         self.steps = [0] * len(infos)
         self.readings = 0
         self._marks = [0] * len(infos)
