@@ -59,9 +59,15 @@ class JointSteps:
         if not accepted and (self._local or alone or len(together) > 1):
             await self._check(context, values)
         parts = asyncio.ensure_future(self._step_on_owners(context, together, values))
+
+        async def step(number: int, values: Mapping[str, Reported]) -> Stepped:
+            optimizer = self._optimizers[number]
+            if number in alone:
+                return await optimizer.step_accepted(context, values)
+            return await optimizer.finish_step(context, (await parts)[number], values)
+
         own = (values, *({} for _ in self._optimizers[1:]))
-        steps = {n: self._step(n, n in alone, parts, context, values) for n, values in enumerate(own)}
-        return list((await all_of(steps)).values())
+        return list((await all_of({number: step(number, each) for number, each in enumerate(own)})).values())
 
     def _by_owner(self, numbers: Iterable[int]) -> dict[str, list[_Member]]:
         found: dict[str, list[_Member]] = {}
@@ -116,16 +122,3 @@ class JointSteps:
         for (number, owner), answer in (await all_of(apart)).items():
             answers[number][owner] = answer
         return answers
-
-    async def _step(
-        self,
-        number: int,
-        is_alone: bool,
-        parts: asyncio.Future[list[dict[str, Answered]]],
-        context: Context,
-        values: Mapping[str, Reported],
-    ) -> Stepped:
-        optimizer = self._optimizers[number]
-        if is_alone:
-            return await optimizer.step_accepted(context, values)
-        return await optimizer.finish_step(context, (await parts)[number], values)

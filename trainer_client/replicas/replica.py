@@ -152,8 +152,19 @@ class Replica(Pushing):
             request.pull.reads = self._reads
             number = self._tensors.ask(request.pull)
 
+        def pushed(stepped: Stepped, reply: Reply, payload: PayloadReader) -> Stepped:
+            if stepped.repeated:
+                self._sent.undo(sent)
+                raise has_counted()
+            if reply.push.HasField("pull"):
+                self._tensors.take(number, reply.push.pull, payload)
+            if stepped.dropped:
+                self._sent.undo(sent)
+            counted()
+            return stepped
+
         def send() -> Pending[Stepped | None]:
-            pending: Pending[Stepped | None] = part.push(frame, payload, partial(self._pushed, number, sent, counted))
+            pending: Pending[Stepped | None] = part.push(frame, payload, pushed)
             if sent.encoded:
                 pending.on_done(lambda: self._sent.undo(sent) if pending.error is not None else None)
             return pending
@@ -244,22 +255,3 @@ class Replica(Pushing):
 
     def __repr__(self) -> str:
         return f"Replica of {self.source!r}: {self.module!r}"
-
-    def _pushed(
-        self,
-        number: int,
-        sent: Sent,
-        counted: Callable[[], None],
-        stepped: Stepped,
-        reply: Reply,
-        payload: PayloadReader,
-    ) -> Stepped:
-        if stepped.repeated:
-            self._sent.undo(sent)
-            raise has_counted()
-        if reply.push.HasField("pull"):
-            self._tensors.take(number, reply.push.pull, payload)
-        if stepped.dropped:
-            self._sent.undo(sent)
-        counted()
-        return stepped

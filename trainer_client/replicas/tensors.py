@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -247,15 +247,6 @@ def _may_replace(parameter: torch.Tensor, value: torch.Tensor) -> bool:
     )
 
 
-class _Link(NamedTuple):
-    """An entry of a module: a submodule or a parameter. `path` is its dotted name from the outermost module."""
-
-    entries: dict[str, Any]
-    name: str
-    value: object
-    path: str
-
-
 class _Structure:
     """Where the parameters of a module are.
 
@@ -265,7 +256,8 @@ class _Structure:
 
     def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
         known = {id(each) for each in parameters}
-        links: dict[tuple[int, str], _Link] = {}
+        # By holder and name: its dict of entries, the name and what was there, and the dotted name from the module.
+        links: dict[tuple[int, str], tuple[dict[str, Any], str, object, str]] = {}
         for path, found in module.named_parameters(remove_duplicate=False):
             if id(found) not in known:
                 continue
@@ -273,9 +265,9 @@ class _Structure:
             for parent in parents:
                 child = holder._modules[parent]
                 assert child is not None
-                links.setdefault((id(holder), parent), _Link(holder._modules, parent, child, path))
+                links.setdefault((id(holder), parent), (holder._modules, parent, child, path))
                 holder = child
-            links[id(holder), leaf] = _Link(holder._parameters, leaf, found, path)
+            links[id(holder), leaf] = (holder._parameters, leaf, found, path)
         self._links = list(links.values())
 
     def check(self) -> None:

@@ -23,10 +23,9 @@ from trainer_client.client.client import Client
 from trainer_client.handles.handles import RemoteModule
 from trainer_client.pending import Pending
 from trainer_client.profiling.members import NO_NUMBER
-from trainer_client.rpc.devices import DeviceMaps
 from trainer_client.rpc.entry import Entry
 from trainer_client.rpc.gradients import OwnGradients
-from trainer_client.rpc.options import UNSET
+from trainer_client.rpc.options import UNSET, DeviceMaps
 from trainer_client.rpc.planning import Plan
 from trainer_client.rpc.waiting import Deadline, told
 from trainer_client.rpc.workers import WorkerInfo
