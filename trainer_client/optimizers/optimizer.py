@@ -142,11 +142,7 @@ class DistributedOptimizer(OptimizerParts):
         return context.waits_for(stepping)
 
     def _step(
-        self,
-        context: Context,
-        scaler: torch.amp.GradScaler | None,
-        values: Mapping[str, Reported],
-        follows: Sent = (),
+        self, context: Context, scaler: torch.amp.GradScaler | None, values: Mapping[str, Reported], follows: Sent = ()
     ) -> Pending[Any]:
         self.check_pass(context)
         if self._only is not None and scaler is None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.attempts import REPEATED
@@ -111,12 +110,7 @@ class Rounds:
         return Stepped(versions, reply, of_round)
 
     async def _offer(
-        self,
-        context: Context,
-        number: int,
-        epoch: int,
-        values: Mapping[str, Reported],
-        added: Mapping[str, Sent],
+        self, context: Context, number: int, epoch: int, values: Mapping[str, Reported], added: Mapping[str, Sent]
     ) -> Answered:
         applied: dict[str, int] = {}
         try:
@@ -133,18 +127,43 @@ class Rounds:
             self._epoch = 0  # it may have ended; the next step asks for it
             self._afterwards(self._release(number, epoch))
             raise
-        watch = DrainWatch(self._followers.values(), partial(self._leader.withdraw, number, epoch, {}), self._loop)
-        try:
-            follows = added.get(self._first, ())
-            answered = await self._leader.offer(context, number, epoch, applied, values, follows)
-            if answered.reply.dropped == _WITHDRAWN and watch.error is not None:
-                raise watch.error
-        except BaseException:
-            self._afterwards(self._give_up(number, epoch))
-            raise
-        finally:
-            watch.end()
+        with self._watching_drains(number, epoch) as drained:
+            try:
+                follows = added.get(self._first, ())
+                answered = await self._leader.offer(context, number, epoch, applied, values, follows)
+                if answered.reply.dropped == _WITHDRAWN and drained:
+                    raise drained[0]
+            except BaseException:
+                self._afterwards(self._give_up(number, epoch))
+                raise
         return answered
+
+    @contextmanager
+    def _watching_drains(self, number: int, epoch: int) -> Iterator[Sequence[DrainingError]]:
+        """Takes an offer back when an owner that holds its gradients drains. That owner waits for the pass to end."""
+        drained: list[DrainingError] = []
+        tasks: list[asyncio.Task[None]] = []
+
+        async def watch(part: RoundPart) -> None:
+            # Other errors are those of the step, too: of the offer, or when the round is brought to this owner.
+            with suppress(PsError):
+                try:
+                    await part.watch()
+                except DrainingError as error:
+                    drained.append(DrainingError(f"owner {part.part.owner!r}: {error}"))
+                    await self._leader.withdraw(number, epoch, {})
+
+        def begin() -> None:
+            tasks.extend(asyncio.create_task(watch(part)) for part in self._followers.values())
+
+        timer = self._loop.call_later(_SOON, begin)
+        try:
+            yield drained
+        finally:
+            # The round is complete, or nobody waits for it any more.
+            timer.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def _settle(
         self, decisions: pb.Decisions, number: int = 0, epoch: int = 0, then: Then | None = None
@@ -204,40 +223,6 @@ def _check(settled: Mapping[str, pb.SettleReply], reply: pb.StepReply) -> None:
         if each.failed:
             kind, _, text = each.failed.partition(": ")
             raise RemoteError(f"{text} (step {reply.version} is not applied on owner {owner!r})", kind)
-
-
-class DrainWatch:
-    """Takes an offer back when an owner that holds its gradients drains. That owner waits for the pass to end.
-
-    `error` is that of the first owner that drains.
-    """
-
-    def __init__(
-        self, parts: Iterable[RoundPart], withdraw: Callable[[], Pending[Any]], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.error: DrainingError | None = None
-        self._parts = parts
-        self._withdraw = withdraw
-        self._tasks: list[asyncio.Task[None]] = []
-        self._timer = loop.call_later(_SOON, self._begin)
-
-    def end(self) -> None:
-        """The round is complete, or nobody waits for it any more."""
-        self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-
-    def _begin(self) -> None:
-        self._tasks = [asyncio.create_task(self._watch(part)) for part in self._parts]
-
-    async def _watch(self, part: RoundPart) -> None:
-        # Other errors are those of the step, too: of the offer, or when the round is brought to this owner.
-        with suppress(PsError):
-            try:
-                await part.watch()
-            except DrainingError as error:
-                self.error = self.error or DrainingError(f"owner {part.part.owner!r}: {error}")
-                await self._withdraw()
 
 
 class RoundPart:

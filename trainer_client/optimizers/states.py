@@ -32,8 +32,6 @@ class OptimizerParts(Stepping["Context"], PushScaling):
     """An optimizer over several owners, without its steps on owners.
 
     Attributes:
-        remotes: Its parts on owners, by the owner's name.
-        local: Its part in this process, if it has local parameters.
         policy: The policy that this client has given it last; None if it has given none, though others may have.
     """
 

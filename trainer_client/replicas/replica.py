@@ -55,12 +55,7 @@ class Replica(Pushing):
     """
 
     def __init__(
-        self,
-        source: Source,
-        module: nn.Module,
-        infos: Sequence[pb.ParameterInfo],
-        compress: Compress,
-        **more: Any,
+        self, source: Source, module: nn.Module, infos: Sequence[pb.ParameterInfo], compress: Compress, **more: Any
     ) -> None:
         super().__init__()
         self.module = module
