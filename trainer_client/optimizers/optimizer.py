@@ -130,7 +130,7 @@ class DistributedOptimizer(OptimizerParts):
             scaler = None
         if not context.unfinished:
             stepping = self._step(context, scaler, sent)
-        elif self._only is not None and scaler is None and (sent_before := context.sent_to(self._only.handle.session)):
+        elif self._only is not None and scaler is None and (sent_before := context.sent_to(self._only.session)):
             stepping = self._step(context, None, sent, sent_before)
         else:
 
@@ -147,7 +147,7 @@ class DistributedOptimizer(OptimizerParts):
         self.check_pass(context)
         if self._only is not None and scaler is None:
             part = self._only
-            takes_part = part.handle.session in context.sessions
+            takes_part = part.session in context.sessions
             read = partial(stepped, part.owner) if takes_part else partial(stepped_beside, self, part.owner)
             return part.step(context, read, follows=follows, values=values)
         if scaler is not None:
@@ -342,7 +342,7 @@ class DistributedOptimizer(OptimizerParts):
             raise InvalidArgumentError(
                 f"the push of a replica needs an optimizer whose parameters are all on one owner; this is {self!r}"
             )
-        if self._only.handle.session is not session:
+        if self._only.session is not session:
             raise InvalidArgumentError(f"{self!r} steps no module that this client has on owner {session.owner!r}")
         return self._only
 

@@ -105,7 +105,7 @@ async def create(
         raise InvalidArgumentError(_NO_NAME)
 
     def ask(part: RemoteOptimizer) -> Pending[RemoteObject]:
-        payload, session = PayloadWriter(), part.handle.session
+        payload, session = PayloadWriter(), part.session
         encoder = Encoder(payload)
         request = SchedulerRequest(class_name=name_of(cls), optimizer=part.name, name=name, replace=replace)
         encoder.encode_into(request.args, args)
