@@ -288,10 +288,9 @@ class DistributedOptimizer(OptimizerParts):
         """
         if self._rounds is not None:
             return await self._rounds.take_part(context, values, added, then)
-        if len(self.remotes) == 1:
-            ((owner, part),) = self.remotes.items()
-            only = part.step(context, partial(stepped, owner), follows=added.get(owner, ()), values=values)
-            then(owner, [only])
+        if (part := self._only) is not None:
+            only = part.step(context, partial(stepped, part.owner), follows=added.get(part.owner, ()), values=values)
+            then(part.owner, [only])
             return await only
         await all_of(dict(enumerate(chain(*added.values()))))
         # An owner that has lost the session would take this for a pass without gradients there.
