@@ -16,7 +16,7 @@ from trainer_client.handles.handles import RemoteModule as Handle
 from trainer_client.handles.options import CallOptions
 from trainer_client.rpc import invoke
 from trainer_client.rpc.current import agent, offer
-from trainer_client.rpc.devices import check_device
+from trainer_client.rpc.options import check_device
 from trainer_client.rpc.rref import RRef, future_of, wrapped
 from trainer_client.tables.layers import Embedding, EmbeddingBag
 

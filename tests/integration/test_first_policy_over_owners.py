@@ -19,7 +19,6 @@ from tests.integration.restarting import Owner
 from tests.integration.spanning import Trainer, batches, begun, held, hosted, local, same_nets, together, trainers
 from tests.training import owners
 from tests.waiting import until
-from trainer_client.optimizers.rounds import RoundPart
 
 
 def learn(net: nn.Module, opt: optim.Optimizer, x: torch.Tensor) -> None:
@@ -96,7 +95,7 @@ async def test_a_trainer_finishes_what_another_has_begun_and_not_ended(reached: 
         net, opt = await local(one)
         xs = batches(3)
         # As if the first trainer had died between the owners.
-        await RoundPart(one.opt.remotes[reached]).begin_rounds(["ps0", "ps1"], encoded(tc.policies.Sync(1)))
+        await one.opt.remotes[reached].begin_rounds(["ps0", "ps1"], encoded(tc.policies.Sync(1)))
         scaler = torch.amp.GradScaler("cpu", init_scale=1.0, enabled=way == "with a scaler")
         if way == "made again":
             two = await begun(two.client, ["ps0", "ps1"], None)

@@ -11,7 +11,7 @@ from torch import nn, optim
 import trainer_client as tc
 from tests.integration.spanning import batches, begun, held, hosted, local, same_nets, together, trainers, waiting
 from tests.waiting import until
-from trainer_client.optimizers import rounds
+from trainer_client.optimizers import parts
 
 
 def learn(net: nn.Module, opt: optim.Optimizer, x: torch.Tensor, factor: float = 1.0) -> None:
@@ -170,7 +170,7 @@ async def test_a_gradient_that_one_owner_refuses_enters_no_round(place: int) -> 
 async def test_the_error_of_a_time_out_names_the_trainer_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async with trainers(2, tc.policies.Sync(2)) as (servers, (one, other)):
         # By default a little less than the time-out of the call, which a loaded machine may miss.
-        monkeypatch.setattr(rounds, "owner_seconds", lambda seconds: 0.2)
+        monkeypatch.setattr(parts, "owner_seconds", lambda seconds: 0.2)
         session = servers[0].engine.sessions.describe(other.client.trainer)
         with pytest.raises(tc.errors.DeadlineExceededError, match=r"has waited 0\.2 s for trainer") as raised:
             await one.step(batches(1)[0])

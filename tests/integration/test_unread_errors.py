@@ -23,7 +23,7 @@ from tests.integration.support import COUNTER, GATE
 from tests.training import MODELS, training
 from tests.waiting import until
 from trainer_client.collectives.communicator import Communicator
-from trainer_client.optimizers.rounds import RoundPart
+from trainer_client.optimizers.parts import RemoteOptimizer
 
 Reports = Callable[[], list[str]]
 
@@ -328,7 +328,7 @@ async def test_what_a_failed_push_has_asked_for_by_itself_is_not_reported(
             raise tc.errors.RemoteError("broken", "RuntimeError")
 
         monkeypatch.setattr(first, "ask", ask)
-        monkeypatch.setattr(RoundPart, "settle", settle)
+        monkeypatch.setattr(RemoteOptimizer, "settle", settle)
         with pytest.raises(tc.errors.RemoteError, match="broken"):
             await one.step(torch.ones(1, 3))
         await settled(asked.pop())

@@ -10,7 +10,7 @@ from ps_wire.errors import InvalidArgumentError
 from trainer_client import autograd, rpc
 from trainer_client.nn import RemoteModule
 from trainer_client.rpc.current import agent
-from trainer_client.rpc.devices import DeviceMaps, usable
+from trainer_client.rpc.options import DeviceMaps, usable
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ There is no second implementation: a `Blocking` wraps any object of the asynchro
 from __future__ import annotations
 
 import functools
-from types import GeneratorType, TracebackType
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ps_wire.runtime.tracebacks import shortened
@@ -86,10 +86,8 @@ class Blocking:
         self.unwrapped.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.unwrapped.__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self.unwrapped.__exit__(*raised)
 
     def __eq__(self, other: object) -> bool:
         return bool(self.unwrapped == (other.unwrapped if isinstance(other, Blocking) else other))

@@ -16,9 +16,8 @@ from ps_wire.status import OwnerStatus
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, StatusRequest
 from trainer_client.client import objects
-from trainer_client.client.connected import Connected
 from trainer_client.client.passes import OffersPasses
-from trainer_client.client.sessions import Sessions
+from trainer_client.client.sessions import Connected, Sessions
 from trainer_client.collectives.communicator import join
 from trainer_client.graph.current import Openings
 from trainer_client.handles.calls import call

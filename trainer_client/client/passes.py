@@ -251,10 +251,7 @@ class OffersPasses:
 
 
 def run_in_this_thread(
-    client: OffersPasses,
-    step: Callable[[Context], T],
-    attach: Callable[[], Any] | None,
-    attempts: int,
+    client: OffersPasses, step: Callable[[Context], T], attach: Callable[[], Any] | None, attempts: int
 ) -> T:
     """`OffersPasses.run` for plain threads: `step` and `attach` are ordinary functions."""
     tried = Attempts(attempts, attach is not None)

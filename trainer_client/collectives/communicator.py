@@ -220,11 +220,7 @@ class Communicator:
         return [*others[: self.rank], own, *others[self.rank :]]
 
     def _call(
-        self,
-        signature: Signature,
-        values: Sequence[Any],
-        timeout: float | None,
-        read: Callable[[list[Any]], T],
+        self, signature: Signature, values: Sequence[Any], timeout: float | None, read: Callable[[list[Any]], T]
     ) -> Pending[T]:
         """Sends values, and reads those of others. What can be checked is checked before the call has its number."""
         if self._ended is not None:

@@ -63,10 +63,10 @@ async def create(
         local = LocalOptimizer(cls, local_groups, options, non_finite == "refuse")
     if policy is not None and (local is not None or not by_session):
         raise InvalidArgumentError("an optimizer with a policy has all of its parameters on owners, and none here")
-    wanted = pb.OptimizerRequest(
-        class_name=name_of(cls), name=name, reads=READS[reads], non_finite=_NON_FINITE[non_finite], replace=replace
-    )
+    wanted = pb.OptimizerRequest(name=name, reads=READS[reads], non_finite=_NON_FINITE[non_finite], replace=replace)
     wanted.joins_with_step = not joins
+    if by_session:  # a class for parameters of this process alone needs no name
+        wanted.class_name = name_of(cls)
     if len(by_session) > 1:
         wanted.owners.extend(sorted(session.owner for session in by_session))
 

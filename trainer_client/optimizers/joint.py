@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.optimizers.replies import all_answered, answered, version
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.parts import RemoteOptimizer
     from trainer_client.optimizers.replies import Answered
+    from trainer_client.session.in_flight import InFlightRequest, Read
     from trainer_client.session.stepped import Stepped
+
+T = TypeVar("T")
 
 
 class _Member(NamedTuple):
@@ -56,9 +59,15 @@ class JointSteps:
         if not accepted and (self._local or alone or len(together) > 1):
             await self._check(context, values)
         parts = asyncio.ensure_future(self._step_on_owners(context, together, values))
+
+        async def step(number: int, values: Mapping[str, Reported]) -> Stepped:
+            optimizer = self._optimizers[number]
+            if number in alone:
+                return await optimizer.step_accepted(context, values)
+            return await optimizer.finish_step(context, (await parts)[number], values)
+
         own = (values, *({} for _ in self._optimizers[1:]))
-        steps = {n: self._step(n, n in alone, parts, context, values) for n, values in enumerate(own)}
-        return list((await all_of(steps)).values())
+        return list((await all_of({number: step(number, each) for number, each in enumerate(own)})).values())
 
     def _by_owner(self, numbers: Iterable[int]) -> dict[str, list[_Member]]:
         found: dict[str, list[_Member]] = {}
@@ -75,22 +84,29 @@ class JointSteps:
         """Raises the error that a step would raise before it changes anything, on any owner or here."""
         if self._local:
             await asyncio.gather(*(BLOCKING.run(each.check_local_part, context) for each in self._local))
+        everything = self._by_owner(range(len(self._optimizers)))
+        await all_of(self._asked(everything, context, version, values, check_only=True))
+
+    def _asked(
+        self,
+        together: Mapping[str, Sequence[_Member]],
+        context: Context,
+        read: Read[T],
+        values: Mapping[str, Reported],
+        **how: Any,
+    ) -> dict[str, InFlightRequest[T]]:
+        """Asks each owner for the steps of its parts, all of them or none."""
         asked = {}
-        for owner, (first, *more) in self._by_owner(range(len(self._optimizers))).items():
+        for owner, (first, *more) in together.items():
             own = self._values_on(owner, first.number, values)
-            others = [each.part for each in more]
-            asked[owner] = first.part.step(context, version, check_only=True, more=others, values=own)
-        await all_of(asked)
+            asked[owner] = first.part.step(context, read, more=[each.part for each in more], values=own, **how)
+        return asked
 
     async def _step_on_owners(
         self, context: Context, together: dict[str, list[_Member]], values: Mapping[str, Reported]
     ) -> list[dict[str, Answered]]:
         """The answers of owners for each optimizer."""
-        asked = {}
-        for owner, (first, *more) in together.items():
-            own = self._values_on(owner, first.number, values)
-            others = [each.part for each in more]
-            asked[owner] = first.part.step(context, all_answered, apart=True, more=others, values=own)
+        asked = self._asked(together, context, all_answered, values, apart=True)
         answers: list[dict[str, Answered]] = [{} for _ in self._optimizers]
         left_out = {}
         for owner, told in (await all_of(asked)).items():
@@ -106,16 +122,3 @@ class JointSteps:
         for (number, owner), answer in (await all_of(apart)).items():
             answers[number][owner] = answer
         return answers
-
-    async def _step(
-        self,
-        number: int,
-        is_alone: bool,
-        parts: asyncio.Future[list[dict[str, Answered]]],
-        context: Context,
-        values: Mapping[str, Reported],
-    ) -> Stepped:
-        optimizer = self._optimizers[number]
-        if is_alone:
-            return await optimizer.step_accepted(context, values)
-        return await optimizer.finish_step(context, (await parts)[number], values)

@@ -130,7 +130,7 @@ class DistributedOptimizer(OptimizerParts):
             scaler = None
         if not context.unfinished:
             stepping = self._step(context, scaler, sent)
-        elif self._only is not None and scaler is None and (sent_before := context.sent_to(self._only.handle.session)):
+        elif self._only is not None and scaler is None and (sent_before := context.sent_to(self._only.session)):
             stepping = self._step(context, None, sent, sent_before)
         else:
 
@@ -142,16 +142,12 @@ class DistributedOptimizer(OptimizerParts):
         return context.waits_for(stepping)
 
     def _step(
-        self,
-        context: Context,
-        scaler: torch.amp.GradScaler | None,
-        values: Mapping[str, Reported],
-        follows: Sent = (),
+        self, context: Context, scaler: torch.amp.GradScaler | None, values: Mapping[str, Reported], follows: Sent = ()
     ) -> Pending[Any]:
         self.check_pass(context)
         if self._only is not None and scaler is None:
             part = self._only
-            takes_part = part.handle.session in context.sessions
+            takes_part = part.session in context.sessions
             read = partial(stepped, part.owner) if takes_part else partial(stepped_beside, self, part.owner)
             return part.step(context, read, follows=follows, values=values)
         if scaler is not None:
@@ -292,10 +288,9 @@ class DistributedOptimizer(OptimizerParts):
         """
         if self._rounds is not None:
             return await self._rounds.take_part(context, values, added, then)
-        if len(self.remotes) == 1:
-            ((owner, part),) = self.remotes.items()
-            only = part.step(context, partial(stepped, owner), follows=added.get(owner, ()), values=values)
-            then(owner, [only])
+        if (part := self._only) is not None:
+            only = part.step(context, partial(stepped, part.owner), follows=added.get(part.owner, ()), values=values)
+            then(part.owner, [only])
             return await only
         await all_of(dict(enumerate(chain(*added.values()))))
         # An owner that has lost the session would take this for a pass without gradients there.
@@ -346,7 +341,7 @@ class DistributedOptimizer(OptimizerParts):
             raise InvalidArgumentError(
                 f"the push of a replica needs an optimizer whose parameters are all on one owner; this is {self!r}"
             )
-        if self._only.handle.session is not session:
+        if self._only.session is not session:
             raise InvalidArgumentError(f"{self!r} steps no module that this client has on owner {session.owner!r}")
         return self._only
 

@@ -25,13 +25,14 @@ from trainer_client.contexts.closing import Part
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
 from trainer_client.handles.references import state_of
-from trainer_client.optimizers.replies import ReportedValues
+from trainer_client.optimizers.replies import Answered, ReportedValues, answered
 from trainer_client.optimizers.results import Unscaled, is_finite, unscale_leaves
 from trainer_client.session.runs import Parameters
 from trainer_client.session.stepped import Stepped, owner_seconds, values_of
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
+    from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.pending import Pending
@@ -47,13 +48,17 @@ T = TypeVar("T")
 
 
 class RemoteOptimizer:
-    """The part of an optimizer that runs on one owner. `described` is what a backward has to know of it."""
+    """The part of an optimizer that runs on one owner, by whose name it is known in messages.
+
+    `described` is what a backward has to know of it.
+    """
 
     def __init__(self, handle: RemoteObject) -> None:
         self.handle = handle
+        self.session = handle.session
         self.owner = handle.owner
-        self._name = handle.ref.to_message()
-        self.described = Part(handle.session, self._name)
+        self.name = handle.ref.to_message()
+        self.described = Part(self.session, self.name)
 
     @property
     def title(self) -> str:
@@ -86,59 +91,57 @@ class RemoteOptimizer:
         """
         frame = Frame()
         request = frame.request.step
-        request.optimizer.CopyFrom(self._name)
+        request.optimizer.CopyFrom(self.name)
         request.context.CopyFrom(context.message)
         request.check_only = check_only
         if not check_only:
-            context.stepped.add(self._name.object_id)
+            context.stepped.add(self.name.object_id)
             for each in more:
-                context.stepped.add(each._name.object_id)
+                context.stepped.add(each.name.object_id)
         request.apart, request.finish = apart or finish, finish
-        request.wait_seconds = owner_seconds(self.handle.session.settings.timeout)
-        request.more.extend([each._name for each in more])
+        request.wait_seconds = owner_seconds(self.session.settings.timeout)
+        request.more.extend([each.name for each in more])
         payload = None
         if values:
             payload = PayloadWriter()
             write(request.values, payload, values)
-        return self.handle.session.submit(frame, payload, read, follows=follows)
+        return self.session.submit(frame, payload, read, follows=follows)
 
     def push(
         self, frame: Frame, payload: PayloadWriter, read: Callable[[Stepped, Reply, PayloadReader], T]
     ) -> Pending[T]:
         """Sends the gradients of a replica; the optimizer is written into the frame."""
         request = frame.request.push
-        request.optimizer.CopyFrom(self._name)
-        request.wait_seconds = owner_seconds(self.handle.session.settings.timeout)
+        request.optimizer.CopyFrom(self.name)
+        request.wait_seconds = owner_seconds(self.session.settings.timeout)
         owner = self.owner
 
         def read_push(reply: Reply, payload: PayloadReader) -> T:
             step = reply.push.step
             return read(Stepped({owner: step.version}, step, values_of(step, payload)), reply, payload)
 
-        return self.handle.session.submit(frame, payload, read_push)
+        return self.session.submit(frame, payload, read_push)
 
     def set_policy(self, policy: Policy) -> Pending[pb.Decisions]:
         """Changes when gradients count; the decisions are for other owners of the optimizer."""
-        request = pb.SetOptionsRequest(optimizer=self._name)
+        request = pb.SetOptionsRequest(optimizer=self.name)
         Encoder(None).encode_into(request.policy, to_plain(policy))
-        return self.handle.session.submit(
-            Request(set_options=request), None, lambda reply, _: reply.set_options.decisions
-        )
+        return self.session.submit(Request(set_options=request), None, lambda reply, _: reply.set_options.decisions)
 
     def leave(self) -> Pending[pb.Decisions]:
         """Rounds do not wait for this trainer any more; the decisions are for other owners of the optimizer."""
-        request = Request(leave=pb.LeaveRequest(optimizer=self._name))
-        return self.handle.session.submit(request, None, lambda reply, _: reply.leave.decisions)
+        request = Request(leave=pb.LeaveRequest(optimizer=self.name))
+        return self.session.submit(request, None, lambda reply, _: reply.leave.decisions)
 
     def values(self, reset: bool) -> Pending[ReportedValues]:
         """The values that were reported with gradients that count."""
-        request = pb.ReportedRequest(optimizer=self._name, reset=reset)
-        return self.handle.session.submit(Request(reported=request), None, ReportedValues.of)
+        request = pb.ReportedRequest(optimizer=self.name, reset=reset)
+        return self.session.submit(Request(reported=request), None, ReportedValues.of)
 
     def unscale(self, context: Context, factor: float) -> Pending[Unscaled]:
         """Multiplies the gradients of these parameters."""
-        request = pb.UnscaleRequest(optimizer=self._name, context=context.message, factor=factor)
-        return self.handle.session.submit(
+        request = pb.UnscaleRequest(optimizer=self.name, context=context.message, factor=factor)
+        return self.session.submit(
             Request(unscale=request),
             None,
             lambda reply, _: Unscaled(reply.unscale.present, reply.unscale.non_finite),
@@ -146,15 +149,64 @@ class RemoteOptimizer:
 
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> Pending[None]:
         payload = PayloadWriter()
-        request = pb.SetOptionsRequest(optimizer=self._name, group=group)
+        request = pb.SetOptionsRequest(optimizer=self.name, group=group)
         Encoder(payload).encode_into(request.options, dict(options))
-        return self.handle.session.submit(Request(set_options=request), payload, nothing)
+        return self.session.submit(Request(set_options=request), payload, nothing)
 
     def state_dict(self) -> Pending[dict[str, Any]]:
         return states.state_dict(self.handle)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Pending[Any]:
         return states.load_state_dict(self.handle, state)
+
+    # As the part of an optimizer with the same rounds over several owners, of which the first decides
+
+    def begin_rounds(self, owners: Sequence[str], policy: Value) -> Pending[pb.Decisions]:
+        """Has the optimizer take part in rounds over several owners, unless it does already."""
+        request = pb.SetOptionsRequest(optimizer=self.name, owners=owners, policy=policy)
+        return self.session.submit(Request(set_options=request), None, lambda reply, _: reply.set_options.decisions)
+
+    def hold(
+        self, context: Context, number: int, epoch: int, follows: Sequence[InFlightRequest[Any]] = ()
+    ) -> Pending[int]:
+        """Has an owner that does not decide the rounds hold gradients; the last decision that it has carried out."""
+        request = pb.HoldRequest(optimizer=self.name, context=context.message, number=number, epoch=epoch)
+        return self.session.submit(Request(hold=request), None, lambda reply, _: reply.hold.applied, follows=follows)
+
+    def watch(self) -> Pending[None]:
+        """Ends with a `DrainingError` when such an owner begins to drain."""
+        request = pb.HoldRequest(optimizer=self.name, watch=True)
+        return self.session.submit(Request(hold=request), None, nothing)
+
+    def settle(self, number: int, epoch: int, decisions: pb.Decisions | None) -> InFlightRequest[pb.SettleReply]:
+        """Has that owner carry out decisions; None frees the gradients of an offer that was not made."""
+        request = pb.SettleRequest(optimizer=self.name, number=number, epoch=epoch, release=decisions is None)
+        if decisions is not None:
+            request.decisions.CopyFrom(decisions)
+        return self.session.submit(Request(settle=request), None, lambda reply, _: reply.settle)
+
+    def offer(
+        self,
+        context: Context,
+        number: int,
+        epoch: int,
+        applied: Mapping[str, int],
+        values: Mapping[str, Reported],
+        follows: Sequence[InFlightRequest[Any]] = (),
+    ) -> Pending[Answered]:
+        """Offers gradients to the rounds that this owner decides for several."""
+        request, payload = pb.StepRequest(optimizer=self.name, context=context.message), PayloadWriter()
+        context.stepped.add(self.name.object_id)
+        request.wait_seconds = owner_seconds(self.session.settings.timeout)
+        request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied))
+        write(request.values, payload, values)
+        return self.session.submit(Request(step=request), payload, answered, follows=follows)
+
+    def withdraw(self, number: int, epoch: int, applied: Mapping[str, int]) -> Pending[pb.StepReply]:
+        """Takes such an offer back; the number 0 only asks for the decisions."""
+        request = pb.StepRequest(optimizer=self.name)
+        request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied, withdraw=True))
+        return self.session.submit(Request(step=request), None, lambda reply, _: reply.step)
 
 
 class LocalOptimizer:
@@ -214,17 +266,14 @@ class LocalOptimizer:
         attempt = context.attempt
         again = attempt is not None and attempt.was_applied(Parameters(self._parameters))
         if not again:
-            self._step(context)
+            began = self._latency.begin()
+            with borrowed_grads(self._parameters):
+                for parameter, gradient in self._found(context):
+                    parameter.grad = gradient
+                self.optimizer.step()
+            self._latency.end(began)
         if attempt is not None:
             attempt.passed(Parameters(self._parameters), applied=not again)
-
-    def _step(self, context: Context) -> None:
-        began = self._latency.begin()
-        with borrowed_grads(self._parameters):
-            for parameter, gradient in self._found(context):
-                parameter.grad = gradient
-            self.optimizer.step()
-        self._latency.end(began)
 
     def unscale(self, context: Context, factor: float) -> Unscaled:
         """Multiplies the context's gradients of these parameters, as `unscale_leaves`."""

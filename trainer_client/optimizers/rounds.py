@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.attempts import REPEATED
-from ps_wire.codec.payload import PayloadWriter
 from ps_wire.errors import ContextLostError, DrainingError, PsError, RemoteError, SessionLostError
-from ps_wire.reported import Reported, write
-from ps_wire.runtime.nothing import nothing
-from ps_wire.v1 import operations_pb2 as pb
-from ps_wire.v1.frames_pb2 import Request
-from trainer_client.optimizers.replies import Answered, answered
 from trainer_client.optimizers.results import all_of
 from trainer_client.pending import Pending
-from trainer_client.session.stepped import Stepped, owner_seconds
+from trainer_client.session.stepped import Stepped
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
+    from ps_wire.reported import Reported
+    from ps_wire.v1 import operations_pb2 as pb
     from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.parts import RemoteOptimizer, Sent, Then
-    from trainer_client.session.in_flight import InFlightRequest
+    from trainer_client.optimizers.replies import Answered
 
 _TRIES: Final = 4
 """How often a step begins anew, because the trainer had left, or because an owner has lost decisions."""
@@ -58,20 +53,19 @@ class Rounds:
     """
 
     def __init__(self, parts: Mapping[str, RemoteOptimizer], epoch: int, loop: asyncio.AbstractEventLoop) -> None:
-        (self._first, leader), *others = parts.items()
-        self._leader = RoundPart(leader)
-        self._followers = {name: RoundPart(part) for name, part in others}
+        (self._first, self._leader), *others = parts.items()
+        self._followers = dict(others)
         self._epoch = epoch
         self._loop = loop
         self._ending: set[Pending[None]] = set()
 
     async def change(self, policy: Policy) -> None:
         """Changes when gradients count, on all owners between the same two rounds."""
-        await self._settle(await self._leader.part.set_policy(policy))
+        await self._settle(await self._leader.set_policy(policy))
 
     async def leave(self) -> None:
         """Rounds do not wait for this trainer any more. Its next step joins again."""
-        decisions = await self._leader.part.leave()
+        decisions = await self._leader.leave()
         self._epoch = decisions.epoch
         await self._settle(decisions)
 
@@ -111,12 +105,7 @@ class Rounds:
         return Stepped(versions, reply, of_round)
 
     async def _offer(
-        self,
-        context: Context,
-        number: int,
-        epoch: int,
-        values: Mapping[str, Reported],
-        added: Mapping[str, Sent],
+        self, context: Context, number: int, epoch: int, values: Mapping[str, Reported], added: Mapping[str, Sent]
     ) -> Answered:
         applied: dict[str, int] = {}
         try:
@@ -133,18 +122,43 @@ class Rounds:
             self._epoch = 0  # it may have ended; the next step asks for it
             self._afterwards(self._release(number, epoch))
             raise
-        watch = DrainWatch(self._followers.values(), partial(self._leader.withdraw, number, epoch, {}), self._loop)
-        try:
-            follows = added.get(self._first, ())
-            answered = await self._leader.offer(context, number, epoch, applied, values, follows)
-            if answered.reply.dropped == _WITHDRAWN and watch.error is not None:
-                raise watch.error
-        except BaseException:
-            self._afterwards(self._give_up(number, epoch))
-            raise
-        finally:
-            watch.end()
+        with self._watching_drains(number, epoch) as drained:
+            try:
+                follows = added.get(self._first, ())
+                answered = await self._leader.offer(context, number, epoch, applied, values, follows)
+                if answered.reply.dropped == _WITHDRAWN and drained:
+                    raise drained[0]
+            except BaseException:
+                self._afterwards(self._give_up(number, epoch))
+                raise
         return answered
+
+    @contextmanager
+    def _watching_drains(self, number: int, epoch: int) -> Iterator[Sequence[DrainingError]]:
+        """Takes an offer back when an owner that holds its gradients drains. That owner waits for the pass to end."""
+        drained: list[DrainingError] = []
+        tasks: list[asyncio.Task[None]] = []
+
+        async def watch(part: RemoteOptimizer) -> None:
+            # Other errors are those of the step, too: of the offer, or when the round is brought to this owner.
+            with suppress(PsError):
+                try:
+                    await part.watch()
+                except DrainingError as error:
+                    drained.append(DrainingError(f"owner {part.owner!r}: {error}"))
+                    await self._leader.withdraw(number, epoch, {})
+
+        def begin() -> None:
+            tasks.extend(asyncio.create_task(watch(part)) for part in self._followers.values())
+
+        timer = self._loop.call_later(_SOON, begin)
+        try:
+            yield drained
+        finally:
+            # The round is complete, or nobody waits for it any more.
+            timer.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def _settle(
         self, decisions: pb.Decisions, number: int = 0, epoch: int = 0, then: Then | None = None
@@ -190,7 +204,7 @@ async def begun(parts: Mapping[str, RemoteOptimizer], policy: Value, loop: async
     owners, or by itself. If one owner fails, others may take part.
     """
     owners = sorted(parts)
-    told = await all_of({name: RoundPart(parts[name]).begin_rounds(owners, policy) for name in owners})
+    told = await all_of({name: parts[name].begin_rounds(owners, policy) for name in owners})
     return Rounds({name: parts[name] for name in owners}, told[owners[0]].epoch, loop)
 
 
@@ -204,93 +218,3 @@ def _check(settled: Mapping[str, pb.SettleReply], reply: pb.StepReply) -> None:
         if each.failed:
             kind, _, text = each.failed.partition(": ")
             raise RemoteError(f"{text} (step {reply.version} is not applied on owner {owner!r})", kind)
-
-
-class DrainWatch:
-    """Takes an offer back when an owner that holds its gradients drains. That owner waits for the pass to end.
-
-    `error` is that of the first owner that drains.
-    """
-
-    def __init__(
-        self, parts: Iterable[RoundPart], withdraw: Callable[[], Pending[Any]], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.error: DrainingError | None = None
-        self._parts = parts
-        self._withdraw = withdraw
-        self._tasks: list[asyncio.Task[None]] = []
-        self._timer = loop.call_later(_SOON, self._begin)
-
-    def end(self) -> None:
-        """The round is complete, or nobody waits for it any more."""
-        self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-
-    def _begin(self) -> None:
-        self._tasks = [asyncio.create_task(self._watch(part)) for part in self._parts]
-
-    async def _watch(self, part: RoundPart) -> None:
-        # Other errors are those of the step, too: of the offer, or when the round is brought to this owner.
-        with suppress(PsError):
-            try:
-                await part.watch()
-            except DrainingError as error:
-                self.error = self.error or DrainingError(f"owner {part.part.owner!r}: {error}")
-                await self._withdraw()
-
-
-class RoundPart:
-    """The part of an optimizer on one of several owners with the same rounds. The first owner decides them."""
-
-    def __init__(self, part: RemoteOptimizer) -> None:
-        self.part = part
-        self._name = part.handle.ref.to_message()
-        self._session = part.handle.session
-
-    def begin_rounds(self, owners: Sequence[str], policy: Value) -> Pending[pb.Decisions]:
-        """Has the optimizer take part in rounds over several owners, unless it does already."""
-        request = pb.SetOptionsRequest(optimizer=self._name, owners=owners, policy=policy)
-        return self._session.submit(Request(set_options=request), None, lambda reply, _: reply.set_options.decisions)
-
-    def hold(
-        self, context: Context, number: int, epoch: int, follows: Sequence[InFlightRequest[Any]] = ()
-    ) -> Pending[int]:
-        """Has an owner that does not decide the rounds hold gradients; the last decision that it has carried out."""
-        request = pb.HoldRequest(optimizer=self._name, context=context.message, number=number, epoch=epoch)
-        return self._session.submit(Request(hold=request), None, lambda reply, _: reply.hold.applied, follows=follows)
-
-    def watch(self) -> Pending[None]:
-        """Ends with a `DrainingError` when such an owner begins to drain."""
-        request = pb.HoldRequest(optimizer=self._name, watch=True)
-        return self._session.submit(Request(hold=request), None, nothing)
-
-    def settle(self, number: int, epoch: int, decisions: pb.Decisions | None) -> InFlightRequest[pb.SettleReply]:
-        """Has that owner carry out decisions; None frees the gradients of an offer that was not made."""
-        request = pb.SettleRequest(optimizer=self._name, number=number, epoch=epoch, release=decisions is None)
-        if decisions is not None:
-            request.decisions.CopyFrom(decisions)
-        return self._session.submit(Request(settle=request), None, lambda reply, _: reply.settle)
-
-    def offer(
-        self,
-        context: Context,
-        number: int,
-        epoch: int,
-        applied: Mapping[str, int],
-        values: Mapping[str, Reported],
-        follows: Sequence[InFlightRequest[Any]] = (),
-    ) -> Pending[Answered]:
-        """Offers gradients to the rounds that this owner decides for several."""
-        request, payload = pb.StepRequest(optimizer=self._name, context=context.message), PayloadWriter()
-        context.stepped.add(self._name.object_id)
-        request.wait_seconds = owner_seconds(self._session.settings.timeout)
-        request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied))
-        write(request.values, payload, values)
-        return self._session.submit(Request(step=request), payload, answered, follows=follows)
-
-    def withdraw(self, number: int, epoch: int, applied: Mapping[str, int]) -> Pending[pb.StepReply]:
-        """Takes such an offer back; the number 0 only asks for the decisions."""
-        request = pb.StepRequest(optimizer=self._name)
-        request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied, withdraw=True))
-        return self._session.submit(Request(step=request), None, lambda reply, _: reply.step)

@@ -103,7 +103,18 @@ async def create(
         raise InvalidArgumentError("this optimizer has only local parameters: use a scheduler of torch")
     if optimizer.local is not None and isinstance(cls, str):
         raise InvalidArgumentError(_NO_NAME)
-    made = await asyncio.gather(*(_create_remote(cls, part, args, kwargs, name, replace) for part in remotes.values()))
+
+    def ask(part: RemoteOptimizer) -> Pending[RemoteObject]:
+        payload, session = PayloadWriter(), part.session
+        encoder = Encoder(payload)
+        request = SchedulerRequest(class_name=name_of(cls), optimizer=part.name, name=name, replace=replace)
+        encoder.encode_into(request.args, args)
+        encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
+        return session.submit(
+            Request(scheduler=request), payload, lambda reply, _: handle_from(session, reply.scheduler.object)
+        )
+
+    made = await asyncio.gather(*map(ask, remotes.values()))
     # Last, because its constructor sets learning rates.
     local = None if optimizer.local is None else create_local(cls, optimizer.local.optimizer, args, kwargs)
     return DistributedScheduler(list(made), local)
@@ -119,23 +130,3 @@ def create_local(
         return cls(optimizer, *args, **kwargs)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"{cls.__name__} refuses its arguments: {error}") from None
-
-
-def _create_remote(
-    cls: type[lr_scheduler.LRScheduler] | str,
-    part: RemoteOptimizer,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    name: str,
-    replace: bool,
-) -> Pending[RemoteObject]:
-    payload = PayloadWriter()
-    encoder = Encoder(payload)
-    session = part.handle.session
-    optimizer = part.handle.ref.to_message()
-    request = SchedulerRequest(class_name=name_of(cls), optimizer=optimizer, name=name, replace=replace)
-    encoder.encode_into(request.args, args)
-    encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
-    return session.submit(
-        Request(scheduler=request), payload, lambda reply, _: handle_from(session, reply.scheduler.object)
-    )

@@ -32,8 +32,6 @@ class OptimizerParts(Stepping["Context"], PushScaling):
     """An optimizer over several owners, without its steps on owners.
 
     Attributes:
-        remotes: Its parts on owners, by the owner's name.
-        local: Its part in this process, if it has local parameters.
         policy: The policy that this client has given it last; None if it has given none, though others may have.
     """
 
@@ -52,7 +50,7 @@ class OptimizerParts(Stepping["Context"], PushScaling):
     @property
     def sessions(self) -> list[Session]:
         """The sessions with the owners of its parts."""
-        return [part.handle.session for part in self.remotes.values()]
+        return [part.session for part in self.remotes.values()]
 
     @property
     def remote_parts(self) -> Collection[RemoteOptimizer]:
@@ -61,7 +59,7 @@ class OptimizerParts(Stepping["Context"], PushScaling):
 
     def check_pass(self, context: Context) -> None:
         """Raises the errors of a pass that is not open on its owners, or belongs to another client."""
-        context.check(*[part.handle.session for part in self.remotes.values()])
+        context.check(*[part.session for part in self.remotes.values()])
 
     def check_local_part(self, context: Context) -> None:
         """Raises the error that the step of the parameters of this process would raise before it changes anything."""

@@ -35,15 +35,6 @@ def local_module(made_by: MadeBy | None, factory: Factory | None, class_name: st
     The default generator of torch is left as it was. Raises `InvalidArgumentError` if the class or its arguments are
     not known, or no module was made.
     """
-    make = _maker(made_by, factory, class_name)
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
-        module = make()
-    if not isinstance(module, nn.Module):
-        raise InvalidArgumentError(f"a replica is made from a module, not from a {type(module).__name__}")
-    return module
-
-
-def _maker(made_by: MadeBy | None, factory: Factory | None, class_name: str) -> Callable[[], Any]:
     if factory is None:
         if made_by is None:
             raise InvalidArgumentError(
@@ -53,10 +44,14 @@ def _maker(made_by: MadeBy | None, factory: Factory | None, class_name: str) -> 
         factory = made_by.cls if isinstance(made_by.cls, type) else _imported(made_by.cls)
     if not callable(factory):
         raise InvalidArgumentError(f"{factory!r} is neither a class nor a function that makes a module")
-    if isinstance(factory, type) and made_by is not None:
-        cls, args, kwargs = factory, made_by.args, made_by.kwargs
-        return lambda: cls(*args, **kwargs)
-    return factory
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+        if isinstance(factory, type) and made_by is not None:
+            module: Any = factory(*made_by.args, **made_by.kwargs)
+        else:
+            module = factory()
+    if not isinstance(module, nn.Module):
+        raise InvalidArgumentError(f"a replica is made from a module, not from a {type(module).__name__}")
+    return module
 
 
 def _imported(name: str) -> Any:

@@ -101,16 +101,10 @@ class LocalSteps:
     takes it as a gradient. A pull of the replica discards what has changed here since then. The differences of several
     replicas, on any number of owners, are pushed together, and count in the same round on all owners.
 
-    Args:
-        replica: The replica, or several of them.
-        inner: The local optimizer, over parameters of the replica.
-        outer: The optimizer on the owner.
-        every: Local steps between two pushes.
-
     Attributes:
-        inner: As the argument.
+        inner: The local optimizer, over parameters of the replica.
         optimizer: The optimizer on the owner, a `DistributedOptimizer`.
-        every: As the argument.
+        every: Local steps between two pushes.
         steps: Local steps since the last push that counted or was dropped.
 
     Raises:

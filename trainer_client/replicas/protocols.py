@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ps_wire.reported import Reported
     from ps_wire.v1.frames_pb2 import Frame, Reply
     from ps_wire.v1.operations_pb2 import ContextId
+    from ps_wire.v1.values_pb2 import Handle
     from trainer_client.pending import Pending
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
@@ -71,16 +72,10 @@ class OpenPass(Protocol):
         """Ends the pass, and tells the owners."""
 
 
-class _Named(Protocol):
-    ref: Ref
-
-
 class OwnersPart(Protocol):
     """The part of an optimizer that runs on one owner; see `RemoteOptimizer`."""
 
-    @property
-    def handle(self) -> _Named:
-        """Its handle."""
+    name: Handle
 
     def push(
         self, frame: Frame, payload: PayloadWriter, read: Callable[[Stepped, Reply, PayloadReader], T]

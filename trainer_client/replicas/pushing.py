@@ -114,7 +114,13 @@ class Pushing(nn.Module, ABC):
         if context is not None:
             report = reported(values, reduce) if values else {}
             send = partial(self._send, opt, context, zero_grad, report, pull)
-            return self._join(opt, context, scaler, send, zero_grad)
+            if scaler is not None and scaler.is_enabled():
+                self._through_passes().check(opt)
+                context.check()
+                return context.waits_for(self._push_scaled(opt, context, scaler, send, zero_grad))
+            pushed = send()
+            # With an overlap the pass ends with the push. Otherwise its block waits for that.
+            return pushed if self._overlap.most else context.waits_for(pushed)
         if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
             if zero_grad:
                 self.forget_gradients()
@@ -189,26 +195,6 @@ class Pushing(nn.Module, ABC):
         else:
             check_gradients(self.pulled_parameters, self.current())
         return own
-
-    def _join(
-        self,
-        opt: Pushable,
-        context: OpenPass,
-        scaler: torch.amp.GradScaler | None,
-        send: Callable[[], Pending[Stepped | None]],
-        zero_grad: bool,
-    ) -> Pending[Stepped | None]:
-        """Pushes the gradients that a pass has here; the optimizer steps with all that the pass has.
-
-        With an overlap the pass belongs to the push from then on, and ends with it. Otherwise its block waits for the
-        push.
-        """
-        if scaler is None or not scaler.is_enabled():
-            pushed = send()
-            return pushed if self._overlap.most else context.waits_for(pushed)
-        self._through_passes().check(opt)
-        context.check()
-        return context.waits_for(self._push_scaled(opt, context, scaler, send, zero_grad))
 
     def _send(
         self, opt: Pushable, context: OpenPass, zero_grad: bool, values: Mapping[str, Reported], pull: bool

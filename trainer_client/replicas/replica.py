@@ -55,12 +55,7 @@ class Replica(Pushing):
     """
 
     def __init__(
-        self,
-        source: Source,
-        module: nn.Module,
-        infos: Sequence[pb.ParameterInfo],
-        compress: Compress,
-        **more: Any,
+        self, source: Source, module: nn.Module, infos: Sequence[pb.ParameterInfo], compress: Compress, **more: Any
     ) -> None:
         super().__init__()
         self.module = module
@@ -152,10 +147,21 @@ class Replica(Pushing):
             request.pull.reads = self._reads
             number = self._tensors.ask(request.pull)
 
+        def pushed(stepped: Stepped, reply: Reply, payload: PayloadReader) -> Stepped:
+            if stepped.repeated:
+                self._sent.undo(sent)
+                raise has_counted()
+            if reply.push.HasField("pull"):
+                self._tensors.take(number, reply.push.pull, payload)
+            if stepped.dropped:
+                self._sent.undo(sent)
+            counted()
+            return stepped
+
         def send() -> Pending[Stepped | None]:
-            pending: Pending[Stepped | None] = part.push(frame, payload, partial(self._pushed, number, sent, counted))
+            pending: Pending[Stepped | None] = part.push(frame, payload, pushed)
             if sent.encoded:
-                pending.on_done(lambda: self._undo_if_failed(pending, sent))
+                pending.on_done(lambda: self._sent.undo(sent) if pending.error is not None else None)
             return pending
 
         return Push(send, partial(self._sent.undo, sent))
@@ -227,7 +233,7 @@ class Replica(Pushing):
         context.reserve(self.session)
         request.context.CopyFrom(context.message)
         request.target.CopyFrom(self.source.ref.to_message())
-        request.optimizer.CopyFrom(opt.remotes[self.session.owner].handle.ref.to_message())
+        request.optimizer.CopyFrom(opt.remotes[self.session.owner].name)
         sent = self._sent.write(request, payload, gradients, lends)
         return GradientRequest(self.session, frame, payload, sent)
 
@@ -244,26 +250,3 @@ class Replica(Pushing):
 
     def __repr__(self) -> str:
         return f"Replica of {self.source!r}: {self.module!r}"
-
-    def _pushed(
-        self,
-        number: int,
-        sent: Sent,
-        counted: Callable[[], None],
-        stepped: Stepped,
-        reply: Reply,
-        payload: PayloadReader,
-    ) -> Stepped:
-        if stepped.repeated:
-            self._sent.undo(sent)
-            raise has_counted()
-        if reply.push.HasField("pull"):
-            self._tensors.take(number, reply.push.pull, payload)
-        if stepped.dropped:
-            self._sent.undo(sent)
-        counted()
-        return stepped
-
-    def _undo_if_failed(self, pending: Pending[Any], sent: Sent) -> None:
-        if pending.error is not None:
-            self._sent.undo(sent)

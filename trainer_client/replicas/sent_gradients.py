@@ -84,45 +84,36 @@ class SentGradients:
                 "loss that is computed with the replica (logged once)",
                 ", ".join(self._tensors.names[:3]),
             )
-        with self._lock:
-            return self._write(request, payload, gradients, lends)
-
-    def _write(
-        self,
-        request: pb.PushRequest | pb.AddGradientsRequest,
-        payload: PayloadWriter,
-        gradients: Sequence[torch.Tensor | None],
-        lends: bool,
-    ) -> Sent:
-        tensors, values = self._tensors, []
+        tensors, feedback, values = self._tensors, self._feedback, []
         encoded: dict[str, Encoded] = {}
         kept: dict[str, torch.Tensor] = {}
-        self._count += 1
-        try:
-            for position, given in enumerate(gradients):
-                if given is None:
-                    continue
-                name, gradient = tensors.names[position], given.to(tensors.dtypes[position])
-                value: torch.Tensor | Encoded = gradient
-                if self._feedback is not None:
-                    self._last[name] = self._count
-                    value = self._feedback.encode(name, gradient)
-                if isinstance(value, Encoded):
-                    encoded[name] = value
-                    if self._has_residual(name, gradient):
-                        own = lends and not _is_part(gradient)
-                        kept[name] = gradient if own or gradient is not given else gradient.clone()
-                elif not lends or _is_part(value):
-                    value = value.clone()
-                values.append(value)
-                request.positions.append(position)
-                request.steps.append(tensors.steps[position])
-            Encoder(payload).encode_into(request.gradients, values)
-        except BaseException:
-            if self._feedback is not None:
-                self._feedback.rollback(encoded)
-            raise
-        return Sent(self._count, encoded, kept)
+        with self._lock:
+            self._count += 1
+            try:
+                for position, given in enumerate(gradients):
+                    if given is None:
+                        continue
+                    name, gradient = tensors.names[position], given.to(tensors.dtypes[position])
+                    value: torch.Tensor | Encoded = gradient
+                    if feedback is not None:
+                        self._last[name] = self._count
+                        value = feedback.encode(name, gradient)
+                    if isinstance(value, Encoded):
+                        encoded[name] = value
+                        if feedback is not None and gradient.layout is torch.strided and feedback.has_residual(name):
+                            own = lends and not _is_part(gradient)
+                            kept[name] = gradient if own or gradient is not given else gradient.clone()
+                    elif not lends or _is_part(value):
+                        value = value.clone()
+                    values.append(value)
+                    request.positions.append(position)
+                    request.steps.append(tensors.steps[position])
+                Encoder(payload).encode_into(request.gradients, values)
+            except BaseException:
+                if feedback is not None:
+                    feedback.rollback(encoded)
+                raise
+            return Sent(self._count, encoded, kept)
 
     def undo(self, sent: Sent) -> None:
         """Makes the residuals what they are without a request whose gradients do not count. Once for each request."""
@@ -135,10 +126,6 @@ class SentGradients:
                     self._feedback.rollback([name])
                 elif name in sent.gradients:
                     self._feedback.retract(name, sent.gradients[name], each)
-
-    def _has_residual(self, name: str, gradient: torch.Tensor) -> bool:
-        feedback = self._feedback
-        return feedback is not None and gradient.layout is torch.strided and feedback.has_residual(name)
 
 
 def _is_part(gradient: torch.Tensor) -> bool:

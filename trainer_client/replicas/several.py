@@ -37,13 +37,10 @@ class Replicas(Pushing):
     for each owner, from between two of its steps, the step of the push or a later one being the last of them. They are
     of the same version on all owners if no other trainer steps meanwhile, as under `Sync`, and `Quorum(n, of=n)`.
 
-    Args:
-        module: The module. Their owners may be different ones. What else is in it stays local, and is not pushed.
-        open_context: Opens a pass, or an attempt of one.
-        overlap: How many pushes may be under way while the next forward runs, instead of those of the replicas.
+    With `overlap`, so many pushes may be under way while the next forward runs, instead of those of the replicas.
 
     Attributes:
-        module: As the argument.
+        module: The module. Their owners may be different ones. What else is in it stays local, and is not pushed.
 
     Raises:
         InvalidArgumentError: It has no replica, or replicas that share a parameter.

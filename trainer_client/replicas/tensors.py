@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -24,12 +24,7 @@ if TYPE_CHECKING:
     from trainer_client.replicas.protocols import OpenPass
 
 _COPIES: Final = WeakIdKeyDictionary()
-
-
-def note_copies(parameters: Iterable[torch.Tensor]) -> None:
-    """Notes that these are copies, as long as they live."""
-    for each in parameters:
-        _COPIES[each] = True
+"""The parameters of all replicas, as long as they live."""
 
 
 def is_copy(tensor: torch.Tensor) -> bool:
@@ -52,7 +47,8 @@ class Tensors:
         self.names = [each.name for each in infos]
         self.dtypes = [dtypes.from_wire(each.dtype) for each in infos]
         self.parameters = _matching(module, infos, self.dtypes)
-        note_copies(self.parameters)
+        for each in self.parameters:
+            _COPIES[each] = True
         self.steps = [0] * len(infos)
         self.readings = 0
         self._marks = [0] * len(infos)
@@ -251,15 +247,6 @@ def _may_replace(parameter: torch.Tensor, value: torch.Tensor) -> bool:
     )
 
 
-class _Link(NamedTuple):
-    """An entry of a module: a submodule or a parameter. `path` is its dotted name from the outermost module."""
-
-    entries: dict[str, Any]
-    name: str
-    value: object
-    path: str
-
-
 class _Structure:
     """Where the parameters of a module are.
 
@@ -269,7 +256,8 @@ class _Structure:
 
     def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
         known = {id(each) for each in parameters}
-        links: dict[tuple[int, str], _Link] = {}
+        # By holder and name: its dict of entries, the name and what was there, and the dotted name from the module.
+        links: dict[tuple[int, str], tuple[dict[str, Any], str, object, str]] = {}
         for path, found in module.named_parameters(remove_duplicate=False):
             if id(found) not in known:
                 continue
@@ -277,9 +265,9 @@ class _Structure:
             for parent in parents:
                 child = holder._modules[parent]
                 assert child is not None
-                links.setdefault((id(holder), parent), _Link(holder._modules, parent, child, path))
+                links.setdefault((id(holder), parent), (holder._modules, parent, child, path))
                 holder = child
-            links[id(holder), leaf] = _Link(holder._parameters, leaf, found, path)
+            links[id(holder), leaf] = (holder._parameters, leaf, found, path)
         self._links = list(links.values())
 
     def check(self) -> None:

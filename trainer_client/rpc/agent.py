@@ -18,14 +18,14 @@ from ps_wire.numbers import check_timeout
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
+from trainer_client.client import objects
 from trainer_client.client.client import Client
-from trainer_client.handles.handles import RemoteModule, handle_from
+from trainer_client.handles.handles import RemoteModule
 from trainer_client.pending import Pending
 from trainer_client.profiling.members import NO_NUMBER
-from trainer_client.rpc.devices import DeviceMaps
 from trainer_client.rpc.entry import Entry
 from trainer_client.rpc.gradients import OwnGradients
-from trainer_client.rpc.options import UNSET
+from trainer_client.rpc.options import UNSET, DeviceMaps
 from trainer_client.rpc.planning import Plan
 from trainer_client.rpc.waiting import Deadline, told
 from trainer_client.rpc.workers import WorkerInfo
@@ -131,7 +131,7 @@ class Agent:
             await _within(max(drain_seconds, _LAST_ONE_SECONDS), directory.alone(self.name))
             if self.entry is not None and self.entry.plan.file is not None:
                 # Members of an open group that are left would not meet those of a group that begins anew.
-                alone = directory.members() == [] or [each.name for each in directory.members()] == [self.name]
+                alone = {each.name for each in directory.members()} <= {self.name}
                 self.entry.plan.file.leave(over=alone or self.entry.plan.size > 0)
         try:
             await self._close_client()
@@ -322,11 +322,7 @@ class Agent:
     def publish(self, rref: HostedRRef) -> Handle:
         """A handle to a value of this process, to be sent to others."""
         hosted = calls.hosted(self.engine, rref)
-        session = self.session_here
-        attach = AttachRequest(handle=hosted.ref.to_message())
-        handle = session.submit(
-            Request(attach=attach), None, lambda reply, _: handle_from(session, reply.attach.object)
-        ).wait()
+        handle = objects.attach(self.session_here, AttachRequest(handle=hosted.ref.to_message())).wait()
         if rref.parameter and isinstance(handle, RemoteModule):
             return handle.parameter(rref.parameter)
         return handle

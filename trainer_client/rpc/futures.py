@@ -134,8 +134,11 @@ class Future(torch.futures.Future[T]):
         place = self._queue(run)
         if place is None:
             run()
+        elif place == 0 and self._own and not has_agent():
+            self._pending.on_done(self._run_callbacks)
         elif place == 0:
-            self._run_when_done()
+            here = agent()
+            self._pending.on_done(lambda: here.run_later(self._run_callbacks))
 
     def _queue(self, run: Callable[[], None]) -> int | None:
         """Adds a callback to those that wait; returns its place among them, or None if it may run at once."""
@@ -145,13 +148,6 @@ class Future(torch.futures.Future[T]):
                 return None
             waiting.append(run)
             return len(waiting) - 1
-
-    def _run_when_done(self) -> None:
-        if self._own and not has_agent():
-            self._pending.on_done(self._run_callbacks)
-        else:
-            here = agent()
-            self._pending.on_done(lambda: here.run_later(self._run_callbacks))
 
     def _run_callbacks(self) -> None:
         with self._lock:

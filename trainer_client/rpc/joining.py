@@ -28,8 +28,7 @@ from trainer_client.client.portal import Portal
 from trainer_client.rpc import current
 from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.current import agent, has_agent, set_agent
-from trainer_client.rpc.devices import usable
-from trainer_client.rpc.options import UNSET, RpcBackendOptions, checked_options
+from trainer_client.rpc.options import UNSET, RpcBackendOptions, checked_options, usable
 from trainer_client.rpc.peers import GroupPeers
 from trainer_client.rpc.planning import Plan, planned
 from trainer_client.rpc.rendezvous import chosen, meet

@@ -133,17 +133,13 @@ class GroupPeers(Peers):
 
     def find(self, name: str, id: int | None, seconds: float) -> Member:
         self._check_thread()
-        directory = self._agent.client.others.directory
-        assert directory is not None
         request = LookupRequest(name=name) if id is None else LookupRequest(id=id)
         request.wait_seconds = seconds
-        return self._agent.client.others.ask(directory, request).wait()
+        return self._agent.client.others.ask(self._agent.directory, request).wait()
 
     def gathered(self, request: MembersRequest) -> MembersReply:
         self._check_thread()
-        others = self._agent.client.others
-        assert others.directory is not None
-        return MembersReply(members=others.members(others.directory, request).wait())
+        return MembersReply(members=self._agent.client.others.members(self._agent.directory, request).wait())
 
     async def members(self, seconds: float) -> Sequence[Member]:
         agent = self._agent

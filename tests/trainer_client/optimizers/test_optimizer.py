@@ -92,6 +92,14 @@ async def test_a_part_that_cannot_be_made_is_told() -> None:
             await making
 
 
+async def test_a_class_for_parameters_of_this_process_alone_needs_no_name() -> None:
+    class Unnamed(optim.SGD):
+        pass
+
+    opt = await create(Unnamed, [leaf()], {"lr": 0.5}, "", "consistent", "apply")
+    assert opt.local is not None and isinstance(opt.local.optimizer, Unnamed)
+
+
 @pytest.mark.parametrize(
     ("cls", "reads", "non_finite", "message"),
     [
