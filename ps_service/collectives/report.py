@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ps_wire.status.activity import CommunicatorStatus
+from ps_wire.status.parts import CommunicatorStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -70,10 +70,8 @@ def construct(
 ) -> Any:
     """Makes a torch module, unless it would have more than `limit` bytes. `what` is its class in messages.
 
-    Raises:
-        TooLargeError: It would need more bytes, or too many operations.
-        InvalidArgumentError: It would be on another device, or have a dtype that can be sent but not computed in.
-        Exception: The constructor's own exception.
+    Also refused are too many operations, another device, and dtypes that can be sent but not computed in. Any exception
+    of the constructor itself is raised, too.
     """
     for cls, name, place in _LAYERS:
         count = args[place] if len(args) > place else kwargs.get(name)

@@ -50,16 +50,14 @@ _MANY_LENT: Final = 64
 class SegmentWriter(RecordWriter):
     """Writes records, descriptors of segments, and reports of freed segments."""
 
-    def __init__(self, sock: UnixSocket, traffic: Traffic) -> None:
-        super().__init__(sock, traffic)
-        self._unix_socket = sock
-        self._freeing = False
+    _socket: UnixSocket
+    _freeing = False
 
     def write_new(self, record: bytes, descriptor: int) -> None:
         """Writes the first record of a segment at once, with its descriptor; raises what `write` raises."""
         self._bunch = 0
         self._collect(record, ())
-        self._unix_socket.write_with(self._take_gathered(), descriptor)
+        self._socket.write_with(self._take_gathered(), descriptor)
 
     def free(self, kind: int, number: int) -> None:
         """Reports a freed segment. May be called in any thread, also by the garbage collector."""
@@ -88,6 +86,9 @@ class SharedMemoryConnection(RecordConnection):
     `traffic` counts its bytes, including those in shared memory.
     """
 
+    _stream: UnixSocket
+    _records: SegmentWriter
+
     part_bytes = 1 << 62
     """Payloads are not split, because a payload in a segment does not delay other messages."""
 
@@ -99,13 +100,12 @@ class SharedMemoryConnection(RecordConnection):
         self._pool = SegmentPool(max_segment_bytes)
         self._view = SegmentView(max_segment_bytes, self._free_later)
         self._tidying: asyncio.TimerHandle | None = None
-        self._socket = UnixSocket(sock, self._reader, self._break)
-        self._writer = SegmentWriter(self._socket, self._traffic)
-        self._begin(self._socket, self._writer)
+        stream = UnixSocket(sock, self._reader, self._break)
+        self._begin(stream, SegmentWriter(stream, self._traffic))
 
     async def send(self, packet: Packet) -> None:
         while not self.send_now(packet):
-            await self._socket.drained.wait()
+            await self._stream.drained.wait()
             nbytes = packet.nbytes
             if nbytes >= _LONG_COPY:
                 # The event loop and smaller messages continue meanwhile.
@@ -130,7 +130,7 @@ class SharedMemoryConnection(RecordConnection):
             await COPIES.run(segment.write, packet.payload)
             self._send_record(packet, nbytes, segment)
         else:
-            self._writer.write(inline_record(packet.frame, nbytes), packet.payload)
+            self._records.write(inline_record(packet.frame, nbytes), packet.payload)
 
     def _segment_for(self, nbytes: int) -> Segment | None:
         try:
@@ -146,10 +146,10 @@ class SharedMemoryConnection(RecordConnection):
         frame = packet.frame.SerializeToString()
         self._traffic.sent += nbytes
         if segment.known:
-            self._writer.write(HEADER.pack(SEGMENT, len(frame), segment.number, nbytes) + frame)
+            self._records.write(HEADER.pack(SEGMENT, len(frame), segment.number, nbytes) + frame)
         else:
             record = HEADER.pack(NEW_SEGMENT, len(frame), segment.number, nbytes) + frame
-            self._writer.write_new(record, segment.hand_over())
+            self._records.write_new(record, segment.hand_over())
 
     def _let_go(self) -> None:
         super()._let_go()
@@ -180,12 +180,12 @@ class SharedMemoryConnection(RecordConnection):
     def _payload(self, kind: int, number: int, nbytes: int) -> tuple[memoryview, ...]:
         """The payload in a segment."""
         if kind == NEW_SEGMENT:
-            if not self._socket.descriptors:
+            if not self._stream.descriptors:
                 raise InvalidArgumentError("a new segment came without its descriptor")
-            self._view.add(number, self._socket.descriptors.popleft())
+            self._view.add(number, self._stream.descriptors.popleft())
         self._traffic.received += nbytes
         self._tidy_later()
-        crowded = self._view.lent >= _MANY_LENT and nbytes <= MIB
+        crowded = len(self._view.lent) >= _MANY_LENT and nbytes <= MIB
         payload = self._view.bytes_of(number, nbytes)
         return ((payload.copy() if crowded else payload).data,)
 
@@ -195,7 +195,7 @@ class SharedMemoryConnection(RecordConnection):
         # Called when a tensor is freed: in any thread, also by the garbage collector at any point.
         if forks.is_foreign(self._loop):
             return
-        self._writer.free(RETIRE if retire else GIVE_BACK, number)
+        self._records.free(RETIRE if retire else GIVE_BACK, number)
 
     # Unused segments
 
@@ -210,10 +210,10 @@ class SharedMemoryConnection(RecordConnection):
             return
         self._pool.trim(IDLE_SECONDS)
         self._tell_dropped()
-        self._writer.flush()
+        self._records.flush()
         if self._pool.nbytes or self._view.mapped:
             self._tidy_later()
 
     def _tell_dropped(self) -> None:
         for number in self._pool.take_dropped():
-            self._writer.add(HEADER.pack(DROPPED, 0, number, 0))
+            self._records.add(HEADER.pack(DROPPED, 0, number, 0))

@@ -72,7 +72,11 @@ class Delivery:
                 last = handle(arrived.popleft())
                 if last is False:
                     if arrived and time.perf_counter() - began > TURN_SECONDS:
-                        self._pause(self._next_turn())
+                        # Until the event loop has run once.
+                        turn: asyncio.Future[bool] = self._loop.create_future()
+                        self._yielding = True
+                        self._loop.call_soon(turn.set_result, False)
+                        self._pause(turn)
                         return
                 elif last is True:
                     self._hand_no_more()
@@ -102,13 +106,6 @@ class Delivery:
         # The last messages of a side that has closed the connection, or that yields, are delivered first.
         if not self._yielding and not (self.ended and self._pausing is not None):
             self._wake()
-
-    def _next_turn(self) -> asyncio.Future[bool]:
-        """A future that is done when the event loop has run once."""
-        turn: asyncio.Future[bool] = self._loop.create_future()
-        self._yielding = True
-        self._loop.call_soon(turn.set_result, False)
-        return turn
 
     def _pause(self, until: asyncio.Future[bool]) -> None:
         """Stops reading until a future is done: the socket fills, and the other side has to wait."""

@@ -99,7 +99,11 @@ class RecordReader:
                     # One message without a payload, the usual case.
                     self.arrived.append(Packet(_frame(self._bytes[_HEADER_BYTES:nbytes])))
                 elif self._rest:
-                    self._collect(self._whole[:nbytes])
+                    # A long record is collected from many reads; bytes that are already collected stay in place.
+                    self._rest += self._whole[:nbytes]
+                    with memoryview(self._rest) as collected:
+                        end = self._records(collected)
+                    del self._rest[:end]
                 else:
                     # Most reads return whole records, which are parsed without a copy.
                     end = self._records(self._whole[:nbytes])
@@ -117,14 +121,6 @@ class RecordReader:
             self.buffer = self._peek
             self.arrived.append(Packet(large.frame, (large.memory,)))
         self.on_read()
-
-    def _collect(self, data: memoryview) -> None:
-        """Adds to the bytes of a record that came in parts, and handles whole records."""
-        self._rest += data
-        with memoryview(self._rest) as whole:
-            position = self._records(whole)
-        # A long record is collected from many reads; bytes that are already collected stay in place.
-        del self._rest[:position]
 
     def _records(self, data: memoryview) -> int:
         """Handles the whole records at the beginning of the bytes; returns where they end."""
@@ -150,12 +146,11 @@ class RecordReader:
                 continue
             if payload_bytes >= _LARGE:
                 frame = Frame.FromString(bytes(data[begin:middle]))
-                large = self._large = _Large(frame, self._memory_for(frame, payload_bytes), data[middle:])
+                memory = None if self.place is None else self.place(frame, payload_bytes)
+                if memory is None:
+                    memory = RECEIVED.take(payload_bytes).data
+                large = self._large = _Large(frame, memory, data[middle:])
                 self.buffer = large.memory[large.filled :]
                 position = available
             break
         return position
-
-    def _memory_for(self, frame: Frame, nbytes: int) -> memoryview:
-        memory = None if self.place is None else self.place(frame, nbytes)
-        return RECEIVED.take(nbytes).data if memory is None else memory
