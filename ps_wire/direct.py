@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.sockets.connection import RecordConnection
-from ps_wire.sockets.record import END, HEADER
+from ps_wire.sockets.reader import END, HEADER
 from ps_wire.sockets.stream_socket import StreamSocket
 from ps_wire.sockets.writer import RecordWriter
 

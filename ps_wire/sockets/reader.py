@@ -1,7 +1,12 @@
-"""Splits the bytes that arrive on a socket into records, and reads large payloads straight into their memory."""
+"""The form of a record on a socket, and a reader that splits what arrives into records.
+
+A record is a fixed header, a frame, and the payload if it is sent on the socket. Large payloads are read straight into
+their memory.
+"""
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,11 +19,19 @@ from ps_wire.connections.frames import Packet
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MAX_FRAME_BYTES, MIB
 from ps_wire.runtime.nothing import nothing
-from ps_wire.sockets.record import HEADER, INLINE
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Place, Traffic
+
+HEADER: Final = struct.Struct("<BIIQ")
+"""Kind of the record, length of the frame, number of a segment of shared memory, length of the payload."""
+
+INLINE: Final = 0
+"""Kind of a record whose payload follows its frame. Other kinds have no payload on the socket."""
+
+END: Final = 5
+"""Kind of the last record: the side that sends it has closed the connection."""
 
 _READ_BYTES: Final = 80 * 1024
 """A message with 64 KiB of tensors fits. What has been read of a longer payload is copied into its memory."""
@@ -33,7 +46,14 @@ _MOST_FRAME_BYTES: Final = MAX_FRAME_BYTES + MIB
 
 _HEADER_BYTES: Final = HEADER.size
 _header: Final = HEADER.unpack_from
+_pack: Final = HEADER.pack
 _frame: Final = cast("Callable[[bytearray], Frame]", Frame.FromString)
+
+
+def inline_record(frame: Frame, payload_bytes: int) -> bytes:
+    """The beginning of a record, up to its payload."""
+    data = frame.SerializeToString()
+    return _pack(INLINE, len(data), 0, payload_bytes) + data
 
 
 class _Buffers(threading.local):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-# ruff: noqa: TC001  # not for annotations only: `Readable` looks them up
 from ps_wire.status.parts import (
     CommunicatorStatus,
     EventStatus,
@@ -17,10 +16,10 @@ from ps_wire.status.parts import (
     OperationStatus,
     OptimizerStatus,
     PassStatus,
+    Readable,
     TableStatus,
     TrainerStatus,
 )
-from ps_wire.status.reading import Readable
 
 _MOST: Final = 20
 """Most rows of a table that a notebook shows."""
