@@ -39,7 +39,7 @@ from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
 from ps_service.durability.store import CheckpointError
 from ps_service.engine import Engine
 from ps_service.execution.cores import torch_threads_of
-from ps_service.functions.group import Level
+from ps_service.functions.groups import Level
 from ps_service.functions.offered import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.nn import functional
 
-from ps_service.functions.groups import GROUPS
+from ps_service.functions.groups import GROUPS, Group, Level
 
 if TYPE_CHECKING:
-    from ps_service.functions.group import Group, Level
     from ps_service.functions.values import Check
 
 NAMESPACES: Final[tuple[tuple[str, Any], ...]] = (
