@@ -151,8 +151,7 @@ class ErrorFeedback:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a state that `state_dict` returned. What was kept before is dropped. Another one changes
-        nothing."""
+        """Continues from a state of `state_dict`, and drops what was kept. Another one changes nothing."""
         residuals, states = state.get("residuals"), state.get("states")
         if not isinstance(residuals, Mapping) or not isinstance(states, Mapping):
             raise InvalidArgumentError("the state of error feedback has 'residuals' and 'states'")
