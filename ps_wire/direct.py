@@ -116,7 +116,7 @@ class DirectConnection(RecordConnection):
             with suppress(ConnectionBroken):
                 self._records.write(HEADER.pack(END, 0, 0, 0), at_once=True)
             self._records.end()
-            self._delivery.stop()
+            self._deliver_no_more()
             # The kernel would drop what it has not sent yet if something arrived after the socket was closed.
             await self._stream.finish(_LINGER)
         finally:

@@ -175,7 +175,6 @@ class SharedMemoryConnection(RecordConnection):
         self, sock: socket.socket, max_message_bytes: int, max_segment_bytes: int, traffic: Traffic | None = None
     ) -> None:
         super().__init__(max(max_message_bytes, INLINE_BYTES), traffic)
-        self._loop = asyncio.get_running_loop()
         self._pool = SegmentPool(max_segment_bytes)
         self._view = SegmentView(max_segment_bytes, self._free_later)
         self._tidying: asyncio.TimerHandle | None = None
@@ -279,7 +278,7 @@ class SharedMemoryConnection(RecordConnection):
     # Unused segments
 
     def _tidy_later(self) -> None:
-        if self._tidying is None and not self._delivery.ended:
+        if self._tidying is None and not self._ended:
             self._tidying = self._loop.call_later(IDLE_SECONDS / 2, self._tidy)
 
     def _tidy(self) -> None:
