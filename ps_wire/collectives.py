@@ -9,6 +9,7 @@ import torch
 from ps_wire.codec.names import NAMED
 from ps_wire.codec.trees import leaves_in
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numerics.reducer import is_reducible
 from ps_wire.refs import Ref
 from ps_wire.v1 import operations_pb2 as pb
 
@@ -42,10 +43,6 @@ OPERATIONS: Final[dict[str, pb.Reduction]] = {
 
 _ROOTS: Final = {"gather": "to", "broadcast": "source", "scatter": "source"}
 
-_INT64: Final = range(-(1 << 63), 1 << 63)
-
-_INTEGERS: Final = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
 
 class Signature(NamedTuple):
     """What all members must agree on in one collective: one of `KINDS`, and for `all_reduce` one of `OPERATIONS`.
@@ -78,17 +75,9 @@ def check_reducible(value: Any, op: str) -> None:
     elif isinstance(value, dict):
         for each in value.values():
             check_reducible(each, op)
-    elif isinstance(value, torch.Tensor):
-        dtype = value.dtype
-        complex_fits = dtype.is_complex and op not in ("min", "max")
-        if (
-            value.layout is not torch.strided
-            or value.is_quantized
-            or not (dtype.is_floating_point or complex_fits or dtype in _INTEGERS)
-            or (dtype.is_floating_point and dtype.itemsize < 2 and op in ("min", "max"))
-        ):
-            raise InvalidArgumentError(f"a tensor of {dtype} and layout {value.layout} has no {op}")
-    elif not isinstance(value, float) and not (isinstance(value, int) and value in _INT64):
+    elif not is_reducible(value, op):
+        if isinstance(value, torch.Tensor):
+            raise InvalidArgumentError(f"a tensor of {value.dtype} and layout {value.layout} has no {op}")
         raise InvalidArgumentError(
             f"a {type(value).__name__} has no {op}: all_reduce takes numbers (integers of 64 bits), dense tensors, and "
             "lists, tuples and dictionaries of these"

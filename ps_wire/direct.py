@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.sockets.connection import RecordConnection
-from ps_wire.sockets.record import END, HEADER
+from ps_wire.sockets.reader import END, HEADER
 from ps_wire.sockets.stream_socket import StreamSocket
 from ps_wire.sockets.writer import RecordWriter
 
@@ -92,19 +92,21 @@ class _Discarding:
 class DirectConnection(RecordConnection):
     """One end of a direct connection. `traffic` counts its bytes."""
 
+    _stream: TcpSocket
+
     def __init__(self, sock: socket.socket, traffic: Traffic | None = None) -> None:
         super().__init__(MAX_FRAME_BYTES, traffic)
-        self._socket = TcpSocket(sock, self._reader, self._break)
-        self._begin(self._socket, RecordWriter(self._socket, self._traffic))
+        stream = TcpSocket(sock, self._reader, self._break)
+        self._begin(stream, RecordWriter(stream, self._traffic))
 
     @property
     def silent_seconds(self) -> float:
         """As `TcpSocket.silent_seconds`."""
-        return self._socket.silent_seconds
+        return self._stream.silent_seconds
 
     async def closed(self) -> None:
         """Waits until it is closed on this side."""
-        await self._socket.ended.wait()
+        await self._stream.ended.wait()
 
     async def close(self) -> None:
         if self.is_over:
@@ -114,8 +116,8 @@ class DirectConnection(RecordConnection):
             with suppress(ConnectionBroken):
                 self._records.write(HEADER.pack(END, 0, 0, 0), at_once=True)
             self._records.end()
-            self._delivery.stop()
+            self._deliver_no_more()
             # The kernel would drop what it has not sent yet if something arrived after the socket was closed.
-            await self._socket.finish(_LINGER)
+            await self._stream.finish(_LINGER)
         finally:
             self._let_go()

@@ -41,6 +41,9 @@ RAN_OUT: Final = "RPC ran for more than its timeout"
 MIXED_GROUPS: Final = "RPC group mixes statically and dynamically initialized members which is not supported."
 """Begins the message when some members of a group gave `world_size` and others did not, as there."""
 
+BY_CODE: Final[dict[int, type[PsError]]] = {}
+"""The errors that can be sent, by their codes."""
+
 
 class PsError(RuntimeError):
     """Base of every error that this project raises. A `RuntimeError`, as every error of `torch.distributed.rpc` is.
@@ -52,62 +55,50 @@ class PsError(RuntimeError):
     code: ClassVar[ErrorCode] = ErrorCode.ERROR_INTERNAL
     drained: bool = False
 
+    def __init_subclass__(cls, code: ErrorCode | None = None, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if code is not None:
+            cls.code = code
+            BY_CODE[code] = cls
 
-class InvalidArgumentError(PsError, ValueError):
+
+class InvalidArgumentError(PsError, ValueError, code=ErrorCode.ERROR_INVALID_ARGUMENT):
     """The request is malformed, or does not fit the object that it is for; nothing was changed."""
 
-    code = ErrorCode.ERROR_INVALID_ARGUMENT
 
-
-class UnknownNameError(PsError, LookupError):
+class UnknownNameError(PsError, LookupError, code=ErrorCode.ERROR_UNKNOWN_NAME):
     """There is no object, parameter, optimizer or member of that name."""
 
-    code = ErrorCode.ERROR_UNKNOWN_NAME
 
-
-class UnknownMethodError(PsError, AttributeError):
+class UnknownMethodError(PsError, AttributeError, code=ErrorCode.ERROR_UNKNOWN_METHOD):
     """The object has no method of that name."""
 
-    code = ErrorCode.ERROR_UNKNOWN_METHOD
 
-
-class NotAllowedError(PsError, PermissionError):
+class NotAllowedError(PsError, PermissionError, code=ErrorCode.ERROR_NOT_ALLOWED):
     """The class or method is not on the owner's allow-list."""
 
-    code = ErrorCode.ERROR_NOT_ALLOWED
 
-
-class NameConflictError(PsError):
+class NameConflictError(PsError, code=ErrorCode.ERROR_NAME_CONFLICT):
     """An object with that name exists and was made with another class or other arguments."""
 
-    code = ErrorCode.ERROR_NAME_CONFLICT
 
-
-class StaleHandleError(PsError):
+class StaleHandleError(PsError, code=ErrorCode.ERROR_STALE_HANDLE):
     """The handle's object was deleted, or was freed with its last handle."""
 
-    code = ErrorCode.ERROR_STALE_HANDLE
 
-
-class ForeignHandleError(PsError):
+class ForeignHandleError(PsError, code=ErrorCode.ERROR_FOREIGN_HANDLE):
     """The handle belongs to another owner than the one that was asked."""
 
-    code = ErrorCode.ERROR_FOREIGN_HANDLE
 
-
-class ContextEndedError(PsError):
+class ContextEndedError(PsError, code=ErrorCode.ERROR_CONTEXT_ENDED):
     """The context was ended by its trainer. Also raised for a request that arrives after the end of its context."""
 
-    code = ErrorCode.ERROR_CONTEXT_ENDED
 
-
-class ContextLostError(PsError):
+class ContextLostError(PsError, code=ErrorCode.ERROR_CONTEXT_LOST):
     """The owner no longer has this pass, for example after a restart. Run forward again."""
 
-    code = ErrorCode.ERROR_CONTEXT_LOST
 
-
-class RemoteError(PsError):
+class RemoteError(PsError, code=ErrorCode.ERROR_REMOTE):
     """Code that the owner hosts raised an exception.
 
     This error is also an instance of the type of the exception, if that is one of Python's common exceptions, such as
@@ -118,8 +109,6 @@ class RemoteError(PsError):
         remote_message: The message of the exception.
         remote_traceback: The owner's traceback, as text.
     """
-
-    code = ErrorCode.ERROR_REMOTE
 
     def __init__(self, message: str, remote_type: str = "", remote_traceback: str = "") -> None:
         # Not `super()`: the exception's own type may be the next base, and take other arguments.
@@ -137,73 +126,53 @@ class RemoteError(PsError):
         )
 
 
-class NonFiniteGradientError(PsError):
+class NonFiniteGradientError(PsError, code=ErrorCode.ERROR_NON_FINITE_GRADIENT):
     """A gradient holds NaN or infinity, and the optimizer refuses such gradients; nothing was changed."""
 
-    code = ErrorCode.ERROR_NON_FINITE_GRADIENT
 
-
-class TooLargeError(PsError):
+class TooLargeError(PsError, code=ErrorCode.ERROR_TOO_LARGE):
     """The size of a message or result, or the depth of nesting, is over a limit. Nothing was changed."""
 
-    code = ErrorCode.ERROR_TOO_LARGE
 
-
-class DeadlineExceededError(PsError, TimeoutError):
+class DeadlineExceededError(PsError, TimeoutError, code=ErrorCode.ERROR_DEADLINE_EXCEEDED):
     """The call's time ran out. The owner may have run it."""
 
-    code = ErrorCode.ERROR_DEADLINE_EXCEEDED
 
-
-class CancelledCallError(PsError):
+class CancelledCallError(PsError, code=ErrorCode.ERROR_CANCELLED):
     """The call was cancelled before its answer was sent. The owner may have run it."""
 
-    code = ErrorCode.ERROR_CANCELLED
 
-
-class OverloadedError(PsError):
+class OverloadedError(PsError, code=ErrorCode.ERROR_OVERLOADED):
     """This trainer has too many requests in flight, bytes, or hanging calls; wait for some of them to end."""
 
-    code = ErrorCode.ERROR_OVERLOADED
 
-
-class UnavailableError(PsError, ConnectionError):
+class UnavailableError(PsError, ConnectionError, code=ErrorCode.ERROR_UNAVAILABLE):
     """The owner is draining and accepts no new work, or could not be reached in time."""
 
-    code = ErrorCode.ERROR_UNAVAILABLE
 
-
-class DrainingError(PsError, ConnectionError):
+class DrainingError(PsError, ConnectionError, code=ErrorCode.ERROR_DRAINING):
     """The owner is about to stop, and lets no step wait for other trainers. Nothing was applied.
 
     Run the pass again, or compute the gradients of a replica again. If the owner goes on from a checkpoint, requests
     wait for its next start.
     """
 
-    code = ErrorCode.ERROR_DRAINING
     drained = True
 
 
-class SessionLostError(PsError, ConnectionError):
+class SessionLostError(PsError, ConnectionError, code=ErrorCode.ERROR_SESSION_LOST):
     """The owner has ended the session: its lease ran out, an operator ended it, or the owner restarted.
 
     Whether the request ran is not known. Ask for the objects again, and repeat the pass: `Client.run` does both.
     """
 
-    code = ErrorCode.ERROR_SESSION_LOST
 
-
-class InternalError(PsError):
+class InternalError(PsError, code=ErrorCode.ERROR_INTERNAL):
     """The owner itself failed; its log has the details."""
-
-    code = ErrorCode.ERROR_INTERNAL
 
 
 class ClosedError(PsError):
     """The client was closed, or belongs to the parent of this forked process. Only raised locally."""
-
-
-BY_CODE: dict[int, type[PsError]] = {int(cls.code): cls for cls in PsError.__subclasses__() if cls is not ClosedError}
 
 
 def to_message(error: PsError) -> errors_pb2.Error:

@@ -10,11 +10,9 @@ class SeenNumbers:
     """Remembers which of the numbers 1, 2, 3 … have been seen.
 
     All numbers up to `floor` have been seen, except the holes. Later ones are kept in a set until the gap before them
-    closes, so that memory grows with the numbers in flight and not with the age of a session.
-
-    Args:
-        most: Most numbers above a gap. When there are more, the floor rises over the gap, whose numbers become holes.
-            The same number of holes is kept; older ones count as seen.
+    closes, so that memory grows with the numbers in flight and not with the age of a session. When there are more than
+    `most` above a gap, the floor rises over the gap, whose numbers become holes. As many holes are kept; older ones
+    count as seen.
     """
 
     __slots__ = ("_above", "_holes", "_most", "floor")

@@ -8,6 +8,9 @@ from typing import Any, Final
 
 from ps_wire.errors import InvalidArgumentError
 
+INT64: Final = range(-(1 << 63), 1 << 63)
+"""The integers of 64 bits."""
+
 LONGEST_SECONDS: Final = 1e9
 """The longest time that may be asked for, in seconds: thirty years. Timers and locks can wait so long."""
 

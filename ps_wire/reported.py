@@ -11,6 +11,7 @@ import torch
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_REPORTED_BYTES, MAX_REPORTED_NAME, MAX_REPORTED_NAMES
+from ps_wire.numerics.reducer import is_reducible
 from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ REDUCTIONS: Final[dict[str, pb.Reduction]] = {
     "keep": pb.REDUCTION_KEEP,
 }
 """The reductions, as messages have them."""
-
-_INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 class Reported(NamedTuple):
@@ -68,8 +67,12 @@ def check(values: Mapping[str, Reported]) -> None:
             raise InvalidArgumentError(f"the name of a value is a text of 1 to {MAX_REPORTED_NAME} characters")
         if reduce not in REDUCTIONS:
             raise InvalidArgumentError(f"a value is reduced by one of {', '.join(REDUCTIONS)}, not by {reduce!r}")
-        if reduce != "keep":
-            _check_reducible(name, reduce, value)
+        if reduce != "keep" and not is_reducible(value, reduce):
+            kind = f"{value.dtype} tensor" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise InvalidArgumentError(
+                f"{name!r} is a {kind}, which has no {reduce}: numbers (integers of 64 bits) and dense tensors have "
+                "one; other values can be kept"
+            )
 
 
 def write(
@@ -100,23 +103,3 @@ def _as_sent(value: Any, reduce: Any) -> Any:
     elif isinstance(value, (np.generic, np.ndarray)) and reduce != "keep":
         return value.item() if not value.ndim else torch.from_numpy(np.ascontiguousarray(value))
     return value
-
-
-def _check_reducible(name: str, reduce: str, value: Any) -> None:
-    if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided and not value.is_quantized and value.dtype.itemsize and _has_sums(value.dtype):
-            return
-    elif isinstance(value, float) or (isinstance(value, int) and value in _INT64):
-        return
-    kind = f"{value.dtype} tensor" if isinstance(value, torch.Tensor) else type(value).__name__
-    raise InvalidArgumentError(
-        f"{name!r} is a {kind}, which has no {reduce}: numbers (integers of 64 bits) and dense tensors have one; other "
-        "values can be kept"
-    )
-
-
-def _has_sums(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex or dtype in _INTEGERS
-
-
-_INTEGERS: Final = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ps_wire.shared_memory.unix_socket import UnixSocket
+from ps_wire.shared_memory.connection import UnixSocket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

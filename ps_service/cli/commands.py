@@ -27,7 +27,7 @@ from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
 from ps_service.durability.store import CheckpointError
 from ps_service.engine import Engine
 from ps_service.execution.cores import SharedCores, are_threads_given, usable_cores
-from ps_service.functions.group import Level
+from ps_service.functions.groups import Level
 from ps_service.functions.offered import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
 from ps_service.monitoring.page_messages import plain

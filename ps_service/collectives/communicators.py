@@ -28,7 +28,7 @@ from ps_wire.errors import (
 if TYPE_CHECKING:
     from ps_wire.collectives import Signature
     from ps_wire.limits import Limits
-    from ps_wire.status.activity import CommunicatorStatus
+    from ps_wire.status.parts import CommunicatorStatus
 
 _LOOK_SECONDS: Final = 0.25
 """How often it is checked whether waits are over, and whether those that others wait for are lost."""

@@ -15,6 +15,7 @@ from ps_service.functions import dtypes
 from ps_service.functions.guard import check_device, check_tensor
 from ps_service.functions.sizes import MAX_PIECES, items
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
+from ps_wire.numbers import INT64
 
 MAX_LISTED: Final = 65_536
 """Most elements `tolist` may turn into Python numbers: the conversion holds the GIL, so other requests wait."""
@@ -24,7 +25,6 @@ _MAX_CONTRACTED: Final = 64
 _MAX_OPERANDS: Final = 16
 _MAX_WORDS: Final = 65_536
 _MAX_POWER: Final = 1 << 16
-_INT64: Final = range(-(1 << 63), 1 << 63)
 _MOST_BINS: Final = 1 << 24
 _MOST_DIGITS: Final = 400
 _LARGEST_MATRIX: Final = 4096
@@ -58,7 +58,7 @@ class Admission:
         if isinstance(value, Tensor):
             check_tensor(value, self._what, self._limit, self._device, self._sparse)
         elif kind is int:
-            if value not in _INT64:
+            if value not in INT64:
                 raise InvalidArgumentError(f"{self._what} takes 64-bit integers; {value:.3e} does not fit")
         elif kind in (list, tuple, torch.Size):
             for each in value:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.nn import functional
 
-from ps_service.functions.groups import GROUPS
+from ps_service.functions.groups import GROUPS, Group, Level
 
 if TYPE_CHECKING:
-    from ps_service.functions.group import Group, Level
     from ps_service.functions.values import Check
 
 NAMESPACES: Final[tuple[tuple[str, Any], ...]] = (
@@ -32,14 +31,10 @@ _ONLY_ASKED: Final = frozenset({"torch.linalg", "builtins"})
 
 @dataclass(frozen=True)
 class Listed:
-    """One function on the list.
+    """One function on the list, with its full name, such as `torch.nn.functional.relu`, and the group that lists it.
 
-    Attributes:
-        name: Its full name, such as `torch.nn.functional.relu`.
-        short: The name without its namespace and without the underscore of an in-place function.
-        function: The function itself.
-        group: The group that lists it.
-        writes: Whether it writes to its first argument.
+    The short name is without the namespace, and without the underscore of an in-place function. `writes` says that it
+    writes to its first argument.
     """
 
     name: str

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ps_service.functions import dtypes
 from ps_service.functions.arguments import Admission
-from ps_service.functions.constructors import construct
-from ps_service.functions.group import Level
-from ps_service.functions.guard import Guard
+from ps_service.functions.groups import Level
+from ps_service.functions.guard import Guard, construct
 from ps_service.functions.listing import Listed, listed
 from ps_service.memory.available import half_of_memory
 from ps_wire.decorators import is_hosted

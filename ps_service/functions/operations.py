@@ -23,10 +23,6 @@ def _packets(names: str) -> list[Any]:
     return [getattr(_aten, name) for name in names.split() if hasattr(_aten, name)]
 
 
-def _nothing(args: Args, kwargs: dict[str, Any]) -> int:
-    return 0
-
-
 _BY_RULE: Final[tuple[tuple[Rule, str], ...]] = (
     (
         sizes.within,
@@ -132,11 +128,8 @@ _REFUSED: Final = frozenset(
 
 @cache
 def rule_for(operation: Any) -> Rule:
-    """The rule that computes the bytes of an operation's largest result.
-
-    Raises:
-        NotAllowedError: The operation could reach memory outside its arguments.
-    """
+    """The rule that computes the bytes of an operation's largest result. Refuses those that could reach memory outside
+    their arguments."""
     packet = operation.overloadpacket
     if packet in _REFUSED:
         raise NotAllowedError(f"{operation} is not among the operations that trainers may run")
@@ -149,10 +142,8 @@ def rule_for(operation: Any) -> Rule:
         return sizes.pointwise
     returns = operation._schema.returns
     if not any("Tensor" in str(each.type) for each in returns):
-        return _nothing
-    if torch.Tag.inplace in operation.tags:
-        return sizes.within
-    if torch.Tag.reduction in operation.tags or operation.is_view:
+        return lambda args, kwargs: 0
+    if operation.is_view or not {torch.Tag.inplace, torch.Tag.reduction}.isdisjoint(operation.tags):
         return sizes.within
     return _measured(operation)
 
@@ -161,7 +152,9 @@ def _measured(operation: Callable[..., Any]) -> Rule:
     """The rule for other operations: runs the operation on meta tensors and measures the results."""
 
     def rule(args: Args, kwargs: dict[str, Any]) -> int:
-        made = operation(*tree_map(_meta, tuple(args)), **tree_map(_meta, _on_meta(kwargs)))
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": torch.device("meta")}
+        made = operation(*tree_map(_meta, tuple(args)), **tree_map(_meta, kwargs))
         return max((sizes.nbytes(each) for each in tree_leaves(made) if isinstance(each, Tensor)), default=0)
 
     return rule
@@ -171,7 +164,3 @@ def _meta(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-
-
-def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {**kwargs, "device": torch.device("meta")} if kwargs.get("device") is not None else kwargs

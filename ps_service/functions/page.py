@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ps_service.functions.group import Group, Level
-from ps_service.functions.groups import GROUPS
+from ps_service.functions.groups import GROUPS, Group, Level
 from ps_service.functions.listing import listed
 
 _HEAD = """\

@@ -96,7 +96,10 @@ def ctc_loss(args: Args, kwargs: dict[str, Any]) -> None:
     if not 0 <= blank < classes:
         raise InvalidArgumentError(f"the blank must be one of {classes} classes, and not {blank}")
     in_range(targets, 0, classes, "the labels of a CTC loss")
-    inputs, labels = (_numbers(each) for each in (input_lengths, target_lengths))
+    inputs, labels = (
+        [int(each) for each in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
+        for lengths in (input_lengths, target_lengths)
+    )
     if len(inputs) != batch or len(labels) != batch:
         raise InvalidArgumentError(f"a CTC loss needs {batch} lengths of inputs and of targets")
     if any(not 0 <= each <= steps for each in inputs):
@@ -202,7 +205,3 @@ def _holds_smallest(value: Any) -> bool:
         smallest = dtypes.SMALLEST.get(value.dtype, 0)
         return smallest < 0 and bool((value == smallest).any())
     return bool(value in dtypes.SMALLEST.values() and value < 0)
-
-
-def _numbers(value: Any) -> list[int]:
-    return [int(each) for each in (value.tolist() if isinstance(value, Tensor) else value)]

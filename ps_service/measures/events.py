@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from itertools import islice
 from typing import Final, Literal
 
-from ps_wire.status.activity import EventStatus
+from ps_wire.status.parts import EventStatus
 
 _log = logging.getLogger("ps_service.events")
 

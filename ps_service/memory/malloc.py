@@ -1,6 +1,6 @@
 """What an owner asks of malloc: to keep free memory while it is busy, and to give it back once there is very much.
 
-Malloc keeps what messages and passes have freed for as long as messages arrive (`ps_wire.connections.reclaim`). In a
+Malloc keeps what messages and passes have freed for as long as messages arrive (`ps_wire.connections.buffers`). In a
 long pass, small objects with long lives settle in the gaps, so that the next large ones do not fit there and need new
 memory.
 """
@@ -15,8 +15,7 @@ from typing import Final
 
 import psutil
 
-from ps_wire.connections.buffers import teach_malloc
-from ps_wire.connections.reclaim import trim
+from ps_wire.connections.buffers import teach_malloc, trim
 from ps_wire.limits import MIB
 from ps_wire.runtime.threads import BLOCKING
 
@@ -36,7 +35,7 @@ def keep_free_memory() -> None:
     Threads allocate from heaps of 64 MiB. A thread unmaps a heap as soon as it is empty, and the kernel clears new
     pages for the next pass: thousands of page faults in each step of a model with some 60 MiB of activations. With
     this much padding no heap is unmapped. What was free for a while still goes back page by page
-    (`ps_wire.connections.reclaim`). A padding that the environment sets is left alone.
+    (`ps_wire.connections.buffers`). A padding that the environment sets is left alone.
     """
     teach_malloc()
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -137,10 +137,7 @@ def _functions(
     if encode is not None and decode is not None:
         return encode, decode
     if dataclasses.is_dataclass(cls):
-        names = [field.name for field in dataclasses.fields(cls)]
-        return lambda value: {name: getattr(value, name) for name in names if hasattr(value, name)}, _dataclass_decoder(
-            cls
-        )
+        return _fields_of(cls), _dataclass_decoder(cls)
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return tuple, lambda state: cls(*state)
     if issubclass(cls, Exception):
@@ -153,6 +150,11 @@ def _functions(
         f"{cls.__qualname__} is neither a dataclass nor a NamedTuple nor an exception nor an enumeration: give "
         "by_value() encode and decode"
     )
+
+
+def _fields_of(cls: Any) -> Callable[[Any], dict[str, Any]]:
+    names = [field.name for field in dataclasses.fields(cls)]
+    return lambda value: {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def _dataclass_decoder(cls: type) -> Callable[[Any], Any]:

@@ -14,6 +14,7 @@ from ps_wire.codec.names import NAMED, name_of
 from ps_wire.codec.records import codec_named, codec_of
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_DEPTH
+from ps_wire.numbers import INT64
 from ps_wire.refs import Ref
 from ps_wire.v1.values_pb2 import Handle, Value
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 _PLAIN: Final = frozenset((list, tuple))
 _SCALARS: Final = frozenset((bool, int, float, str, bytes))
-_INT64 = range(-(1 << 63), 1 << 63)
 
 
 class Instead(NamedTuple):
@@ -100,15 +100,20 @@ class Encoder:
             self._scalar(message, value, depth)
 
     def _scalar(self, message: Value, value: Any, depth: int) -> None:
-        if type(value) not in _SCALARS and codec_of(type(value)) is not None:
-            self._other(message, value, depth)  # such as a member of an IntEnum, which is an int as well
+        # A member of an IntEnum is an int as well.
+        codec = None if type(value) in _SCALARS else codec_of(type(value))
+        if codec is not None:
+            if depth >= MAX_DEPTH:
+                raise _too_deep()
+            message.record.class_name = codec.name
+            self.encode_into(message.record.state, codec.encode(value), depth + 1)
             return
         match value:
             case bool() | np.bool_():
                 message.boolean = bool(value)
             case int() | np.integer():
                 number = int(value)
-                if number in _INT64:
+                if number in INT64:
                     message.integer = number
                 else:
                     message.big_integer = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
@@ -136,13 +141,6 @@ class Encoder:
                 self._other(message, value, depth)
 
     def _other(self, message: Value, value: Any, depth: int) -> None:
-        codec = codec_of(type(value))
-        if codec is not None:
-            if depth >= MAX_DEPTH:
-                raise _too_deep()
-            message.record.class_name = codec.name
-            self.encode_into(message.record.state, codec.encode(value), depth + 1)
-            return
         if isinstance(value, NAMED):
             message.name = name_of(value)
             return

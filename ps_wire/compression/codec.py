@@ -26,10 +26,7 @@ LOCAL: Final = {"wire": False}
 class Codec:
     """Encodes tensors and decodes them. Subclasses are frozen dataclasses: comparable, hashable and printable.
 
-    Attributes:
-        name: Its name in messages.
-        takes_sparse: Whether it takes tensors in COO layout, too.
-        dtypes: The dtypes that it takes; empty for all that can be sent.
+    It takes tensors of its `dtypes`, or if there are none, all that can be sent.
     """
 
     name: str

@@ -46,10 +46,6 @@ class ErrorFeedback:
 
     Sources: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al., "Error Feedback
     Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
-
-    Args:
-        choice: The codecs of the parameters.
-        enabled: Whether residuals are kept and added.
     """
 
     def __init__(self, choice: Choice, enabled: bool = True) -> None:
@@ -99,9 +95,6 @@ class ErrorFeedback:
 
         It may be called for any earlier message, once for each, also when later ones have been encoded. After it,
         `rollback` has nothing to go back to.
-
-        Raises:
-            InvalidArgumentError: The parameter has no residual.
         """
         residual = self._residual(name)
         residual.add_(self._decoded(name, encoded))
@@ -113,9 +106,6 @@ class ErrorFeedback:
         What the encoding left out, (g + e) - C(g + e) - e, is taken out of the residual again, and out of the one that
         `rollback` goes back to. What was sent since then, and the state of the codec, stay as they are. Use `rollback`
         for the last encoding of a parameter.
-
-        Raises:
-            InvalidArgumentError: The parameter has no residual.
         """
         residual = self._residual(name)
         left = self._decoded(name, encoded).to(residual.dtype) - gradient.detach().to(residual.device, residual.dtype)
@@ -161,11 +151,7 @@ class ErrorFeedback:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a state that `state_dict` returned. What was kept before is dropped.
-
-        Raises:
-            InvalidArgumentError: It is none. Nothing is changed.
-        """
+        """Continues from a state of `state_dict`, and drops what was kept. Another one changes nothing."""
         residuals, states = state.get("residuals"), state.get("states")
         if not isinstance(residuals, Mapping) or not isinstance(states, Mapping):
             raise InvalidArgumentError("the state of error feedback has 'residuals' and 'states'")

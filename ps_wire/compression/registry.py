@@ -100,8 +100,7 @@ def register_codec(name: str, codec: Pair) -> None:
 
 
 def codec_named(name: str, parameters: Mapping[str, Any] | None = None) -> Codec:
-    """The codec of a name and plain parameters, as they stand in messages; an `InvalidArgumentError` if it is not
-    known."""
+    """The codec of a name and plain parameters, as in messages; an `InvalidArgumentError` if it is not known here."""
     cls = CLASSES.get(name)
     parameters = parameters or {}
     if cls is None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ps_wire.codec.payload import Buffer, joined
-from ps_wire.connections.buffers import RECEIVED
-from ps_wire.connections.reclaim import LARGE_BYTES, RECLAIMER
+from ps_wire.connections.buffers import LARGE_BYTES, RECEIVED, RECLAIMER
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 
 if TYPE_CHECKING:

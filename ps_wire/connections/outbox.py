@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+from ps_wire.connections.buffers import LARGE_BYTES, RECLAIMER
 from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import MOST, Packet, batched, is_small
-from ps_wire.connections.reclaim import LARGE_BYTES, RECLAIMER
 from ps_wire.limits import PART_BYTES
 from ps_wire.v1.frames_pb2 import Frame, Part
 
@@ -20,9 +20,7 @@ class Outbox:
     """Queues messages and writes them to a connection, one packet at a time, from the one task that runs `drain`.
 
     While `drain` runs, a message of one packet is sent at once if no other waits and the connection can take it.
-
-    Attributes:
-        waiting: The messages that the connection has not taken wholly.
+    Messages that the connection has not taken wholly are `waiting`.
     """
 
     def __init__(self) -> None:

@@ -9,9 +9,13 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from ps_wire.numbers import INT64
+
+_INTEGERS: Final = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
 _WIDER = {
     torch.complex32: torch.complex64,
-    **dict.fromkeys((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32), torch.int64),
+    **dict.fromkeys(_INTEGERS, torch.int64),
 }
 
 
@@ -28,6 +32,18 @@ class Kind(NamedTuple):
 def kind_of(value: Any) -> Kind:
     """The kind of a value: that of its tensor, or that of all numbers."""
     return Kind(value.shape, value.dtype) if isinstance(value, torch.Tensor) else Kind()
+
+
+def is_reducible(value: Any, op: str) -> bool:
+    """Whether a value is a number (integers of 64 bits) or a dense tensor that an operation can reduce."""
+    if not isinstance(value, torch.Tensor):
+        return isinstance(value, float) or (isinstance(value, int) and value in INT64)
+    if value.layout is not torch.strided or value.is_quantized:
+        return False
+    dtype = value.dtype
+    if op in ("min", "max"):
+        return dtype in _INTEGERS or (dtype.is_floating_point and dtype.itemsize >= 2)
+    return dtype in _INTEGERS or dtype.is_floating_point or dtype.is_complex
 
 
 def widened(value: Any) -> Any:

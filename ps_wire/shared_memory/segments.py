@@ -167,27 +167,18 @@ class SegmentPool:
 class SegmentView:
     """The segments that the other side writes to, at most `max_bytes` together.
 
-    `give_back` is called from any thread when a segment is not used any more, with its number, and with whether it must
-    not be written to again, because a forked child may still read it.
+    Those in `mapped` are mapped here, by number; tensors over those in `lent` are in use. `give_back` is called from
+    any thread when a segment is not used any more, with its number, and with whether it must not be written to again,
+    because a forked child may still read it.
     """
 
     def __init__(self, max_bytes: int, give_back: Callable[[int, bool], None]) -> None:
         self._max_bytes = max_bytes
         self._give_back = give_back
-        self._mapped: dict[int, Buffer] = {}
-        self._lent: set[int] = set()
+        self.mapped: dict[int, Buffer] = {}
+        self.lent: set[int] = set()
         self._in_children: set[int] = set()
         _views.add(self)
-
-    @property
-    def mapped(self) -> int:
-        """Number of segments that are mapped here."""
-        return len(self._mapped)
-
-    @property
-    def lent(self) -> int:
-        """Number of segments with tensors that are in use."""
-        return len(self._lent)
 
     def add(self, number: int, descriptor: int) -> None:
         """Maps a segment, and closes the descriptor; an `InvalidArgumentError` if it is not sealed, or too large."""
@@ -195,9 +186,9 @@ class SegmentView:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
                 raise InvalidArgumentError("a segment must be sealed")
             nbytes = os.fstat(descriptor).st_size
-            if sum(map(len, self._mapped.values())) + nbytes > 2 * self._max_bytes:
+            if sum(map(len, self.mapped.values())) + nbytes > 2 * self._max_bytes:
                 raise InvalidArgumentError("the other side hands over more shared memory than was agreed")
-            self._mapped[number] = _mapped(descriptor, nbytes)
+            self.mapped[number] = _mapped(descriptor, nbytes)
         except (OSError, ValueError) as error:
             raise InvalidArgumentError(f"not a segment: {error}") from None
         finally:
@@ -205,29 +196,29 @@ class SegmentView:
 
     def bytes_of(self, number: int, nbytes: int) -> Buffer:
         """The first bytes of a segment, without a copy. It is given back when the last array over them is freed."""
-        mapped = self._mapped.get(number)
+        mapped = self.mapped.get(number)
         if mapped is None or nbytes > len(mapped):
             raise InvalidArgumentError(f"segment {number} has no {nbytes} bytes")
-        self._lent.add(number)
+        self.lent.add(number)
         return lent(mapped, nbytes, lambda: self._take_back(number))
 
     def forget(self, number: int) -> None:
         """Unmaps a segment that the other side has dropped."""
-        self._mapped.pop(number, None)
+        self.mapped.pop(number, None)
 
     def close(self) -> None:
         """Unmaps every segment, except those with tensors in use."""
-        self._mapped.clear()
+        self.mapped.clear()
 
     def _take_back(self, number: int) -> None:
-        self._lent.discard(number)
+        self.lent.discard(number)
         in_child = number in self._in_children
         self._in_children.discard(number)
         self._give_back(number, in_child)
 
     def fork(self) -> None:
         """Called before a fork: the child can read the tensors that are in use, as long as it lives."""
-        self._in_children |= self._lent
+        self._in_children |= self.lent
 
 
 _views: Final[WeakSet[SegmentView]] = WeakSet()

@@ -1,7 +1,12 @@
-"""Splits the bytes that arrive on a socket into records, and reads large payloads straight into their memory."""
+"""The form of a record on a socket, and a reader that splits what arrives into records.
+
+A record is a fixed header, a frame, and the payload if it is sent on the socket. Large payloads are read straight into
+their memory.
+"""
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,11 +19,19 @@ from ps_wire.connections.frames import Packet
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MAX_FRAME_BYTES, MIB
 from ps_wire.runtime.nothing import nothing
-from ps_wire.sockets.record import HEADER, INLINE
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Place, Traffic
+
+HEADER: Final = struct.Struct("<BIIQ")
+"""Kind of the record, length of the frame, number of a segment of shared memory, length of the payload."""
+
+INLINE: Final = 0
+"""Kind of a record whose payload follows its frame. Other kinds have no payload on the socket."""
+
+END: Final = 5
+"""Kind of the last record: the side that sends it has closed the connection."""
 
 _READ_BYTES: Final = 80 * 1024
 """A message with 64 KiB of tensors fits. What has been read of a longer payload is copied into its memory."""
@@ -33,7 +46,14 @@ _MOST_FRAME_BYTES: Final = MAX_FRAME_BYTES + MIB
 
 _HEADER_BYTES: Final = HEADER.size
 _header: Final = HEADER.unpack_from
+_pack: Final = HEADER.pack
 _frame: Final = cast("Callable[[bytearray], Frame]", Frame.FromString)
+
+
+def inline_record(frame: Frame, payload_bytes: int) -> bytes:
+    """The beginning of a record, up to its payload."""
+    data = frame.SerializeToString()
+    return _pack(INLINE, len(data), 0, payload_bytes) + data
 
 
 class _Buffers(threading.local):
@@ -99,7 +119,11 @@ class RecordReader:
                     # One message without a payload, the usual case.
                     self.arrived.append(Packet(_frame(self._bytes[_HEADER_BYTES:nbytes])))
                 elif self._rest:
-                    self._collect(self._whole[:nbytes])
+                    # A long record is collected from many reads; bytes that are already collected stay in place.
+                    self._rest += self._whole[:nbytes]
+                    with memoryview(self._rest) as collected:
+                        end = self._records(collected)
+                    del self._rest[:end]
                 else:
                     # Most reads return whole records, which are parsed without a copy.
                     end = self._records(self._whole[:nbytes])
@@ -117,14 +141,6 @@ class RecordReader:
             self.buffer = self._peek
             self.arrived.append(Packet(large.frame, (large.memory,)))
         self.on_read()
-
-    def _collect(self, data: memoryview) -> None:
-        """Adds to the bytes of a record that came in parts, and handles whole records."""
-        self._rest += data
-        with memoryview(self._rest) as whole:
-            position = self._records(whole)
-        # A long record is collected from many reads; bytes that are already collected stay in place.
-        del self._rest[:position]
 
     def _records(self, data: memoryview) -> int:
         """Handles the whole records at the beginning of the bytes; returns where they end."""
@@ -150,12 +166,11 @@ class RecordReader:
                 continue
             if payload_bytes >= _LARGE:
                 frame = Frame.FromString(bytes(data[begin:middle]))
-                large = self._large = _Large(frame, self._memory_for(frame, payload_bytes), data[middle:])
+                memory = None if self.place is None else self.place(frame, payload_bytes)
+                if memory is None:
+                    memory = RECEIVED.take(payload_bytes).data
+                large = self._large = _Large(frame, memory, data[middle:])
                 self.buffer = large.memory[large.filled :]
                 position = available
             break
         return position
-
-    def _memory_for(self, frame: Frame, nbytes: int) -> memoryview:
-        memory = None if self.place is None else self.place(frame, nbytes)
-        return RECEIVED.take(nbytes).data if memory is None else memory

@@ -4,10 +4,19 @@ docs/status.md is made from the docstrings of this package. The fields have the 
 proto/ps_wire/v1/operations.proto.
 """
 
-from ps_wire.status.activity import CommunicatorStatus, EventStatus, MemoryStatus, OperationStatus
-from ps_wire.status.hosted import ObjectStatus, OptimizerStatus, TableStatus
 from ps_wire.status.owner import OwnerStatus
-from ps_wire.status.trainers import MemberStatus, PassStatus, TrainerStatus
+from ps_wire.status.parts import (
+    CommunicatorStatus,
+    EventStatus,
+    MemberStatus,
+    MemoryStatus,
+    ObjectStatus,
+    OperationStatus,
+    OptimizerStatus,
+    PassStatus,
+    TableStatus,
+    TrainerStatus,
+)
 
 __all__ = [
     "CommunicatorStatus",

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-# ruff: noqa: TC001  # not for annotations only: `Readable` looks them up
-from ps_wire.status.activity import CommunicatorStatus, EventStatus, MemoryStatus, OperationStatus
-from ps_wire.status.hosted import ObjectStatus, OptimizerStatus, TableStatus
-from ps_wire.status.reading import Readable
-from ps_wire.status.trainers import MemberStatus, PassStatus, TrainerStatus
+from ps_wire.status.parts import (
+    CommunicatorStatus,
+    EventStatus,
+    MemberStatus,
+    MemoryStatus,
+    ObjectStatus,
+    OperationStatus,
+    OptimizerStatus,
+    PassStatus,
+    Readable,
+    TableStatus,
+    TrainerStatus,
+)
 
 _MOST: Final = 20
 """Most rows of a table that a notebook shows."""

@@ -273,7 +273,7 @@ def drop_all(owner: Server) -> None:
     (connection,) = owner.servicer.direct._connections.values()
     program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # return 0: nothing of a packet is kept
     attach_filter = 26
-    connection._socket._sock.setsockopt(
+    connection._stream._sock.setsockopt(
         socket.SOL_SOCKET, attach_filter, struct.pack("HP", 1, ctypes.addressof(program))
     )
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ps_service.functions.group import Level
+from ps_service.functions.groups import Level
 from ps_service.functions.layers import LayerCheck
 from ps_service.functions.listing import listed
 from ps_service.functions.offered import TorchFunctions

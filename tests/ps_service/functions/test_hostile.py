@@ -57,7 +57,7 @@ DEADLY = {
 CHILD = """
 import resource, sys, torch
 import torch.nn.functional as F
-from ps_service.functions.group import Level
+from ps_service.functions.groups import Level
 from ps_service.functions.listing import listed
 from ps_service.functions.offered import TorchFunctions
 from ps_wire.errors import PsError

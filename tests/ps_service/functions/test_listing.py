@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ps_service.functions.group import Group, Level
-from ps_service.functions.groups import GROUPS
+from ps_service.functions.groups import GROUPS, Group, Level
 from ps_service.functions.listing import listed
 from ps_service.functions.offered import TorchFunctions
 from ps_service.functions.page import page

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ps_service.functions.group import Level
+from ps_service.functions.groups import Level
 from ps_service.functions.listing import listed
 from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadReader

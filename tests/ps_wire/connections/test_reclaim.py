@@ -11,8 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ps_wire.connections.buffers import RECEIVED
-from ps_wire.connections.reclaim import Reclaimer, reclaim
+from ps_wire.connections.buffers import RECEIVED, Reclaimer, reclaim
 from ps_wire.limits import MIB
 
 PATIENCE = 20.0
@@ -35,7 +34,7 @@ async def test_memory_is_reclaimed_once_after_the_last_use(monkeypatch: pytest.M
         now = at
 
     with monkeypatch.context() as patch:
-        patch.setattr("ps_wire.connections.reclaim.time", SimpleNamespace(monotonic=lambda: now))
+        patch.setattr("ps_wire.connections.buffers.time", SimpleNamespace(monotonic=lambda: now))
         patch.setattr(loop, "call_later", call_later)
         reclaimed: list[float] = []
         reclaimer = Reclaimer(lambda: (reclaimed.append(now), loop.call_soon_threadsafe(done.set)), seconds=5.0)

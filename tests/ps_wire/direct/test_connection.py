@@ -31,7 +31,7 @@ async def connected() -> AsyncIterator[tuple[DirectConnection, DirectConnection]
 async def test_what_was_sent_arrives_although_this_side_has_not_read_everything() -> None:
     async with connected() as (near, far):
         # It is not read: a socket that is closed then resets the connection.
-        near._socket.pause()
+        near._stream.pause()
         await far.send(Packet(Frame(number=9), (memoryview(bytes(100_000)),)))
         await near.send(Packet(Frame(number=1), (memoryview(bytes(8 * MIB)),)))
         closing = asyncio.create_task(near.close())
@@ -45,7 +45,7 @@ async def test_what_was_sent_arrives_although_this_side_has_not_read_everything(
 async def test_closing_does_not_wait_for_a_side_that_does_not_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct, "_LINGER", 0.05)
     async with connected() as (near, far):
-        far._socket.pause()
+        far._stream.pause()
         await near.send(Packet(Frame(number=1)))
         async with asyncio.timeout(20):
             await near.close()

@@ -15,7 +15,7 @@ from ps_wire.connections.frames import Packet
 from ps_wire.limits import MIB
 from ps_wire.shared_memory.connection import SharedMemoryConnection
 from ps_wire.sockets import stream_socket
-from ps_wire.sockets.delivery import TURN_SECONDS
+from ps_wire.sockets.connection import TURN_SECONDS
 from ps_wire.v1.frames_pb2 import Frame
 from tests.waiting import until
 

@@ -11,8 +11,7 @@ from ps_wire.connections.connection import Traffic
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import packets
 from ps_wire.limits import MIB, PART_BYTES
-from ps_wire.sockets.reader import RecordReader
-from ps_wire.sockets.record import END, HEADER, inline_record
+from ps_wire.sockets.reader import END, HEADER, RecordReader, inline_record
 from ps_wire.v1.frames_pb2 import Cancel, Frame
 
 LARGE = 64 * 1024

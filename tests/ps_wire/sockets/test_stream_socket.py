@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_wire.direct import TcpSocket
-from ps_wire.shared_memory.unix_socket import UnixSocket
+from ps_wire.shared_memory.connection import UnixSocket
 from ps_wire.sockets.stream_socket import StreamSocket, joined
 
 IOV_MAX = 1024
