@@ -11,11 +11,7 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 def usable_cores(cgroup: Path = _CGROUP) -> int:
-    """Number of cores that this process may use: those of its affinity, but no more than its container's quota.
-
-    Args:
-        cgroup: Root of the control groups' file system.
-    """
+    """Number of cores that this process may use: those of its affinity, but no more than its container's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(cgroup)
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
@@ -24,14 +20,9 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
 def torch_threads_of(compute_threads: int) -> int | None:
     """Number of threads that torch should use inside one operation: the share of the cores of a compute thread.
 
-    Every compute thread has a team of OpenMP threads of its own. With more threads than cores, those that wait for
-    work at the end of an operation take the cores from those that compute.
-
-    Args:
-        compute_threads: Number of compute threads.
-
-    Returns:
-        The number; None if the environment sets it (`OMP_NUM_THREADS` or `MKL_NUM_THREADS`).
+    Every compute thread has a team of OpenMP threads of its own. With more threads than cores, those that wait for work
+    at the end of an operation take the cores from those that compute. None if the environment sets the number
+    (`OMP_NUM_THREADS` or `MKL_NUM_THREADS`).
     """
     if os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS"):
         return None

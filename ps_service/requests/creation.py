@@ -41,18 +41,12 @@ def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply
     if being_made is not None and ctx.deferred is None:
         ctx.defer(Deferred(being_made), lambda _: create(ctx, request, reply), reads=True)
         return
-    hosted, reply.created = make_object(ctx, request)
-    ctx.describe(reply.object, hosted)
-    if reply.created:
-        incidents.made(ctx, hosted)
+    _describe(ctx, reply, make_object(ctx, request))
 
 
 def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:
     """Makes an optimizer, or finds the one of that name."""
-    hosted, reply.created = make_optimizer(ctx, request)
-    ctx.describe(reply.object, hosted)
-    if reply.created:
-        incidents.made(ctx, hosted)
+    hosted = _describe(ctx, reply, make_optimizer(ctx, request))
     made = optimizer_of(hosted)
     rounds = made.rounds
     is_following = rounds is not None and rounds.following is not None
@@ -73,10 +67,15 @@ def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.Creat
 
 def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, reply: pb.CreateReply) -> None:
     """Makes a learning-rate scheduler, or finds the one of that name."""
-    hosted, reply.created = make_scheduler(ctx, request)
+    _describe(ctx, reply, make_scheduler(ctx, request))
+
+
+def _describe(ctx: RequestContext, reply: pb.CreateReply, made: tuple[HostedObject, bool]) -> HostedObject:
+    hosted, reply.created = made
     ctx.describe(reply.object, hosted)
     if reply.created:
         incidents.made(ctx, hosted)
+    return hosted
 
 
 def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str = "") -> tuple[HostedObject, bool]:

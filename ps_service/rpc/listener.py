@@ -33,9 +33,6 @@ class Tokens:
     def __init__(self) -> None:
         self._valid: dict[bytes, tuple[bytes, float]] = {}
 
-    def __len__(self) -> int:
-        return len(self._valid)
-
     def issue(self, trainer: bytes) -> bytes:
         """A new token for a trainer."""
         now = asyncio.get_running_loop().time()

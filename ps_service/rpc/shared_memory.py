@@ -9,16 +9,17 @@ makes the offer, and moves the session to the connection.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import os
 import secrets
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from ps_service.rpc.listener import Listener
-from ps_service.rpc.peer_process import PeerProcess, State
 from ps_wire.shared_memory import descriptors
 from ps_wire.shared_memory.connection import SharedMemoryConnection
 from ps_wire.shared_memory.hosts import host_id
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ps_service.metrics.open_connections import OpenConnections
     from ps_wire.connections.connection import Traffic
     from ps_wire.limits import Limits
+
 
 _log = logging.getLogger(__name__)
 
@@ -136,3 +138,47 @@ class SharedMemoryListener(Listener[SharedMemoryConnection]):
             elif state is State.ALIVE:
                 self._stopped.pop(shared_memory, None)
         self._looking = loop.call_later(_LOOK_SECONDS, self._look) if self._processes else None
+
+
+class State(enum.Enum):
+    """The state of a process."""
+
+    ALIVE = "alive"
+    STOPPED = "stopped"
+    GONE = "gone"
+
+
+class PeerProcess:
+    """A process of this host. Raises `LookupError` if its PID is in another namespace, or it has ended."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        found = _stat(pid)
+        if found is None:
+            raise LookupError(f"process {pid} cannot be seen from here")
+        # A PID may be used for another process later.
+        self._started = found.started
+
+    @property
+    def state(self) -> State:
+        """Its present state."""
+        found = _stat(self.pid)
+        if found is None or found.started != self._started or found.letter in "ZXx":
+            return State.GONE
+        return State.STOPPED if found.letter in "Tt" else State.ALIVE
+
+
+class _Stat(NamedTuple):
+    letter: str
+    started: str
+
+
+def _stat(pid: int) -> _Stat | None:
+    """State and time of start of a process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text() if pid > 0 else ""
+    except OSError:
+        return None
+    # The name, in parentheses, may hold any characters.
+    fields = text.rpartition(")")[2].split()
+    return _Stat(fields[0], fields[19]) if len(fields) > 19 else None

@@ -22,15 +22,10 @@ class StepAccess:
     """Lets a block change the gradients and the data of parameters, as one step.
 
     It does what `ParameterLocks.stepping` and `ParameterLocks.writing` do, one inside the other: no other step and no
-    hosted code changes the same parameters meanwhile, and open passes keep the values that they have read. Where
-    no step, forward or open pass uses the parameters, there is nothing to wait for and nothing to copy. Then the lock
-    is taken once before the step and once after it. Otherwise the step goes through those two.
-
-    Args:
-        locks: Guards the parameters.
-        parameters: The parameters that will be written.
-        states: Their parameter states.
-        consistent: Whether open passes and running forwards must not see the step.
+    hosted code changes the same parameters meanwhile, and open passes keep the values that they have read; if
+    `consistent`, they and running forwards do not see the step. Where no step, forward or open pass uses the
+    parameters, there is nothing to wait for and nothing to copy. Then the lock is taken once before the step and once
+    after it. Otherwise the step goes through those two.
     """
 
     __slots__ = ("_consistent", "_locks", "_parameters", "_readers", "_states", "_waiting")
@@ -52,9 +47,8 @@ class StepAccess:
     def __enter__(self) -> None:
         """Acquires the parameters.
 
-        Raises:
-            WouldBlock: It would have to wait, and the thread must not; nothing was changed.
-            DeadlineExceededError: The caller's deadline passed before others had finished.
+        Raises `WouldBlock` if it would have to wait, and the thread must not; nothing was changed. Raises
+        `DeadlineExceededError` if the caller's deadline passed before others had finished.
         """
         consistent = self._consistent
         with self._locks.lock:

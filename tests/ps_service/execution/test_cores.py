@@ -17,6 +17,7 @@ import asyncio
 import torch
 from ps_service.cli import commands
 from ps_service.config import load
+from tests.ps_service.execution.pools import run
 
 def in_use():
     # An operation large enough for a team of threads, in a thread that has never run torch before.
@@ -24,7 +25,7 @@ def in_use():
     return torch.get_num_threads()
 
 async def found(engine):
-    return {await engine.compute.run(in_use) for _ in range(3)}
+    return {await run(engine.compute, in_use) for _ in range(3)}
 
 for threads, torch_threads in CASES:
     engine = commands._engine(load(threads=threads, torch_threads=torch_threads))
