@@ -12,9 +12,8 @@ from ps_service.requests.execution import Execution, Observer
 from ps_service.requests.operations import OPERATIONS
 from ps_service.requests.probe import probe_of
 from ps_service.requests.run_handler import run_inline
-from ps_service.rpc.deadlines import Deadlines
-from ps_service.rpc.followers import Followers
 from ps_service.rpc.session_stream import SessionStream
+from ps_service.rpc.waiting_requests import Deadlines, Followers
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.request_sources import Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError, TooLargeError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -181,7 +182,7 @@ class HostedOptimizer:
     def apply(self, gradients: PassContext | RoundGradients) -> bool:
         """Applies gradients, if there are any, with the lock held. Restores everything if the step raises, as `step`
         does."""
-        began, nbytes = self.latency.begin(), gradients.gradient_bytes
+        began, nbytes = (time.perf_counter(), time.thread_time()), gradients.gradient_bytes
         present = self.check(gradients)
         if not present:
             return False
