@@ -83,7 +83,7 @@ class Servicer:
         await self._serve(connection, self.direct.peer_of(connection), self.direct)
 
     async def _serve(
-        self, connection: Connection, peer: str, listener: Listener[Any] | None = None
+        self, connection: Connection, peer: str, listener: Listener[Any, Any] | None = None
     ) -> DirectConnection | None:
         """Serves a session on one connection, and returns the direct connection that has replaced it, if one has."""
         try:
@@ -130,7 +130,9 @@ class Servicer:
             await connection.close()
         return None
 
-    async def _greet(self, connection: Connection, listener: Listener[Any] | None) -> tuple[SessionHandler, int, bool]:
+    async def _greet(
+        self, connection: Connection, listener: Listener[Any, Any] | None
+    ) -> tuple[SessionHandler, int, bool]:
         first = await connection.receive()
         if first is None or not first.frame.HasField("hello"):
             raise InvalidArgumentError("a stream begins with Hello")

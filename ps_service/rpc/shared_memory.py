@@ -42,104 +42,6 @@ _STOPPED_SECONDS: Final = 12.5
 """Seconds that a trainer may be stopped before its connection ends. Together with the interval as long as in gRPC."""
 
 
-class SharedMemoryListener(Listener[SharedMemoryConnection]):
-    """Listens for shared-memory connections and offers them."""
-
-    transport: ClassVar[str] = "shared_memory"
-    connection: ClassVar[str] = "a shared-memory connection"
-
-    def __init__(
-        self,
-        limits: Limits,
-        serve: Callable[[SharedMemoryConnection], Awaitable[None]],
-        traffic: Traffic | None = None,
-        opened: OpenConnections | None = None,
-    ) -> None:
-        super().__init__(serve, opened)
-        self._limits = limits
-        self._traffic = traffic
-        self._name = b""
-        self._processes: dict[SharedMemoryConnection, PeerProcess] = {}
-        self._stopped: dict[SharedMemoryConnection, float] = {}
-        self._looking: asyncio.TimerHandle | None = None
-
-    def open(self) -> None:
-        """Begins to listen, if this system supports shared-memory connections."""
-        if not host_id():
-            return
-        self._name = b"ps-shm-" + secrets.token_hex(16).encode()
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.bind(b"\0" + self._name)
-        sock.listen(128)
-        self._listen(sock)
-
-    async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-        await super().close()
-
-    def offer(self, hello: Hello) -> SharedMemoryOffer | None:
-        """The offer for a trainer that has connected over gRPC; None if it cannot have a shared-memory connection."""
-        if self._socket is None or hello.host != host_id() or descriptors.shortage():
-            return None
-        return SharedMemoryOffer(
-            socket=self._name,
-            token=self._tokens.issue(hello.trainer),
-            max_segment_bytes=self._limits.max_segment_bytes,
-        )
-
-    def admits(self, connection: SharedMemoryConnection, hello: Hello) -> bool:
-        return self._tokens.take(hello.shared_memory_token) == hello.trainer
-
-    def peer_of(self, connection: SharedMemoryConnection) -> str:
-        process = self._processes.get(connection)
-        return "" if process is None else f"process {process.pid}"
-
-    def _arrived(self, peer: socket.socket, address: Any) -> None:
-        process = self._admitted(peer)
-        if process is None:
-            peer.close()
-            return
-        shared_memory = SharedMemoryConnection(
-            peer, self._limits.max_message_bytes, self._limits.max_segment_bytes, self._traffic
-        )
-        self._processes[shared_memory] = process
-        self._hold(shared_memory)
-        if self._looking is None:
-            self._looking = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
-
-    def _admitted(self, peer: socket.socket) -> PeerProcess | None:
-        """The process at the other end; None if it may not have a shared-memory connection."""
-        pid, user, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        if user != os.geteuid():
-            _log.warning("user %d was refused at the shared-memory connection door", user)
-            return None
-        try:
-            return PeerProcess(pid)
-        except LookupError as error:
-            # This process would not notice that it has stopped. gRPC does, so the session stays there.
-            _log.info("a trainer gets no shared-memory connection: %s", error)
-            return None
-
-    def _forget(self, connection: SharedMemoryConnection) -> None:
-        del self._processes[connection]
-        self._stopped.pop(connection, None)
-
-    def _look(self) -> None:
-        """Cuts the connections of processes that have ended or have been stopped for long."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for shared_memory, process in self._processes.items():
-            state = process.state
-            if state is State.STOPPED and now - self._stopped.setdefault(shared_memory, now) >= _STOPPED_SECONDS:
-                shared_memory.cut(f"process {process.pid} has been stopped for {_STOPPED_SECONDS:g} s")
-            elif state is State.GONE:
-                shared_memory.cut(f"process {process.pid} is gone, although its socket is open")
-            elif state is State.ALIVE:
-                self._stopped.pop(shared_memory, None)
-        self._looking = loop.call_later(_LOOK_SECONDS, self._look) if self._processes else None
-
-
 class State(enum.Enum):
     """The state of a process."""
 
@@ -182,3 +84,98 @@ def _stat(pid: int) -> _Stat | None:
     # The name, in parentheses, may hold any characters.
     fields = text.rpartition(")")[2].split()
     return _Stat(fields[0], fields[19]) if len(fields) > 19 else None
+
+
+class SharedMemoryListener(Listener[SharedMemoryConnection, PeerProcess]):
+    """Listens for shared-memory connections and offers them."""
+
+    transport: ClassVar[str] = "shared_memory"
+    connection: ClassVar[str] = "a shared-memory connection"
+
+    def __init__(
+        self,
+        limits: Limits,
+        serve: Callable[[SharedMemoryConnection], Awaitable[None]],
+        traffic: Traffic | None = None,
+        opened: OpenConnections | None = None,
+    ) -> None:
+        super().__init__(serve, opened)
+        self._limits = limits
+        self._traffic = traffic
+        self._name = b""
+        # When each process that is stopped was first seen so.
+        self._stopped: dict[SharedMemoryConnection, float] = {}
+        self._looking: asyncio.TimerHandle | None = None
+
+    def open(self) -> None:
+        """Begins to listen, if this system supports shared-memory connections."""
+        if not host_id():
+            return
+        self._name = b"ps-shm-" + secrets.token_hex(16).encode()
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.bind(b"\0" + self._name)
+        sock.listen(128)
+        self._listen(sock)
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        await super().close()
+
+    def offer(self, hello: Hello) -> SharedMemoryOffer | None:
+        """The offer for a trainer that has connected over gRPC; None if it cannot have a shared-memory connection."""
+        if self._socket is None or hello.host != host_id() or descriptors.shortage():
+            return None
+        return SharedMemoryOffer(
+            socket=self._name,
+            token=self._tokens.issue(hello.trainer),
+            max_segment_bytes=self._limits.max_segment_bytes,
+        )
+
+    def admits(self, connection: SharedMemoryConnection, hello: Hello) -> bool:
+        return self._tokens.take(hello.shared_memory_token) == hello.trainer
+
+    def peer_of(self, connection: SharedMemoryConnection) -> str:
+        process = self._known.get(connection)
+        return "" if process is None else f"process {process.pid}"
+
+    def _arrived(self, peer: socket.socket, address: Any) -> None:
+        process = self._admitted(peer)
+        if process is None:
+            peer.close()
+            return
+        shared_memory = SharedMemoryConnection(
+            peer, self._limits.max_message_bytes, self._limits.max_segment_bytes, self._traffic
+        )
+        self._hold(shared_memory, process)
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+
+    def _admitted(self, peer: socket.socket) -> PeerProcess | None:
+        """The process at the other end; None if it may not have a shared-memory connection."""
+        pid, user, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if user != os.geteuid():
+            _log.warning("user %d was refused at the shared-memory connection door", user)
+            return None
+        try:
+            return PeerProcess(pid)
+        except LookupError as error:
+            # This process would not notice that it has stopped. gRPC does, so the session stays there.
+            _log.info("a trainer gets no shared-memory connection: %s", error)
+            return None
+
+    def _look(self) -> None:
+        """Cuts the connections of processes that have ended or have been stopped for long."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        stopped: dict[SharedMemoryConnection, float] = {}
+        for shared_memory, process in self._known.items():
+            state = process.state
+            if state is State.GONE:
+                shared_memory.cut(f"process {process.pid} is gone, although its socket is open")
+            elif state is State.STOPPED:
+                stopped[shared_memory] = since = self._stopped.get(shared_memory, now)
+                if now - since >= _STOPPED_SECONDS:
+                    shared_memory.cut(f"process {process.pid} has been stopped for {_STOPPED_SECONDS:g} s")
+        self._stopped = stopped
+        self._looking = loop.call_later(_LOOK_SECONDS, self._look) if self._known else None
