@@ -81,7 +81,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
     if checkpoint.generator:
         # Last, because constructing objects draws random numbers too.
         torch.set_rng_state(torch.frombuffer(bytearray(checkpoint.generator), dtype=torch.uint8))
-    engine.incarnations.continue_from(manifest.incarnations)
+    engine.incarnations.earlier = manifest.incarnations
 
 
 def _runs(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[AppliedRun]:

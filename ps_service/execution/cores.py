@@ -13,11 +13,7 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 def usable_cores(cgroup: Path = _CGROUP) -> int:
-    """Number of cores that this process may use: those of its affinity, but no more than its container's quota.
-
-    Args:
-        cgroup: Root of the control groups' file system.
-    """
+    """Number of cores that this process may use: those of its affinity, but no more than its container's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(cgroup)
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))

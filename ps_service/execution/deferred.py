@@ -9,13 +9,8 @@ from typing import Any
 class Deferred:
     """The result of a call whose function is marked `@async_execution`.
 
-    Args:
-        future: An object with `add_done_callback`, and `result`, `value` or `wait`.
-        finish: Converts the future's result into the call's result.
-        cancel: Called when the result is no longer wanted.
-
-    Raises:
-        TypeError: `future` has no `add_done_callback`.
+    The future has `add_done_callback`, and `result`, `value` or `wait`. `finish` makes the result of the call from its
+    result, and `cancel` is called when that is no longer wanted. Raises `TypeError` for another object.
     """
 
     def __init__(
@@ -38,11 +33,7 @@ class Deferred:
         self._future.add_done_callback(lambda _: do())
 
     def result(self) -> Any:
-        """The result of the call.
-
-        Raises:
-            Exception: The exception that the future holds.
-        """
+        """The result of the call. Raises the exception that the future holds."""
         for name in ("result", "value", "wait"):
             if hasattr(self._future, name):
                 return self._finish(getattr(self._future, name)())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
 
@@ -19,40 +20,29 @@ _REMEMBERED: Final = 32
 """Number of trainers with a queue above which idle queues are removed."""
 
 
+@dataclass(slots=True, eq=False)
 class WorkItem:
     """A unit of work for a compute thread.
 
-    Args:
+    Attributes:
         of: Id of the trainer it runs for; trainers share the threads fairly.
         urgent: Whether it goes before the trainer's other work: work that has begun waits for it.
         what: Returns a description for log messages; called only when one is written.
         apart: Whether it bypasses the queue and runs in the administration thread; it must be short.
         lasting: Whether it runs even if it was abandoned before it started.
-
-    Attributes:
         abandoned: Whether no caller waits for it any more.
-        trainer_queue: The queue it was added to.
     """
 
-    __slots__ = ("abandoned", "apart", "lasting", "of", "trainer_queue", "urgent", "what")
-
-    def __init__(
-        self,
-        of: bytes = b"",
-        urgent: bool = False,
-        what: Callable[[], str] = str,
-        apart: bool = False,
-        lasting: bool = False,
-    ) -> None:
-        self.of = of
-        self.urgent = urgent
-        self.what = what
-        self.apart = apart
-        self.lasting = lasting
-        self.abandoned = False
-        self.trainer_queue: TrainerQueue | None = None
+    of: bytes = b""
+    urgent: bool = False
+    what: Callable[[], str] = str
+    apart: bool = False
+    lasting: bool = False
+    abandoned: bool = False
+    trainer_queue: TrainerQueue | None = None
 
 
+@dataclass(slots=True, eq=False)
 class TrainerQueue:
     """The queued work of one trainer.
 
@@ -64,15 +54,12 @@ class TrainerQueue:
         running: Number of its work items that run.
     """
 
-    __slots__ = ("correction", "estimate", "items", "running", "urgent", "used")
-
-    def __init__(self) -> None:
-        self.used = 0.0
-        self.estimate = 0.0
-        self.correction = 0.0
-        self.running = 0
-        self.urgent: deque[tuple[WorkItem, Callable[[], Work]]] = deque()
-        self.items: deque[tuple[WorkItem, Callable[[], Work]]] = deque()
+    used: float = 0.0
+    estimate: float = 0.0
+    correction: float = 0.0
+    running: int = 0
+    urgent: deque[tuple[WorkItem, Callable[[], Work]]] = field(default_factory=deque)
+    items: deque[tuple[WorkItem, Callable[[], Work]]] = field(default_factory=deque)
 
 
 class FairQueue:

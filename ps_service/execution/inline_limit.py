@@ -40,8 +40,8 @@ class InlineLimit:
 
     To run there saves a request the hand-over to a compute thread and back, and its code finds in the caches what the
     loop has just read. But everything else waits meanwhile. So work of less than `INLINE_SECONDS` always may. Longer
-    work may if it takes at most as long as `HAND_OVERS` hand-overs on this machine and at most `MOST_SECONDS`, while
-    nothing else would wait for it:
+    work may if it takes at most as long as `HAND_OVERS` hand-overs on this machine (`hand_over_seconds`, 0 if none was
+    measured) and at most `MOST_SECONDS`, while nothing else would wait for it:
 
     - no other request is queued, or runs in a compute thread;
     - the work before was not too long for the event loop: a step after a long backward is faster in the thread that has
@@ -50,14 +50,6 @@ class InlineLimit:
     - this trainer waits for each answer before it sends more work. Compute threads run concurrently what a trainer
       sends at once. So once other work has waited for half of the latest work of more than `LONG_SECONDS`, only short
       work runs on the event loop for a while.
-
-    Args:
-        hand_over_seconds: Returns how long a hand-over to a compute thread takes; 0 if none was measured.
-        is_busy: Returns whether a request is queued or runs in a thread.
-        clock: Returns the time in seconds.
-
-    Attributes:
-        trainer: The trainer of the latest request.
     """
 
     def __init__(

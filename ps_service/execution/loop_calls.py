@@ -33,7 +33,7 @@ class LoopCalls:
         """Makes the running event loop the one on which functions are called."""
         self._loop = asyncio.get_running_loop()
 
-    def soon(self, do: Callable[[], None]) -> None:
+    def tell(self, do: Callable[[], None]) -> None:
         """Calls `do` soon."""
         if self._loop is not None:
             with suppress(RuntimeError):
@@ -53,7 +53,7 @@ class LoopCalls:
 
         def begin() -> None:
             timer = loop.call_later(seconds, do)
-            future.add_done_callback(lambda _: self.soon(timer.cancel))
+            future.add_done_callback(lambda _: self.tell(timer.cancel))
 
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(begin)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import itertools
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from ps_service.execution.cores import SharedCores, usable_cores
 from ps_service.execution.fair_queue import FairQueue, Work, WorkItem
 from ps_service.execution.loop_calls import LoopCalls
-from ps_service.execution.lost_threads import LostThreadReports
-from ps_service.execution.workers import Worker, Workers
+from ps_service.execution.workers import LostThreadReports, Worker, Workers
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import waiting
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _MOST: Final = 1024
 """Most threads in total."""
@@ -33,7 +27,7 @@ _LEAST_SPARE: Final = 16
 """Least default number of spare threads, however few compute threads there are."""
 
 
-class ThreadPool:
+class ThreadPool(LoopCalls):
     """Runs functions in threads, and passes their results to the event loop.
 
     The standard library's executor costs five times as much: it makes a future with a condition, wraps it in an asyncio
@@ -44,15 +38,11 @@ class ThreadPool:
     nested calls cannot use up all threads. A thread held by abandoned work does not count either, as long as there are
     spare threads. Administration has a thread of its own, so that it is answered even when all others are held.
 
-    Args:
-        threads: Number of threads that run at once; 0 chooses twice the number of cores that this process may use,
-            because a step that waits for a forward holds its thread.
-        spare: Number of threads that may replace threads held by abandoned work; 0 chooses as many as there are
-            threads, but at least sixteen.
-
     Attributes:
-        threads: Number of threads that run at once.
-        spare: Number of threads that may replace threads held by abandoned work.
+        threads: Number of threads that run at once; by default twice the number of cores that this process may use,
+            because a step that waits for a forward holds its thread.
+        spare: Number of threads that may replace threads held by abandoned work; by default as many as there are
+            threads, but at least sixteen.
         cores: Divides the cores among the threads that run something; None if each has the same number of them always.
         when_stalled: Called on the event loop with whether the pool is stalled, when that changes.
         hand_over_seconds: A moving average of how long it takes to hand work to an idle thread, and its result to the
@@ -60,6 +50,7 @@ class ThreadPool:
     """
 
     def __init__(self, threads: int = 0, spare: int = 0) -> None:
+        super().__init__()
         self.threads = threads or 2 * usable_cores()
         self.spare = spare or max(self.threads, _LEAST_SPARE)
         self.when_stalled: Callable[[bool], None] = nothing
@@ -70,13 +61,12 @@ class ThreadPool:
         self._idle: list[Worker] = []
         self._apart: queue.SimpleQueue[Callable[[], Work] | None] = queue.SimpleQueue()
         self._apart_thread: threading.Thread | None = None
-        self._loop_calls = LoopCalls()
         self._workers = Workers(self.threads, self.spare)
         self._numbers = itertools.count()
         self._closed = False
         # Reentrant, because the garbage collector may run hosted code at any point.
         self._lock = threading.RLock()
-        self._reports = LostThreadReports(self._workers, self._lock, self._loop_calls, self._tell_stalled)
+        self._reports = LostThreadReports(self._workers, self._lock, self, lambda stalled: self.when_stalled(stalled))
 
     @property
     def queued(self) -> int:
@@ -106,9 +96,7 @@ class ThreadPool:
     def submit(self, function: Callable[[], Work], item: WorkItem | None = None) -> None:
         """Runs a function in one of the threads, and then the callback that it returns on the calling event loop.
 
-        Args:
-            function: Returns the callback for the event loop; must not raise.
-            item: Describes the work; pass it to `abandon` to give the work up.
+        The function must not raise. The item is for `abandon`, to give the work up.
         """
         if self._apart_thread is None:
             self._start()
@@ -124,31 +112,6 @@ class ThreadPool:
                 worker = self._idle.pop()
                 worker.called = time.perf_counter()
                 worker.woken.release()
-
-    async def run(self, function: Callable[[], T], item: WorkItem | None = None) -> T:
-        """Runs a function in one of the threads, in a copy of the caller's context variables; returns its result.
-
-        A caller that is cancelled stops waiting and abandons the work; if no thread has taken it yet, the function is
-        not called.
-        """
-        item = item or WorkItem()
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        context = contextvars.copy_context()
-
-        def work() -> Work:
-            if future.cancelled():
-                return nothing
-            try:
-                return partial(_give, future, context.run(function))
-            except BaseException as error:
-                return partial(_fail, future, error)
-
-        self.submit(work, item)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self.abandon(item)
-            raise
 
     def abandon(self, item: WorkItem) -> None:
         """Marks work as abandoned; if a thread runs it, that thread counts as lost."""
@@ -167,24 +130,10 @@ class ThreadPool:
                 self._workers.regain(worker, item)
                 self._reports.look()
 
-    def later(self, seconds: float, do: Callable[[], None]) -> None:
-        """Calls `do` on the event loop after some seconds. May be called from any thread."""
-        self._loop_calls.later(seconds, do)
-
-    def unless_done(self, seconds: float, future: Future[Any], do: Callable[[], None]) -> None:
-        """Calls `do` on the event loop after some seconds, unless the future is done before."""
-        self._loop_calls.unless_done(seconds, future, do)
-
-    def tell(self, do: Callable[[], None]) -> None:
-        """Calls `do` on the event loop soon. May be called from any thread."""
-        self._loop_calls.soon(do)
-
     def close(self, seconds: float | None = None) -> None:
-        """Starts no more functions, and waits for running ones.
+        """Starts no more functions, and waits for running ones, for some seconds or without limit.
 
-        Args:
-            seconds: How long to wait; None for no limit. Threads that still run afterwards are named in the log. They
-                go on until their function or the process ends.
+        Threads that still run afterwards are named in the log. They go on until their function or the process ends.
         """
         until = None if seconds is None else time.monotonic() + seconds
         with self._lock:
@@ -208,7 +157,7 @@ class ThreadPool:
     # Threads
 
     def _start(self) -> None:
-        self._loop_calls.begin()
+        self.begin()
         with self._lock:
             for _ in range(self.threads):
                 self._add_thread()
@@ -236,7 +185,7 @@ class ThreadPool:
                 self.cores.note(seconds - worker.waited)
             is_last = self._ended(worker, item, seconds)
             # Last, because this wakes the event loop, which then competes for the GIL.
-            self._loop_calls.deliver(then)
+            self.deliver(then)
             if is_last:
                 return
             # An idle thread must not keep the tensors of its last work item alive.
@@ -274,7 +223,7 @@ class ThreadPool:
 
     def _work_apart(self) -> None:
         while (function := self._apart.get()) is not None and not self._closed:
-            self._loop_calls.deliver(function())
+            self.deliver(function())
             del function
 
     def _ended(self, worker: Worker, item: WorkItem, seconds: float) -> bool:
@@ -306,9 +255,6 @@ class ThreadPool:
 
     # Abandoned work
 
-    def _tell_stalled(self, stalled: bool) -> None:
-        self.when_stalled(stalled)
-
     def _lose(self, worker: Worker) -> None:
         assert worker.item is not None
         self._workers.lose(worker)
@@ -319,13 +265,3 @@ class ThreadPool:
 
 def _join(thread: threading.Thread, until: float | None) -> None:
     thread.join(None if until is None else max(0.0, until - time.monotonic()))
-
-
-def _give(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _fail(future: asyncio.Future[T], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)

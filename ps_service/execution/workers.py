@@ -7,42 +7,54 @@ thread, so a lost thread may run without end. As many lost threads are replaced 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ps_service.execution.fair_queue import WorkItem
+    from ps_service.execution.loop_calls import LoopCalls
+
+_log = logging.getLogger(__name__)
+
+REPORT_SECONDS: Final = 1.0
+"""Seconds after which abandoned work that still runs is logged."""
 
 
+def _held() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+@dataclass(slots=True, eq=False)
 class Worker:
     """One thread of the pool.
 
     Attributes:
-        thread: The thread.
         woken: Released when an idle worker is to look for work.
         called: When that was, on the clock `time.perf_counter`.
-        item: The work item it runs; None while it is idle.
         waits: Number of nested waits it is in.
         waited: Seconds that its work item has waited.
         lost: Whether its work was abandoned.
         spared: Whether a spare thread replaces it, because it is lost.
     """
 
-    __slots__ = ("_began", "called", "item", "lost", "spared", "thread", "waited", "waits", "woken")
-
-    def __init__(self) -> None:
-        self.thread: threading.Thread
-        self.woken = threading.Lock()
-        self.woken.acquire()
-        self.called = 0.0
-        self.item: WorkItem | None = None
-        self.waits = 0
-        self.waited = 0.0
-        self.lost = False
-        self.spared = False
-        self._began = 0.0
+    woken: threading.Lock = field(default_factory=_held)
+    called: float = 0.0
+    item: WorkItem | None = None
+    waits: int = 0
+    waited: float = 0.0
+    lost: bool = False
+    spared: bool = False
+    thread: threading.Thread = field(init=False)
+    _began: float = 0.0
 
     @property
     def counts(self) -> bool:
@@ -63,16 +75,8 @@ class Worker:
 class Workers:
     """The threads of a pool. Its methods are not safe from several threads; its attributes may be read by any.
 
-    Args:
-        most: Number of threads that may run at once.
-        spare: Number of lost threads that do not count.
-
-    Attributes:
-        most: Number of threads that may run at once.
-        spare: Number of lost threads that do not count.
-        all: Every thread.
-        missing: Number of threads that may still be added; negative when there are too many.
-        lost: Number of lost threads, by trainer.
+    At most `most` threads run at once, and `spare` lost threads do not count. `missing` threads may still be added;
+    there are too many if it is negative. `lost` counts the lost threads by trainer.
     """
 
     def __init__(self, most: int, spare: int) -> None:
@@ -140,3 +144,61 @@ class Workers:
         if other is not None:
             self.missing += other.counts
             other.spared = True
+
+
+class LostThreadReports:
+    """Reports the lost threads of a pool, and whether abandoned work holds all of its threads, spare ones included.
+
+    `lock` guards the workers. `when_stalled` is called on the event loop when that changes.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        lock: threading.RLock,
+        loop_calls: LoopCalls,
+        when_stalled: Callable[[bool], None],
+    ) -> None:
+        self.stalled = False
+        self._workers = workers
+        self._lock = lock
+        self._loop_calls = loop_calls
+        self._when_stalled = when_stalled
+        self._reported: set[str] = set()
+
+    def later(self, worker: Worker) -> None:
+        """Logs the work of a lost worker after a second, if it still runs then."""
+        assert worker.item is not None
+        self._loop_calls.later(REPORT_SECONDS, partial(self._report, worker, worker.item))
+
+    def look(self) -> None:
+        """Logs and tells whether the pool is stalled, if that has changed. The lock must be held."""
+        stalled = self._workers.is_stalled
+        if stalled == self.stalled:
+            return
+        self.stalled = stalled
+        if stalled:
+            text = "stalled: all %d threads and %d spare ones are held by work that was given up"
+            _log.error(text, self._workers.most, self._workers.spare)
+        else:
+            _log.warning("no longer stalled: threads are free again")
+        self._loop_calls.tell(lambda: self._when_stalled(self.stalled))
+
+    def _report(self, worker: Worker, item: WorkItem) -> None:
+        """Logs abandoned work that still runs, once for each description."""
+        with self._lock:
+            if not worker.lost or worker.item is not item:
+                return
+            name, lost = item.what(), self._workers.lost.total()
+            lasting = {each.item.what() for each in self._workers.all if each.item is not None and each.lost}
+            known = name in self._reported
+            # Work that has ended is logged again if it is abandoned another time.
+            self._reported = (self._reported | {name}) & lasting
+        if not known:
+            _log.warning(
+                "%s is still running although it was given up; %d threads are held this way, and at most %d others "
+                "replace them",
+                name or "some work",
+                lost,
+                self._workers.spare,
+            )

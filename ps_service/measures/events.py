@@ -72,12 +72,7 @@ class Events:
         return self._number
 
     def latest(self, most: int = MOST_EVENTS, after: int = 0) -> list[EventStatus]:
-        """The latest events, in the order of their numbers.
-
-        Args:
-            most: How many at most.
-            after: Only those with larger numbers.
-        """
+        """The latest events, at most so many and only those with larger numbers, in the order of their numbers."""
         with self._lock:
             found = [each for each in islice(reversed(self._latest), max(most, 0)) if each.number > after]
         return found[::-1]
@@ -129,10 +124,7 @@ class Events:
     ) -> None:
         """Keeps an event that may happen often: the first time, and then the tenth, the hundredth and so on.
 
-        Args:
-            alike: Tells whether it is the same as an earlier one.
-            kind, text, level, trainer, subject: As for `note`.
-            traceback: As for `note`; told the first time only.
+        `alike` tells whether it is the same as an earlier one. The traceback is told the first time only.
         """
         with self._lock:
             count = self._alike[alike] = self._alike.pop(alike, 0) + 1

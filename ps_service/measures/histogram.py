@@ -1,21 +1,19 @@
-"""Histograms with fixed buckets."""
+"""Histograms with fixed buckets, and their quantiles."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A histogram at one moment.
+    """A histogram at one moment: inclusive upper bounds of the buckets, and the number of observations in each.
 
-    Attributes:
-        bounds: Inclusive upper bounds of the buckets; the last bucket has none.
-        counts: Number of observations in each bucket; one longer than `bounds`.
-        sum: Sum of all observations.
+    The last bucket has no bound, so there is one count more.
     """
 
     bounds: tuple[float, ...]
@@ -36,8 +34,7 @@ class Distribution:
 class Histogram:
     """Counts observations by bucket. Not safe from several threads: the caller has to hold a lock.
 
-    Args:
-        bounds: Upper bounds of the buckets, ascending; one more bucket lies above the last.
+    The upper bounds ascend; one more bucket lies above the last.
     """
 
     __slots__ = ("_bounds", "_counts", "_sum")
@@ -55,3 +52,33 @@ class Histogram:
     def snapshot(self) -> Distribution:
         """The counts so far."""
         return Distribution(self._bounds, tuple(self._counts), self._sum)
+
+
+def merged(histograms: Iterable[Sequence[int]]) -> Counter[int]:
+    """Adds histograms: each is an index of a bucket, the number of observations in it, the next index, and so on."""
+    found: Counter[int] = Counter()
+    for each in histograms:
+        for index, number in zip(each[::2], each[1::2], strict=False):
+            found[index] += number
+    return found
+
+
+def quantile(q: float, counts: Mapping[int, int], bounds: Sequence[float]) -> float | None:
+    """A quantile, as `histogram_quantile` of Prometheus estimates it: linear within a bucket.
+
+    The observations are counted by index of the bucket; one more bucket lies above the last of the inclusive upper
+    bounds. The estimate is the last bound if it lies above that, and None without observations.
+    """
+    total = sum(counts.values())
+    if not total:
+        return None
+    rank, below = q * total, 0
+    for index in sorted(counts):
+        number = counts[index]
+        if below + number >= rank and number:
+            if index >= len(bounds):
+                return bounds[-1]
+            lower = bounds[index - 1] if index else 0.0
+            return lower + (bounds[index] - lower) * max(rank - below, 0.0) / number
+        below += number
+    return bounds[-1]

@@ -33,11 +33,7 @@ class Staleness(NamedTuple):
 
 
 class Pace:
-    """The steps of one trainer or optimizer. Safe from several threads. Takes half a microsecond for each step.
-
-    Args:
-        clock: A monotonic clock, in seconds.
-    """
+    """The steps of one trainer or optimizer. Safe from several threads. Takes half a microsecond for each step."""
 
     __slots__ = ("_clock", "_in_second", "_lock", "_of", "_past", "_second", "_staleness", "_steps")
 
@@ -57,11 +53,9 @@ class Pace:
         return self._steps
 
     def count(self, of: Hashable = None, staleness: int | None = None) -> None:
-        """Counts a step.
+        """Counts a step. `of` is what it belongs to; those that follow and belong to the same do not count.
 
-        Args:
-            of: What it belongs to; the next step counts with this one if it belongs to the same. None: to nothing.
-            staleness: Steps of others since the parameters were read; None if that is not known.
+        Its staleness is the number of steps of others since the parameters were read; None if that is not known.
         """
         now = int(self._clock())
         with self._lock:

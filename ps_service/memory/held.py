@@ -26,10 +26,7 @@ class Held:
     """Counts the bytes held for one trainer. Safe from several threads.
 
     Tensors that share a storage count once, for as long as a `Share` of it lives. Finalizers subtract the bytes, at any
-    moment and in any thread. So changes are noted without a lock, and summed when the total is read.
-
-    Attributes:
-        note: Adds to the bytes held; negative to subtract. Takes no lock.
+    moment and in any thread. So changes are noted without a lock, by `note`, and summed when the total is read.
     """
 
     __slots__ = ("__weakref__", "_adding_up", "_changes", "_shares", "_total", "note")
@@ -81,15 +78,7 @@ class Held:
 class Share:
     """A number of bytes that counts as held for as long as this object lives.
 
-    Args:
-        held: The counter.
-        nbytes: The number of bytes.
-        key: The address of the storage; 0 if they are not those of one storage.
-
-    Attributes:
-        nbytes: The number of bytes.
-        key: As the argument.
-        reference: The weak reference by which the share of a storage is found.
+    For the share of one storage, `key` is the address of that, and `reference` the weak reference by which it is found.
     """
 
     __slots__ = ("__weakref__", "_held", "key", "nbytes", "reference")
@@ -116,13 +105,9 @@ class Share:
 
 
 class HeldByAll:
-    """Counts the bytes held for all trainers of an owner, and limits those of each.
+    """Counts the bytes held for all trainers of an owner, and limits those of each to `max_context_bytes`.
 
-    Args:
-        limits: `max_context_bytes` is the most that one trainer may hold.
-
-    Attributes:
-        refusals: Number of calls refused because their trainer held too much.
+    `refusals` counts the calls that were refused because their trainer held too much.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -164,11 +149,7 @@ class HeldByAll:
         return 0 if held is None else held.nbytes
 
     def check(self, trainer: bytes) -> None:
-        """Checks whether a trainer may hold more.
-
-        Raises:
-            OverloadedError: It holds more than the limit already.
-        """
+        """Raises `OverloadedError` if a trainer holds more than the limit already."""
         held = self._of.get(trainer)
         nbytes = 0 if held is None else held.nbytes
         if nbytes >= self._limit:

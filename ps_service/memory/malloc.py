@@ -45,12 +45,7 @@ def keep_free_memory() -> None:
 
 
 class MemoryKeeper:
-    """Trims malloc's free memory, in a thread.
-
-    Args:
-        trim: Returns all free memory of the process to the system.
-        resident: Returns the resident memory of the process, in bytes.
-    """
+    """Trims malloc's free memory, in a thread, by the resident memory of the process in bytes."""
 
     def __init__(self, trim: Callable[[], object] = trim, resident: Callable[[], int] | None = None) -> None:
         self._trim = trim

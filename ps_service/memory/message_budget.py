@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ps_wire.errors import OverloadedError
@@ -32,6 +33,7 @@ LONGEST_PAUSE_SECONDS: Final = 60.0
 """Seconds that a message whose caller has set no timeout waits to be admitted."""
 
 
+@dataclass(slots=True, eq=False)
 class Holding:
     """The bytes of messages that one session holds. Only those of large messages count.
 
@@ -41,24 +43,16 @@ class Holding:
         unsent: Bytes of answers that are being sent and are not kept.
     """
 
-    __slots__ = ("requests", "unsent", "waiting")
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.waiting = 0
-        self.unsent = 0
+    requests: int = 0
+    waiting: int = 0
+    unsent: int = 0
 
 
 class Budget:
     """Counts and limits the message bytes of all sessions of an owner. Used on the event loop.
 
-    Args:
-        limits: `max_session_bytes` and `max_owner_bytes` are the limits.
-
     Attributes:
-        requests: Payload bytes of all sessions' requests.
-        waiting: Payload bytes of all requests that wait for other requests.
-        unsent: Bytes of all answers that are being sent and are not kept.
+        requests, waiting, unsent: The sums of those of all holdings.
         pauses: Number of times a session was paused, since the start.
         refusals: Number of requests refused because of their bytes.
     """
@@ -120,13 +114,7 @@ class Budget:
         self._go_on()
 
     def admits(self, holding: Holding, nbytes: int, nested: bool) -> bool:
-        """Whether a request may be read now.
-
-        Args:
-            holding: What its session holds.
-            nbytes: Length of its payload.
-            nested: Whether a request waits for it.
-        """
+        """Whether a request with a payload of this length may be read now; a request waits for a `nested` one."""
         most = self._limits.max_session_bytes
         if not holding.requests and holding.waiting < most:
             return True
@@ -139,16 +127,9 @@ class Budget:
         return self.requests + nbytes <= self._limits.max_owner_bytes or holding.requests + nbytes <= self.share
 
     async def admitted(self, holding: Holding, nbytes: int, nested: bool, seconds: float) -> None:
-        """Waits until a request may be read, and counts it from then on.
+        """Waits until a request may be read, for at most so many seconds if that is not 0, and counts it from then on.
 
-        Args:
-            holding: What its session holds.
-            nbytes: Length of its payload.
-            nested: Whether a request waits for it.
-            seconds: How long its caller waits; 0 for no limit.
-
-        Raises:
-            OverloadedError: The wait took too long, or could end only after later messages are read.
+        Raises `OverloadedError` if the wait took too long, or could end only after later messages are read.
         """
         self.pauses += 1
         try:

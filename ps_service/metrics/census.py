@@ -28,9 +28,7 @@ class Census:
         parameters: Number of elements of all parameters; shared parameters count once.
         parameter_bytes: Bytes of these elements.
         buffer_bytes: Bytes of the buffers that modules had when they were added; shared ones count once.
-        optimizers: The named optimizers, by name.
-        tables: The tables, by name.
-        table_budget: Counts their bytes.
+        optimizers, tables: The named optimizers, and the tables, by name.
     """
 
     def __init__(self, table_budget: TableBudget | None = None) -> None:

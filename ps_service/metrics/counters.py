@@ -6,7 +6,8 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from ps_service.measures.histogram import Distribution, Histogram
@@ -37,12 +38,8 @@ TRANSPORTS: Final = ("grpc", "direct", "shared_memory")
 
 @dataclass(frozen=True, slots=True)
 class OperationCount:
-    """Number and durations of the requests of one operation.
-
-    Attributes:
-        errors: Finished requests that ended in an error.
-        durations: Seconds from accepting a request to its answer, of every finished request.
-    """
+    """Number of finished requests of one operation that ended in an error, and the seconds from accepting each request
+    to its answer."""
 
     errors: int
     durations: Distribution
@@ -58,12 +55,10 @@ class OperationCount:
         return self.durations.sum
 
 
+@dataclass(slots=True, eq=False)
 class _Tally:
-    __slots__ = ("durations", "errors")
-
-    def __init__(self) -> None:
-        self.errors = 0
-        self.durations = Histogram(DURATION_BOUNDS)
+    durations: Histogram = field(default_factory=partial(Histogram, DURATION_BOUNDS))
+    errors: int = 0
 
 
 class Counters:
@@ -73,7 +68,6 @@ class Counters:
         running: Requests that were accepted and have no answer yet, but for reports about the owner.
         waiting: The running requests that wait for a future and hold no thread.
         traffic: Bytes sent and received, by transport.
-        steps: The steps of optimizers.
         sessions_ended: Sessions that the owner ended, by reason: `lease` or `operator`. Used on the event loop.
         contexts_ended: Open contexts that the owner ended, by reason: `unused` or `operator`; contexts that ended with
             their session do not count. Used on the event loop.
@@ -111,13 +105,7 @@ class Counters:
             self.waiting += more
 
     def count(self, operation: str, seconds: float, error: int = 0) -> None:
-        """Counts a finished request.
-
-        Args:
-            operation: Name of the operation.
-            seconds: Time since the request was accepted.
-            error: Code of the error it ended in; 0 if it succeeded.
-        """
+        """Counts a request that has finished some seconds after it was accepted, with the code of its error, or 0."""
         # `append` and `popleft` of a deque are atomic.
         self.note((operation, seconds, error, int(self._clock())))
         if len(self._finished) > _MOST_UNSUMMED:

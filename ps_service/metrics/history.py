@@ -20,13 +20,8 @@ Buckets = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class OperationSample:
-    """The requests of one operation that finished within a sample.
-
-    Attributes:
-        name: The operation.
-        errors: Number of them that ended in an error.
-        durations: Their durations, in the buckets of `DURATION_BOUNDS`.
-    """
+    """The requests of one operation that finished within a sample; their durations in the buckets of
+    `DURATION_BOUNDS`."""
 
     name: str
     errors: int
@@ -40,18 +35,9 @@ class Sample:
     Attributes:
         number: 1, 2, 3 … since the owner started.
         ended: When it ended, on the monotonic clock.
-        seconds: How long it took.
-        steps: Steps that were applied, of all optimizers.
         trainer_steps: Steps of all trainers: a pass is one, however many optimizers step.
-        staleness: Their staleness, in the buckets of `STALENESS_BOUNDS`.
-        operations: The operations with a finished request.
-        received_bytes: Bytes of messages from trainers.
-        sent_bytes: Bytes of messages to trainers.
+        staleness: That of the steps of all optimizers, in the buckets of `STALENESS_BOUNDS`.
         connected_sessions: Trainers that are connected at its end. What follows are values at its end, too.
-        requests_in_flight: Requests that have no answer yet.
-        resident_bytes: Resident memory of the process.
-        parameter_bytes: Bytes of parameters.
-        table_bytes: Bytes of tables.
         request_bytes: Payloads of large requests, also of those that wait for others.
         answer_bytes: Payloads of answers that are not confirmed or not sent.
         context_bytes: Bytes of open contexts and of kept results.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.measures.quantiles import merged, quantile
+from ps_service.measures.histogram import merged, quantile
 from ps_service.metrics.counters import DURATION_BOUNDS
 from ps_service.monitoring import page_messages
 from ps_service.monitoring.slow_trainers import trainers_of

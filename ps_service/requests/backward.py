@@ -12,8 +12,9 @@ from ps_service.numerics.regions import numerics_of
 from ps_service.parameters.step_lock import WouldBlock
 from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
-from ps_service.requests import attempts, fields, incidents, offers, together
+from ps_service.requests import attempts, fields, incidents, offers, steps
 from ps_service.requests.progress import Progress
+from ps_service.training.joint_steps import step_together
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.outcomes import Outcome
 from ps_wire import errors
@@ -137,13 +138,15 @@ def _step_together(
         return False
     began = time.perf_counter()
     try:
-        optimizers = together.found(ctx, request.steps)
+        optimizers = steps.found(ctx, request.steps)
         if any(each.rounds is not None for each in optimizers):
-            together.check(ctx, optimizers, id)
+            steps.check(ctx, optimizers, id)
             _offer_rest(ctx, request, id, versions, reply)
             return False
         with ctx.probe.part("step") if ctx.probe is not None else _NO_REGION:
-            versions.extend(together.step_after_backward(ctx, optimizers, id))
+            context = ctx.engine.contexts.get(id)
+            stepped = optimizers if context is None else step_together(optimizers, context, ctx.engine.parameter_locks)
+            versions.extend(each.version for each in stepped)
     except WouldBlock:
         raise
     except BaseException as raised:
@@ -183,7 +186,7 @@ def _check_ahead(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId
     ):
         raise WouldBlock
     try:
-        together.check(ctx, together.found(ctx, request.checks), id)
+        steps.check(ctx, steps.found(ctx, request.checks), id)
     except WouldBlock:
         raise
     except BaseException as raised:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_service.group.peers import Foreign
 from ps_service.passes import calls
 from ps_service.passes.arguments import Arguments
-from ps_service.requests import fields
 from ps_service.sessions.reply_cache import Answer
 from ps_wire.codec import dtypes
 from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
@@ -113,13 +112,19 @@ class RequestContext:
         named: dict[str, Any] = {}
         has_args, has_kwargs = request.HasField("args"), request.HasField("kwargs")
         if has_args or has_kwargs:
-            arguments.nbytes = fields.embedded_size(request) if self.payload is None else len(self.payload)
+            arguments.nbytes = self.embedded_size(request) if self.payload is None else len(self.payload)
             decoder = self._decoder(arguments, once=True)
             if has_args:
                 positional = tuple(decoder.decode(request.args))
             if has_kwargs:
                 named = dict(decoder.decode(request.kwargs))
         return arguments, positional, named
+
+    @staticmethod
+    def embedded_size(request: CallRequest | CreateRequest | SchedulerRequest) -> int:
+        """The bytes of the arguments of a request without a payload."""
+        size = request.args.ByteSize() if request.HasField("args") else 0
+        return size + request.kwargs.ByteSize() if request.HasField("kwargs") else size
 
     def write(self, message: Value, value: Any, once: bool = False) -> None:
         """Encodes a value into a field of the reply; `once` is that of `Encoder`."""

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from google.protobuf.message import Message
+
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting import creation
 from ps_service.hosting.fingerprints import Fingerprint
+from ps_service.hosting.objects import CreationSpec
 from ps_service.requests import fields, incidents, offers, spanning
-from ps_service.requests.creation_spec import with_spec
 from ps_service.training.aggregator import PLAIN
 from ps_service.training.creation import create_optimizer, create_scheduler
 from ps_service.training.optimizers import NonFinite, Reads, optimizer_of
@@ -21,13 +23,16 @@ from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
 from ps_wire.refs import Ref
 from ps_wire.v1 import operations_pb2 as pb
-from ps_wire.v1.values_pb2 import Item, Value
+from ps_wire.v1.values_pb2 import Handle, Item, Value
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.policies import Policy
+
 
 T = TypeVar("T")
 
@@ -41,18 +46,12 @@ def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply
     if being_made is not None and ctx.deferred is None:
         ctx.defer(Deferred(being_made), lambda _: create(ctx, request, reply), reads=True)
         return
-    hosted, reply.created = make_object(ctx, request)
-    ctx.describe(reply.object, hosted)
-    if reply.created:
-        incidents.made(ctx, hosted)
+    _describe(ctx, reply, make_object(ctx, request))
 
 
 def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:
     """Makes an optimizer, or finds the one of that name."""
-    hosted, reply.created = make_optimizer(ctx, request)
-    ctx.describe(reply.object, hosted)
-    if reply.created:
-        incidents.made(ctx, hosted)
+    hosted = _describe(ctx, reply, make_optimizer(ctx, request))
     made = optimizer_of(hosted)
     rounds = made.rounds
     is_following = rounds is not None and rounds.following is not None
@@ -73,10 +72,15 @@ def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.Creat
 
 def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, reply: pb.CreateReply) -> None:
     """Makes a learning-rate scheduler, or finds the one of that name."""
-    hosted, reply.created = make_scheduler(ctx, request)
+    _describe(ctx, reply, make_scheduler(ctx, request))
+
+
+def _describe(ctx: RequestContext, reply: pb.CreateReply, made: tuple[HostedObject, bool]) -> HostedObject:
+    hosted, reply.created = made
     ctx.describe(reply.object, hosted)
     if reply.created:
         incidents.made(ctx, hosted)
+    return hosted
 
 
 def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str = "") -> tuple[HostedObject, bool]:
@@ -266,3 +270,33 @@ def _canonical_items(items: Iterable[Value]) -> Value:
     found.tuple.SetInParent()
     found.tuple.items.extend(map(canonical, items))
     return found
+
+
+def with_spec(
+    ctx: RequestContext, operation: str, request: Message, made: tuple[HostedObject, bool]
+) -> tuple[HostedObject, bool]:
+    """Sets the creation spec of a new object, if the owner keeps checkpoints; returns `made`."""
+    hosted, is_new = made
+    if is_new and ctx.engine.durable:
+        # The buffer of the request will be reused.
+        payload = None if ctx.payload is None else ctx.payload.copy()
+        request = type(request).FromString(request.SerializeToString())
+        named = {Ref.from_message(handle)._replace(parameter="") for handle in handles_in(request)}
+        dependencies = [ctx.engine.registry.find(ref) for ref in named if ref.owner == ctx.engine.name]
+        hosted.creation_spec = CreationSpec(
+            operation, request, payload, tuple(dependencies), len(dependencies) == len(named)
+        )
+    return made
+
+
+def handles_in(message: Message) -> Iterator[Handle]:
+    """All handles in a message, which may be changed there."""
+    if isinstance(message, Handle):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if isinstance(value, Message):
+            yield from handles_in(value)
+        elif field.message_type is not None:
+            for item in value:
+                yield from handles_in(item)

@@ -22,6 +22,7 @@ T = TypeVar("T")
 BY_OPERATOR: Final = "its operator ended it"
 """The reason in the error that the trainer of an evicted session or context gets."""
 
+_OPERATOR: Final = ("operator", BY_OPERATOR, " by the operator")
 _SESSION: Final = re.compile(r"(?P<digits>[0-9a-f]{1,8})(?:~(?P<number>[0-9]{1,18}))?")
 _CONTEXT: Final = re.compile(r"(?P<digits>[0-9a-f]{1,8})/(?P<number>[0-9]{1,20})")
 
@@ -40,12 +41,10 @@ def end_unused(engine: Engine) -> None:
     limit = engine.limits.max_context_seconds
     if not limit:
         return
-    why = f"no request had used it for {limit:g} s, the limit max_context_seconds on this owner, so the owner ended it"
+    unused = f"no request had used it for {limit:g} s"
+    why = f"{unused}, the limit max_context_seconds on this owner, so the owner ended it"
     for context in engine.contexts.unused(limit, in_use(engine)):
-        if engine.contexts.lose(context.id, f"{why}; raise the limit there if passes take that long"):
-            engine.counters.contexts_ended["unused"] += 1
-            text = f"context {context.id} was ended: no request had used it for {limit:g} s"
-            engine.events.note("pass_ended", text, "warning", subject=str(context.id))
+        _lose(engine, context, "unused", f"{why}; raise the limit there if passes take that long", f": {unused}")
 
 
 def session_ids(engine: Engine) -> dict[bytes, str]:
@@ -97,7 +96,7 @@ def evict_context(engine: Engine, id: str) -> str:
 
     meant = list(filter(is_meant, engine.contexts.all()))
     context = _only(f"context {id}", meant, lambda each: str(each.id))
-    _lose(engine, context)
+    _lose(engine, context, *_OPERATOR)
     return str(context.id)
 
 
@@ -106,15 +105,15 @@ def evict_unused(engine: Engine, seconds: float) -> list[str]:
     _check_serving(engine)
     check_seconds("the age of unused contexts", seconds)
     unused = engine.contexts.unused(seconds, in_use(engine))
-    return [str(context.id) for context in unused if _lose(engine, context)]
+    return [str(context.id) for context in unused if _lose(engine, context, *_OPERATOR)]
 
 
-def _lose(engine: Engine, context: PassContext) -> bool:
-    if not engine.contexts.lose(context.id, BY_OPERATOR):
+def _lose(engine: Engine, context: PassContext, by: str, why: str, how: str) -> bool:
+    """Ends a context, for a reason for its trainer and another for the event. False if it has ended before."""
+    if not engine.contexts.lose(context.id, why):
         return False
-    engine.counters.contexts_ended["operator"] += 1
-    text = f"context {context.id} was ended by the operator"
-    engine.events.note("pass_ended", text, "warning", subject=str(context.id))
+    engine.counters.contexts_ended[by] += 1
+    engine.events.note("pass_ended", f"context {context.id} was ended{how}", "warning", subject=str(context.id))
     return True
 
 

@@ -40,9 +40,3 @@ def options(ctx: RequestContext, message: Any) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise InvalidArgumentError("options are a dict with text keys")
     return found
-
-
-def embedded_size(request: Any) -> int:
-    """The bytes of the arguments of a request without a payload."""
-    size = request.args.ByteSize() if request.HasField("args") else 0
-    return size + request.kwargs.ByteSize() if request.HasField("kwargs") else size

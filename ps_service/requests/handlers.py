@@ -15,7 +15,7 @@ from ps_service.passes.arguments import Arguments
 from ps_service.passes.calls import NO, REFERENCE, VALUE
 from ps_service.passes.recording import Recording
 from ps_service.requests import fields, incidents, spanning
-from ps_service.requests.creation_spec import with_spec
+from ps_service.requests.creation import with_spec
 from ps_service.training import freezing, policy_changes, state_dicts
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import decorators, policies

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.passes import kept_values
 from ps_service.passes.calls import SMALL_INLINE_BYTES
-from ps_service.requests import fields
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.refs import CallKey, ContextId
 
@@ -47,7 +46,7 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
     if not hosted.is_module and (payload is None or len(payload) <= SMALL_INLINE_BYTES) and not results:
         return 0.0
     # The mark is not enough, because the time depends on the size of the arguments.
-    size = fields.embedded_size(request) if payload is None else len(payload)
+    size = ctx.embedded_size(request) if payload is None else len(payload)
     if results:
         size += kept_values.nbytes(ctx.engine, results)
     return method.latency.expected(size)

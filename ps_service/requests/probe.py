@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -51,17 +52,15 @@ def probe_of(engine: Engine, asked: ProbeMessage, operation: str, request: Any) 
     return Probe(asked.profile, span) if asked.profile or span is not None else None
 
 
+@dataclass(slots=True, eq=False)
 class Probe:
     """Looks at how a request runs, with the events of the profiler if its caller wants them, and a span if it is
     traced."""
 
-    __slots__ = ("_began_ns", "_profiles", "_recorded", "_span")
-
-    def __init__(self, profiles: bool, span: Span | None = None) -> None:
-        self._profiles = profiles
-        self._span = span
-        self._began_ns = 0
-        self._recorded: list[_Recorded] = []
+    _profiles: bool
+    _span: Span | None = None
+    _began_ns: int = 0
+    _recorded: list[_Recorded] = field(default_factory=list)
 
     def run(self, work: Callable[..., None], *args: Any) -> None:
         """Runs a part of the request in this thread.

@@ -75,3 +75,19 @@ def counted(
         known.drop(report)
         return result, {}
     return result, known.count([report])
+
+
+def step_with(
+    ctx: RequestContext,
+    optimizer: HostedOptimizer,
+    request: pb.StepRequest,
+    reply: pb.StepReply,
+    step: Callable[[], T],
+    attempt: Attempt | None,
+) -> T:
+    """Like `counted`, with the values of a request, if it has any; writes those of the round."""
+    if not request.values:
+        return step()
+    result, of_round = counted(ctx, optimizer, read(ctx, request.values), step, attempt)
+    write(ctx, reply, of_round)
+    return result

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from ps_service.measures.events import MOST_EVENTS
-from ps_service.measures.quantiles import quantile
+from ps_service.measures.histogram import quantile
 from ps_service.memory.available import memory
 from ps_service.metrics.counters import LOOKS
-from ps_service.requests import session_infos
+from ps_service.requests import administration
 from ps_service.requests.directory import describe
 from ps_service.sessions.gate import Gate
 from ps_service.tables.stand_in import AllRows, RowsOfTable
@@ -57,9 +57,9 @@ def write(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> N
     table_bytes = _write_hosted(engine, reply, most, not request.without_objects)
     reply.kinds.update(engine.census.kinds)
     reply.sessions, reply.connected_sessions = len(engine.sessions), engine.sessions.connected
-    reply.trainers.extend(session_infos.sessions(engine, most))
+    reply.trainers.extend(administration.list_sessions(engine, most))
     reply.contexts = len(engine.contexts)
-    reply.passes.extend(session_infos.contexts(engine, most, oldest=True))
+    reply.passes.extend(administration.list_contexts(engine, most, oldest=True))
     _write_group(engine, most, reply)
     _write_memory(engine, table_bytes, reply)
     _write_events(engine, request, reply)

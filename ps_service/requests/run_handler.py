@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.parameters.step_lock import WouldBlock
 from ps_service.requests import incidents
@@ -28,6 +28,9 @@ class _NoRequests(Scope):
         raise WouldBlock
 
 
+_NO_REQUESTS: Final = _NoRequests()
+
+
 def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: int) -> Answer | None:
     """Runs a request on the event loop, if it is short and never waits.
 
@@ -49,7 +52,7 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
     this_thread = ctx.engine.parameter_locks.this_thread
     this_thread.nonblocking = True
     try:
-        return handle(ctx, operation, request, number, _NoRequests() if ctx.begins_again else None)
+        return handle(ctx, operation, request, number, _NO_REQUESTS if ctx.begins_again else None)
     except WouldBlock:
         return None
     finally:

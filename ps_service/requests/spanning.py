@@ -75,9 +75,7 @@ def step_apart(
         def step() -> int:
             return optimizer.version if context is None else aggregator.step_outside(context)
 
-        values = reported_values.read(ctx, request.values)
-        reply.version, values_of_round = reported_values.counted(ctx, optimizer, values, step, attempts.of(context))
-        reported_values.write(ctx, reply, values_of_round)
+        reply.version = reported_values.step_with(ctx, optimizer, request, reply, step, attempts.of(context))
     else:
         round_messages.tell_policy(reply, aggregator.owners, aggregator.policy)
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ps_service.requests import attempts, fields, offers, reported_values, spanning, together
+from ps_service.requests import attempts, fields, offers, reported_values, round_messages, spanning
+from ps_service.training import joint_steps
 from ps_service.training.optimizers import optimizer_of
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.refs import Ref
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from ps_service.requests.context import RequestContext
+    from ps_service.training.aggregator import Aggregator
+    from ps_service.training.joint_steps import Stepped
     from ps_service.training.optimizers import HostedOptimizer
+    from ps_wire.refs import ContextId
     from ps_wire.v1 import operations_pb2 as pb
+    from ps_wire.v1.values_pb2 import Handle
 
 
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
@@ -26,11 +35,11 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     if optimizer.rounds is None and not (request.more or request.check_only or request.HasField("offer")):
         _apply(ctx, optimizer, request, reply)
     elif request.more:
-        together.step(ctx, request, reply)
+        step_together(ctx, request, reply)
     elif request.HasField("offer"):
         offers.offer_to_owners(ctx, optimizer, request, reply)
     elif request.check_only:
-        _check(ctx, optimizer, request, reply)
+        _check_only(ctx, optimizer, request, reply)
     elif request.apart and optimizer.rounds is not None and optimizer.rounds.owners:
         spanning.step_apart(ctx, optimizer, optimizer.rounds, request, reply)
     else:
@@ -46,21 +55,81 @@ def _apply(ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequ
     def step() -> int:
         return optimizer.version if context is None else optimizer.step(context)
 
-    if request.values:
-        values = reported_values.read(ctx, request.values)
-        reply.version, of_round = reported_values.counted(ctx, optimizer, values, step, attempts.of(context))
-        reported_values.write(ctx, reply, of_round)
-    else:
-        reply.version = step()
+    reply.version = reported_values.step_with(ctx, optimizer, request, reply, step, attempts.of(context))
     if context is not None:
         reply.counted, reply.staleness = 1, context.last_staleness
         reply.dropped = attempts.reason(context.attempt, optimizer)
         ctx.engine.sessions.stepped(ctx.trainer, context.id)
 
 
-def _check(ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequest, reply: pb.StepReply) -> None:
+def _check_only(ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequest, reply: pb.StepReply) -> None:
     reported_values.check(ctx, optimizer, request.values)
     context = ctx.engine.contexts.get(fields.context_id(request))
     if context is not None:
         optimizer.check(context)
     reply.version = optimizer.version
+
+
+def step_together(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
+    """Applies the gradients of a context to several optimizers, or only checks them.
+
+    Those with a policy are checked, and left out. The trainer then steps each of them by itself. Values are those of
+    the first optimizer, and count with its step. Raises as `HostedOptimizer.step`, and `InvalidArgumentError` if the
+    request asks for something that goes with one optimizer only, names one twice, or has a value that does not fit.
+    """
+    if request.HasField("offer") or request.finish:
+        raise InvalidArgumentError("offers, and steps to be finished, are for one optimizer only")
+    optimizers = found(ctx, (request.optimizer, *request.more))
+    reported_values.check(ctx, optimizers[0], request.values)
+    replies = [reply, *(reply.more.add() for _ in request.more)]
+    context = ctx.engine.contexts.get(fields.context_id(request))
+    stepping = []
+    for optimizer, own in zip(optimizers, replies, strict=True):
+        own.version = optimizer.version
+        if request.check_only or optimizer.rounds is not None:
+            if context is not None:
+                optimizer.check(context)
+            if not request.check_only:
+                _leave_out(optimizer.rounds, own)
+        else:
+            stepping.append((optimizer, own))
+
+    def apply() -> list[Stepped]:
+        if context is None:
+            return []
+        return joint_steps.step_together([optimizer for optimizer, _ in stepping], context, ctx.engine.parameter_locks)
+
+    if stepping and stepping[0][0] is optimizers[0]:
+        # Values count also if the pass has no gradients here, because other owners may have some.
+        done = reported_values.step_with(ctx, optimizers[0], request, reply, apply, attempts.of(context))
+    else:
+        done = apply()
+    if context is None:
+        return
+    if done:
+        ctx.engine.sessions.stepped(ctx.trainer, context.id)
+    for (_, own), stepped in zip(stepping, done, strict=True):
+        own.version, own.staleness, own.counted = stepped.version, stepped.staleness, 1
+
+
+def check(ctx: RequestContext, optimizers: Sequence[HostedOptimizer], id: ContextId) -> None:
+    """Raises the error with which one of the steps would fail before it changes anything."""
+    context = ctx.engine.contexts.get(id)
+    if context is not None:
+        for optimizer in optimizers:
+            optimizer.check(context)
+
+
+def found(ctx: RequestContext, handles: Iterable[Handle]) -> list[HostedOptimizer]:
+    """Different optimizers. Raises `InvalidArgumentError` if one is named twice."""
+    found = [optimizer_of(ctx.engine.registry.find(Ref.from_message(handle))) for handle in handles]
+    if len(set(map(id, found))) < len(found):
+        raise InvalidArgumentError("an optimizer is named twice among those that step together")
+    return found
+
+
+def _leave_out(rounds: Aggregator | None, reply: pb.StepReply) -> None:
+    if rounds is not None and rounds.owners:
+        round_messages.tell_policy(reply, rounds.owners, rounds.policy)
+    else:
+        reply.by_itself = True

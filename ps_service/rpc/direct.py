@@ -44,7 +44,7 @@ class _Arrival:
     bytes: bytes = b""
 
 
-class DirectListener(Listener[DirectConnection]):
+class DirectListener(Listener[DirectConnection, tuple[bytes, str]]):
     """Listens for direct connections, at `port`, and offers them."""
 
     transport: ClassVar[str] = "direct"
@@ -59,8 +59,6 @@ class DirectListener(Listener[DirectConnection]):
         super().__init__(serve, opened)
         self._traffic = traffic
         self._arrivals: dict[int, _Arrival] = {}
-        # The trainer and the address of each open connection.
-        self._known: dict[DirectConnection, tuple[bytes, str]] = {}
         self.port = 0
 
     def open(self, sock: socket.socket) -> None:
@@ -123,9 +121,7 @@ class DirectListener(Listener[DirectConnection]):
             self._drop(number)
             return
         self._leave(number)
-        connection = DirectConnection(arrival.sock, self._traffic)
-        self._known[connection] = (trainer, arrival.address)
-        self._hold(connection)
+        self._hold(DirectConnection(arrival.sock, self._traffic), (trainer, arrival.address))
 
     def _drop(self, number: int) -> None:
         self._leave(number).sock.close()
@@ -136,6 +132,3 @@ class DirectListener(Listener[DirectConnection]):
         arrival = self._arrivals.pop(number)
         arrival.timer.cancel()
         return arrival
-
-    def _forget(self, connection: DirectConnection) -> None:
-        del self._known[connection]

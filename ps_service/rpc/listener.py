@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=RecordConnection)
+K = TypeVar("K")
 
 _TOKEN_SECONDS: Final = 30.0
 """Seconds for which a token is valid."""
@@ -32,9 +33,6 @@ class Tokens:
 
     def __init__(self) -> None:
         self._valid: dict[bytes, tuple[bytes, float]] = {}
-
-    def __len__(self) -> int:
-        return len(self._valid)
 
     def issue(self, trainer: bytes) -> bytes:
         """A new token for a trainer."""
@@ -50,7 +48,7 @@ class Tokens:
         return trainer if asyncio.get_running_loop().time() < until else b""
 
 
-class Listener(Generic[C]):
+class Listener(Generic[C, K]):
     """Accepts connections on a socket, and serves each in a task until `serve` returns."""
 
     transport: ClassVar[str]
@@ -64,6 +62,8 @@ class Listener(Generic[C]):
         self._tokens = Tokens()
         self._socket: socket.socket | None = None
         self._connections: dict[asyncio.Task[None], C] = {}
+        # What is known of the peer of each open connection.
+        self._known: dict[C, K] = {}
         self._opened = OpenConnections() if opened is None else opened
 
     def admits(self, connection: C, hello: Hello) -> bool:
@@ -102,15 +102,13 @@ class Listener(Generic[C]):
         """Takes a socket that was accepted."""
         raise NotImplementedError
 
-    def _hold(self, connection: C) -> None:
-        """Serves a connection until it ends."""
+    def _hold(self, connection: C, known: K) -> None:
+        """Serves a connection until it ends, with what is known of its peer."""
+        self._known[connection] = known
         task = asyncio.create_task(self._serve_and_close(connection))
         self._connections[task] = connection
         self._opened.add(connection)
         task.add_done_callback(self._finished)
-
-    def _forget(self, connection: C) -> None:
-        """Called when a connection has ended."""
 
     def _accept(self) -> None:
         assert self._socket is not None
@@ -144,4 +142,4 @@ class Listener(Generic[C]):
     def _finished(self, task: asyncio.Task[None]) -> None:
         connection = self._connections.pop(task)
         self._opened.remove(connection)
-        self._forget(connection)
+        del self._known[connection]

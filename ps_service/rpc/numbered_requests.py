@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.fair_queue import WorkItem
 from ps_service.requests.error_answers import cut_off, failure
@@ -12,18 +12,12 @@ from ps_service.rpc.unary_metadata import NUMBER_KEY
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from ps_service.engine import Engine
+    from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
     from ps_service.sessions.sessions import SessionState
-
-
-class Run(Protocol):
-    """Runs a request."""
-
-    async def __call__(
-        self, trainer: bytes, operation: str, request: Any, timeout: float, item: WorkItem | None = None
-    ) -> Answer:
-        """The answer of a request. Never raises."""
 
 
 @dataclass(slots=True)
@@ -38,7 +32,7 @@ class _Numbered:
 class NumberedRequests:
     """Runs each numbered request once, and answers it each time it is sent."""
 
-    def __init__(self, engine: Engine, run: Run) -> None:
+    def __init__(self, engine: Engine, run: Callable[..., Coroutine[Any, Any, Answer]]) -> None:
         self._engine = engine
         self._run = run
         self._numbered: dict[tuple[bytes, int], _Numbered] = {}
@@ -55,7 +49,9 @@ class NumberedRequests:
         for running in self._numbered.values():
             running.task.cancel()
 
-    async def answer(self, session: SessionState, number: int, operation: str, request: Any, timeout: float) -> Answer:
+    async def answer(
+        self, session: SessionState, number: int, operation: Operation, request: Any, timeout: float
+    ) -> Answer:
         """The answer of a request, which runs if it has not run before.
 
         A caller that is cancelled stops waiting. The request goes on, and its answer is kept.
@@ -77,12 +73,12 @@ class NumberedRequests:
             running.waiting -= 1
             if not running.waiting and not running.task.done():
                 compute.abandon(running.item)
-        if result.reply.HasField("error") or result.reply.HasField(operation):
+        if result.reply.HasField("error") or result.reply.HasField(operation.name):
             return result
         return failure(InvalidArgumentError(f"{NUMBER_KEY} {number} was another request's; count on with each new one"))
 
     async def _run_once(
-        self, session: SessionState, number: int, operation: str, request: Any, timeout: float, item: WorkItem
+        self, session: SessionState, number: int, operation: Operation, request: Any, timeout: float, item: WorkItem
     ) -> Answer:
         reply_cache, trainer = self._engine.reply_cache, session.trainer
         known = reply_cache.recall(trainer, number)

@@ -83,7 +83,7 @@ class Servicer:
         await self._serve(connection, self.direct.peer_of(connection), self.direct)
 
     async def _serve(
-        self, connection: Connection, peer: str, listener: Listener[Any] | None = None
+        self, connection: Connection, peer: str, listener: Listener[Any, Any] | None = None
     ) -> DirectConnection | None:
         """Serves a session on one connection, and returns the direct connection that has replaced it, if one has."""
         try:
@@ -130,7 +130,9 @@ class Servicer:
             await connection.close()
         return None
 
-    async def _greet(self, connection: Connection, listener: Listener[Any] | None) -> tuple[SessionHandler, int, bool]:
+    async def _greet(
+        self, connection: Connection, listener: Listener[Any, Any] | None
+    ) -> tuple[SessionHandler, int, bool]:
         first = await connection.receive()
         if first is None or not first.frame.HasField("hello"):
             raise InvalidArgumentError("a stream begins with Hello")
@@ -190,7 +192,7 @@ class Servicer:
     async def _listen(self, connection: Connection, session_handler: SessionHandler, outbox: Outbox) -> None:
         """Handles what arrives on a stream, until it ends or a newer one replaces it."""
         intake = Intake(self._engine, session_handler.session.trainer)
-        stream, waiting = session_handler.stream, outbox.waiting
+        session, stream, waiting = session_handler.session, session_handler.stream, outbox.waiting
         most = _MOST_UNSENT * self._engine.limits.max_in_flight
 
         def handle(packet: Packet, at_once: bool = False) -> bool | asyncio.Future[bool]:
@@ -201,7 +203,15 @@ class Servicer:
             taken = intake.take(packet) if large else intake.feed(packet)
             if isinstance(taken, asyncio.Future):
                 return asyncio.create_task(handle_after(taken))
-            return stream.outbox is not outbox or (taken is not None and self._receive(session_handler, taken))
+            if stream.outbox is not outbox:
+                # A newer stream of the same trainer has replaced this one; the trainer sends its requests again there.
+                return True
+            if taken is None:
+                return False
+            if not (session.is_known and taken.frame.HasField("request")):
+                return self._receive(session_handler, taken)
+            session_handler.take(taken)
+            return False
 
         async def handle_later(packet: Packet) -> bool:
             # Returns also if the connection breaks, whose end is then read.

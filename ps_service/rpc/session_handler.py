@@ -12,9 +12,8 @@ from ps_service.requests.execution import Execution, Observer
 from ps_service.requests.operations import OPERATIONS
 from ps_service.requests.probe import probe_of
 from ps_service.requests.run_handler import run_inline
-from ps_service.rpc.deadlines import Deadlines
-from ps_service.rpc.followers import Followers
 from ps_service.rpc.session_stream import SessionStream
+from ps_service.rpc.waiting_requests import Deadlines, Followers
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.request_sources import Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError, TooLargeError
@@ -58,7 +57,9 @@ class SessionHandler(Observer):
         number, envelope = message.frame.number, message.frame.request
         session, engine = self.session, self._engine
         if envelope.confirmed:
-            self.confirm(envelope.confirmed)
+            unknown = engine.reply_cache.forget(session.trainer, envelope.confirmed)
+            if unknown or self._held:
+                self._confirmed(unknown)
         if number in self._running:
             return
         if number in session.taken_numbers:
@@ -139,8 +140,11 @@ class SessionHandler(Observer):
 
     def confirm(self, numbers: Sequence[int]) -> None:
         """Drops answers that the trainer has received."""
+        self._confirmed(self._engine.reply_cache.forget(self.session.trainer, numbers))
+
+    def _confirmed(self, unknown: Sequence[int]) -> None:
         # A request with a kept answer was added to the accepted numbers before.
-        for number in self._engine.reply_cache.forget(self.session.trainer, numbers):
+        for number in unknown:
             self.session.taken_numbers.add(number)
         if self._held:
             self._go_on()

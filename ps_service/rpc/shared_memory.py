@@ -9,16 +9,17 @@ makes the offer, and moves the session to the connection.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import os
 import secrets
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from ps_service.rpc.listener import Listener
-from ps_service.rpc.peer_process import PeerProcess, State
 from ps_wire.shared_memory import descriptors
 from ps_wire.shared_memory.connection import SharedMemoryConnection
 from ps_wire.shared_memory.hosts import host_id
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ps_service.metrics.open_connections import OpenConnections
     from ps_wire.connections.connection import Traffic
     from ps_wire.limits import Limits
+
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +42,51 @@ _STOPPED_SECONDS: Final = 12.5
 """Seconds that a trainer may be stopped before its connection ends. Together with the interval as long as in gRPC."""
 
 
-class SharedMemoryListener(Listener[SharedMemoryConnection]):
+class State(enum.Enum):
+    """The state of a process."""
+
+    ALIVE = "alive"
+    STOPPED = "stopped"
+    GONE = "gone"
+
+
+class PeerProcess:
+    """A process of this host. Raises `LookupError` if its PID is in another namespace, or it has ended."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        found = _stat(pid)
+        if found is None:
+            raise LookupError(f"process {pid} cannot be seen from here")
+        # A PID may be used for another process later.
+        self._started = found.started
+
+    @property
+    def state(self) -> State:
+        """Its present state."""
+        found = _stat(self.pid)
+        if found is None or found.started != self._started or found.letter in "ZXx":
+            return State.GONE
+        return State.STOPPED if found.letter in "Tt" else State.ALIVE
+
+
+class _Stat(NamedTuple):
+    letter: str
+    started: str
+
+
+def _stat(pid: int) -> _Stat | None:
+    """State and time of start of a process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text() if pid > 0 else ""
+    except OSError:
+        return None
+    # The name, in parentheses, may hold any characters.
+    fields = text.rpartition(")")[2].split()
+    return _Stat(fields[0], fields[19]) if len(fields) > 19 else None
+
+
+class SharedMemoryListener(Listener[SharedMemoryConnection, PeerProcess]):
     """Listens for shared-memory connections and offers them."""
 
     transport: ClassVar[str] = "shared_memory"
@@ -57,7 +103,7 @@ class SharedMemoryListener(Listener[SharedMemoryConnection]):
         self._limits = limits
         self._traffic = traffic
         self._name = b""
-        self._processes: dict[SharedMemoryConnection, PeerProcess] = {}
+        # When each process that is stopped was first seen so.
         self._stopped: dict[SharedMemoryConnection, float] = {}
         self._looking: asyncio.TimerHandle | None = None
 
@@ -90,7 +136,7 @@ class SharedMemoryListener(Listener[SharedMemoryConnection]):
         return self._tokens.take(hello.shared_memory_token) == hello.trainer
 
     def peer_of(self, connection: SharedMemoryConnection) -> str:
-        process = self._processes.get(connection)
+        process = self._known.get(connection)
         return "" if process is None else f"process {process.pid}"
 
     def _arrived(self, peer: socket.socket, address: Any) -> None:
@@ -101,8 +147,7 @@ class SharedMemoryListener(Listener[SharedMemoryConnection]):
         shared_memory = SharedMemoryConnection(
             peer, self._limits.max_message_bytes, self._limits.max_segment_bytes, self._traffic
         )
-        self._processes[shared_memory] = process
-        self._hold(shared_memory)
+        self._hold(shared_memory, process)
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 
@@ -119,20 +164,18 @@ class SharedMemoryListener(Listener[SharedMemoryConnection]):
             _log.info("a trainer gets no shared-memory connection: %s", error)
             return None
 
-    def _forget(self, connection: SharedMemoryConnection) -> None:
-        del self._processes[connection]
-        self._stopped.pop(connection, None)
-
     def _look(self) -> None:
         """Cuts the connections of processes that have ended or have been stopped for long."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for shared_memory, process in self._processes.items():
+        stopped: dict[SharedMemoryConnection, float] = {}
+        for shared_memory, process in self._known.items():
             state = process.state
-            if state is State.STOPPED and now - self._stopped.setdefault(shared_memory, now) >= _STOPPED_SECONDS:
-                shared_memory.cut(f"process {process.pid} has been stopped for {_STOPPED_SECONDS:g} s")
-            elif state is State.GONE:
+            if state is State.GONE:
                 shared_memory.cut(f"process {process.pid} is gone, although its socket is open")
-            elif state is State.ALIVE:
-                self._stopped.pop(shared_memory, None)
-        self._looking = loop.call_later(_LOOK_SECONDS, self._look) if self._processes else None
+            elif state is State.STOPPED:
+                stopped[shared_memory] = since = self._stopped.get(shared_memory, now)
+                if now - since >= _STOPPED_SECONDS:
+                    shared_memory.cut(f"process {process.pid} has been stopped for {_STOPPED_SECONDS:g} s")
+        self._stopped = stopped
+        self._looking = loop.call_later(_LOOK_SECONDS, self._look) if self._known else None

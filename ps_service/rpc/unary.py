@@ -6,9 +6,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -17,8 +18,8 @@ from google.protobuf.message import DecodeError
 from ps_service.execution.fair_queue import WorkItem
 from ps_service.requests.error_answers import cut_off, failure
 from ps_service.requests.evictions import BY_OPERATOR
+from ps_service.requests.execution import answer
 from ps_service.requests.operations import OPERATIONS
-from ps_service.requests.waiter import answer
 from ps_service.rpc.grpc_stream import address_of, reading, writing
 from ps_service.rpc.numbered_requests import NumberedRequests
 from ps_service.rpc.unary_metadata import ERROR_KEY, INCARNATION_KEY, STATUS, Caller, caller_of, fit_for_metadata
@@ -73,11 +74,11 @@ class UnaryMethods:
         traffic = self._engine.counters.traffic["grpc"]
         for method in owner_pb2.DESCRIPTOR.services_by_name["Owner"].methods:
             if method.name != "Session":
-                operation = _snake(method.name)
+                name = _snake(method.name)
                 handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                    self._method(operation),
-                    request_deserializer=reading(_parser(_message_class(Request, operation)), traffic),
-                    response_serializer=writing(_message_class(Reply, operation).SerializeToString, traffic),
+                    partial(self._answer, OPERATIONS[name]),
+                    request_deserializer=reading(_parser(type(getattr(Request(), name))), traffic),
+                    response_serializer=writing(type(getattr(Reply(), name)).SerializeToString, traffic),
                 )
         return handlers
 
@@ -110,20 +111,14 @@ class UnaryMethods:
         """Cancels the running requests."""
         self._numbered.close()
 
-    def _method(self, operation: str) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def method(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            return await self._answer(operation, request, context)
-
-        return method
-
-    async def _answer(self, operation: str, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+    async def _answer(self, operation: Operation, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         """Runs one operation as a plain unary method."""
-        metadata, rules = dict(context.invocation_metadata() or ()), OPERATIONS[operation]
+        metadata = dict(context.invocation_metadata() or ())
         try:
             if isinstance(request, PsError):
-                _log.warning("a request %s from %s: %s", operation, address_of(context), request)
+                _log.warning("a request %s from %s: %s", operation.name, address_of(context), request)
                 raise request
-            caller = caller_of(metadata, rules)
+            caller = caller_of(metadata, operation)
             self._check(metadata)
         except PsError as error:
             await context.abort(STATUS[error.code], str(error))
@@ -132,7 +127,7 @@ class UnaryMethods:
         seconds = min(context.time_remaining() or 0.0, LONGEST_SECONDS)
         of = caller.trainer if caller.named else _UNNAMED
         try:
-            with self._budget.counted(of, rules, request):
+            with self._budget.counted(of, operation, request):
                 result = await self._answer_of(caller, operation, request, seconds, address_of(context))
         except OverloadedError as error:
             self._engine.counters.refuse(error.code)
@@ -141,7 +136,7 @@ class UnaryMethods:
         told = (INCARNATION_KEY, self._engine.incarnations.current)
         if not result.reply.HasField("error"):
             context.set_trailing_metadata((told,))
-            return getattr(result.reply, operation)
+            return getattr(result.reply, operation.name)
         message = fit_for_metadata(result.reply.error)
         context.set_trailing_metadata((told, (ERROR_KEY, message.SerializeToString())))
         await context.abort(STATUS[message.code], message.message)
@@ -155,10 +150,10 @@ class UnaryMethods:
                 "begin again with its state as it is, and without that metadata"
             )
 
-    async def _answer_of(self, caller: Caller, operation: str, request: Any, timeout: float, peer: str) -> Answer:
-        trainer, rules = caller.trainer, OPERATIONS[operation]
+    async def _answer_of(self, caller: Caller, operation: Operation, request: Any, timeout: float, peer: str) -> Answer:
+        trainer = caller.trainer
         # A refused request opens no session, so that it can be sent again later.
-        if not rules.mutates or not self._engine.gate.admits(trainer, rules, request):
+        if not operation.mutates or not self._engine.gate.admits(trainer, operation, request):
             item = WorkItem(trainer if caller.named else _UNNAMED)
             return await self._run(trainer, operation, request, timeout, item)
         session = self._engine.sessions.open(trainer)
@@ -183,17 +178,15 @@ class UnaryMethods:
             session.touch()
 
     async def _run(
-        self, trainer: bytes, operation: str, request: Any, timeout: float, item: WorkItem | None = None
+        self, trainer: bytes, operation: Operation, request: Any, timeout: float, item: WorkItem | None = None
     ) -> Answer:
         """Runs an operation; administration lists it meanwhile, and may cancel it."""
         task = asyncio.current_task()
         assert task is not None
-        running = _Open(trainer, request, task, OPERATIONS[operation].apart)
+        running = _Open(trainer, request, task, operation.apart)
         self._requests.add(running)
         try:
-            result = await answer(
-                self._engine, trainer, OPERATIONS[operation], request, None, timeout, embed=True, item=item
-            )
+            result = await answer(self._engine, trainer, operation, request, None, timeout, embed=True, item=item)
         finally:
             self._requests.discard(running)
         if not running.lost:
@@ -282,7 +275,3 @@ def _parser(message: Any) -> Callable[[bytes], Any]:
             return InvalidArgumentError(f"this is no {message.DESCRIPTOR.name}: {error}")
 
     return parse
-
-
-def _message_class(envelope: type[Request] | type[Reply], operation: str) -> Any:
-    return type(getattr(envelope(), operation))

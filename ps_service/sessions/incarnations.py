@@ -14,16 +14,8 @@ class Incarnations:
 
     def __init__(self) -> None:
         self.current: Final = os.urandom(8).hex()
-        self._earlier: tuple[str, ...] = ()
-
-    @property
-    def earlier(self) -> tuple[str, ...]:
-        """Earlier incarnations whose state was restored, newest first; the sessions of their trainers stay valid."""
-        return self._earlier
-
-    def continue_from(self, earlier: tuple[str, ...]) -> None:
-        """Sets the earlier incarnations whose state was restored, newest first."""
-        self._earlier = earlier
+        # Newest first. The sessions of their trainers stay valid.
+        self.earlier: tuple[str, ...] = ()
 
     def __contains__(self, incarnation: str) -> bool:
-        return incarnation == self.current or incarnation in self._earlier
+        return incarnation == self.current or incarnation in self.earlier

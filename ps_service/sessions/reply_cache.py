@@ -7,7 +7,7 @@ before by their numbers, finds their answers here, and does not execute them twi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +34,14 @@ class Answer:
     def reply(self) -> Reply:
         """The reply without its frame."""
         return self.frame.reply
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """The answers kept for one trainer, by request number, and the bytes of their payloads."""
+
+    answers: dict[int, Answer] = field(default_factory=dict)
+    nbytes: int = 0
 
 
 class ReplyCache:
@@ -98,13 +106,3 @@ class ReplyCache:
         """Payload bytes of the answers kept for a trainer. May be called from any thread."""
         kept = self._kept.get(trainer)
         return 0 if kept is None else kept.nbytes
-
-
-class _Kept:
-    """The answers kept for one trainer, by request number, and the bytes of their payloads."""
-
-    __slots__ = ("answers", "nbytes")
-
-    def __init__(self) -> None:
-        self.answers: dict[int, Answer] = {}
-        self.nbytes = 0

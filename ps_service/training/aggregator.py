@@ -13,9 +13,9 @@ from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, Off
 from ps_service.policies.rounds import Rounds, missing, ran_out
 from ps_service.training.event_queue import EventQueue
 from ps_service.training.outcomes import Decided, Membership, Outcome
+from ps_service.training.reported_values import Tally
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added_to_each
 from ps_service.training.round_steps import RoundSteps
-from ps_service.training.tally import Tally
 from ps_service.training.waiting_offers import WaitingOffers, gone
 from ps_wire.attempts import REPEATED
 from ps_wire.errors import InvalidArgumentError
@@ -45,18 +45,12 @@ class Aggregator:
 
     No thread waits for a round: an offer has a future, and one thread steps for all whose round is complete.
 
-    Args:
-        optimizer: The optimizer.
-        members: The trainers that use it.
-
     Attributes:
-        steps: The steps of the rounds.
         queue: Handles the events of the rounds.
         describe: A trainer for messages.
         owners: Names of the owners whose rounds these are, if there are several; the first decides.
         coordinator: The rounds, if this is the first of several owners.
         following: What holds the gradients, if this is another one.
-        reported: The values that trainers report with gradients.
     """
 
     def __init__(self, optimizer: Stepper, members: Iterable[bytes] = ()) -> None:
@@ -176,11 +170,7 @@ class Aggregator:
     def step_outside(self, context: PassContext) -> int:
         """Applies the gradients of a pass at once, although there are rounds. They had not begun everywhere before.
 
-        Returns:
-            The version after the step.
-
-        Raises:
-            The exceptions of `HostedOptimizer.step`.
+        Returns the version after the step, and raises as `HostedOptimizer.step`.
         """
         before = self._optimizer.version
         version = self._optimizer.step(context)
@@ -192,9 +182,7 @@ class Aggregator:
     def decisions(self, trainer: bytes, applied: Mapping[str, int]) -> Decided:
         """The decisions that another owner may not know.
 
-        Args:
-            trainer: Who asks.
-            applied: The last decision that each other owner has carried out, as far as the trainer knows.
+        `applied` has the last decision that each other owner has carried out, as far as the trainer knows that asks.
         """
         coordinator = self.coordinator
         assert coordinator is not None
@@ -216,21 +204,12 @@ class Aggregator:
     def offer(
         self, trainer: bytes, contribution: Contribution, read: int | None, number: int = 0, epoch: int = 0
     ) -> tuple[OfferKey, Future[Outcome]]:
-        """Offers gradients, which `HostedOptimizer.check` has accepted.
+        """Offers gradients, which `HostedOptimizer.check` has accepted; they are not changed until the future is done.
 
-        Args:
-            trainer: Id of the trainer.
-            contribution: The gradients. They are not changed until the future is done.
-            read: The version whose parameters they were computed with; None if that is not known.
-            number: The number that the trainer has given the offer, if there are several owners.
-            epoch: The number of the trainer's join, as it knows it.
-
-        Returns:
-            The name of the offer, and a future that is done once its trainer may go on.
-
-        Raises:
-            InvalidArgumentError: An offer with that number waits.
-            StaleHandleError: The optimizer was removed.
+        `read` is the version whose parameters they were computed with; None if that is not known. If there are several
+        owners, the trainer has given the offer its number, and knows the epoch of its join. Returns the name of the
+        offer, and a future that is done once its trainer may go on. Raises `InvalidArgumentError` if an offer with that
+        number waits, and `StaleHandleError` if the optimizer was removed.
         """
         with self._lock:
             if self._is_removed:

@@ -10,9 +10,9 @@ from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.host import Host
 from ps_service.hosting.objects import HostedObject
 from ps_service.tables.optimizer import RowOptimizer
+from ps_service.tables.stand_in import AllRows
 from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads, optimizer_of
 from ps_service.training.schedulers import HostedScheduler
-from ps_service.training.table_optimizers import HostedTableOptimizer
 from ps_wire.close_names import argument_hint
 from ps_wire.errors import InvalidArgumentError, PsError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ps_service.execution.thread_pool import ThreadPool
     from ps_service.passes.staleness import StepCounters
     from ps_service.training.memberships import Memberships
+    from ps_service.training.optimizers import Present
     from ps_wire.refs import Ref
 
 
@@ -75,13 +76,9 @@ def create_optimizer(
 
     Without a name, an optimizer of named objects gets a name made from them and the covered parameters, in any order,
     so that trainers that ask for the same optimizer share it. A new one is handed to `prepare` before others can find
-    it. With `replace`, it takes the place of one that was made with other options.
-
-    Raises:
-        NotAllowedError: The class is not on the allow-list.
-        NameConflictError: The name is taken by something else.
-        InvalidArgumentError: There is nothing to optimize, a parameter is given twice or was computed from others, or
-            the class refuses the arguments.
+    it. With `replace`, it takes the place of one that was made with other options. Raises `NotAllowedError`,
+    `NameConflictError` if the name is taken by something else, and `InvalidArgumentError` if there is nothing to
+    optimize, a parameter is given twice or was computed from others, or the class refuses the arguments.
     """
     cls = engine.allowlist.optimizer(class_name)
     hosts: dict[str, HostedObject] = {}
@@ -135,12 +132,7 @@ def create_scheduler(
 ) -> tuple[HostedObject, bool]:
     """Creates a learning-rate scheduler for an optimizer, or returns the existing one of that name.
 
-    With `replace`, it takes the place of one that was made with other arguments.
-
-    Raises:
-        NotAllowedError: The class is not on the allow-list.
-        NameConflictError: The name is taken by something else.
-        InvalidArgumentError: The class refuses the arguments.
+    With `replace`, it takes the place of one that was made with other arguments. Raises as `create_optimizer`.
     """
     cls = engine.allowlist.scheduler(class_name)
     hosted = engine.registry.find(optimizer)
@@ -180,3 +172,25 @@ def _shared_name(hosts: Any, members: Sequence[tuple[Sequence[Covered], Any]]) -
         return f"{joined}.optimizer"
     digest = hashlib.blake2b("\n".join(f"{ref.object_id}{ref.parameter}" for ref in covered).encode(), digest_size=4)
     return f"{joined}.optimizer-{digest.hexdigest()}"
+
+
+class HostedTableOptimizer(HostedOptimizer):
+    """A `RowOptimizer` over tables of this owner, which checks what it is given."""
+
+    optimizer: RowOptimizer
+
+    def _check_options(self, groups: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> None:
+        super()._check_options(groups, options)
+        self.optimizer.check_options(options)
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        super()._check_state(state)
+        self.optimizer.check_groups(state["param_groups"])
+
+    def _check_layouts(self, present: Sequence[Present]) -> None:
+        """Refuses options that a scheduler has written, and tables do not take; they take every gradient."""
+        self.optimizer.check_step()
+
+    def _name(self, covered: Covered) -> str:
+        assert isinstance(covered.parameter, AllRows)
+        return str(covered.parameter.table)

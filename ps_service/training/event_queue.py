@@ -27,11 +27,8 @@ DRAINING: Final = (
 class EventQueue:
     """Events, which one thread at a time handles in their order. Safe from several threads.
 
-    Args:
-        handle: Handles an event. A future among the events is done when those before it are handled.
-
-    Attributes:
-        submit: Runs a function in a compute thread, and on the event loop what it returns.
+    A future among the events is done when those before it are handled. `submit` runs a function in a compute thread,
+    and on the event loop what it returns.
     """
 
     def __init__(self, handle: Callable[[Any], None]) -> None:

@@ -27,25 +27,17 @@ if TYPE_CHECKING:
 
 
 class Copy(NamedTuple):
-    """Gradients that are held for a round.
-
-    Attributes:
-        contribution: Copies of the gradients, because their pass may go on or end before their round is decided.
-        read: The version of the optimizer that they were computed with.
-    """
+    """Copies of gradients that are held for a round, because their pass may go on or end before that is decided, and
+    the version of the optimizer that they were computed with."""
 
     contribution: Contribution
     read: int
 
 
 class Settled(NamedTuple):
-    """What an owner says after it has carried out decisions.
+    """What an owner says after it has carried out decisions up to the number `applied`.
 
-    Attributes:
-        applied: The number of the last.
-        version: The version of the optimizer.
-        missing: How many gradients of the round of an offer were lost here.
-        failed: The error of that step; empty if there was none.
+    `missing` counts the gradients of the round of an offer that were lost here, and `failed` is the error of that step.
     """
 
     applied: int
@@ -57,15 +49,8 @@ class Settled(NamedTuple):
 class Following:
     """Holds gradients for rounds that another owner decides, and steps as it says. Safe from several threads.
 
-    Args:
-        steps: The steps of the optimizer.
-        policy: When gradients count.
-
-    Attributes:
-        steps: As the argument.
-        policy: When gradients count, as far as this owner knows.
-        queue: Handles the decisions.
-        most_bytes: The most bytes of gradients that are held.
+    The policy is known here as far as its changes have come. The queue handles the decisions. At most `most_bytes` of
+    gradients are held.
     """
 
     def __init__(self, steps: RoundSteps, policy: Policy) -> None:
@@ -110,18 +95,10 @@ class Following:
     def hold(self, key: OfferKey, contribution: Contribution, read: int | None) -> int:
         """Holds copies of gradients, which `HostedOptimizer.check` has accepted, until a decision names them.
 
-        Args:
-            key: The offer.
-            contribution: The gradients.
-            read: The version whose parameters they were computed with; None if that is not known.
-
-        Returns:
-            The number of the last decision that was carried out.
-
-        Raises:
-            SessionLostError: The trainer has left under this epoch, or has given the offer up.
-            OverloadedError: Too much is held already.
-            DrainingError: This owner is about to stop.
+        `read` is the version whose parameters they were computed with; None if that is not known. Returns the number of
+        the last decision that was carried out. Raises `SessionLostError` if the trainer has left under this epoch, or
+        has given the offer up, `OverloadedError` if too much is held already, and `DrainingError` if this owner is
+        about to stop.
         """
         if self._is_draining:
             raise DrainingError(DRAINING)
@@ -161,15 +138,9 @@ class Following:
                 self._copies.pop(key, None)
 
     def settle(self, key: OfferKey, base: int, entries: Sequence[Entry]) -> Future[Settled]:
-        """Carries out decisions; arguments as for `Follower.settle`.
+        """Carries out decisions; the future is done once they are, and its result is about an offer.
 
-        Args:
-            key: The offer that the result is about.
-            base: The number of the last decision that the coordinator has forgotten.
-            entries: Decisions, in order.
-
-        Returns:
-            A future that is done once they are carried out.
+        `base` is the number of the last decision that the coordinator has forgotten.
         """
         done: Future[None] = Future()
         result: Future[Settled] = Future()

@@ -17,20 +17,10 @@ if TYPE_CHECKING:
 
 
 def set_requires_grad(engine: Host, targets: Sequence[Ref], requires_grad: bool) -> None:
-    """Freezes or unfreezes parameters: all of them, or none if one of them cannot be changed.
+    """Freezes or unfreezes parameters, or all those of modules: all of them, or none if one of them cannot be changed.
 
-    Passes that have read them are not affected; calls that begin later see the new flags.
-
-    Args:
-        engine: The owner.
-        targets: Parameters, or modules for all of their parameters.
-        requires_grad: False to freeze, True to unfreeze.
-
-    Raises:
-        UnknownNameError: A module has no such parameter.
-        StaleHandleError: An object was freed.
-        ForeignHandleError: A handle belongs to another owner.
-        InvalidArgumentError: A target is no module, or a parameter holds integers, which cannot be trained.
+    Passes that have read them are not affected; calls that begin later see the new flags. Raises if one is not here,
+    and `InvalidArgumentError` if a target is no module, or a parameter holds integers, which cannot be trained.
     """
     parameters = [parameter for ref in targets for parameter in _parameters(engine.registry.find(ref), ref)]
     for parameter in parameters:

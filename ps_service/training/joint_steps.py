@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 class Stepped(NamedTuple):
-    """What a step has made of an optimizer.
-
-    Attributes:
-        version: Its version afterwards.
-        staleness: The number of steps between the reading of its parameters and this one.
-    """
+    """The version of an optimizer after a step, and the number of steps since its parameters were read."""
 
     version: int
     staleness: int
@@ -59,15 +54,8 @@ class _Share:
 def step_together(optimizers: Sequence[HostedOptimizer], context: PassContext, locks: ParameterLocks) -> list[Stepped]:
     """Applies the gradients of a pass to several optimizers: all of them, or, if anything raises, none.
 
-    Forwards of modules see all of it or nothing, unless all of these optimizers allow them to see a part.
-
-    Args:
-        optimizers: Different optimizers.
-        context: The pass.
-        locks: Guards the parameters.
-
-    Raises:
-        The exceptions of `HostedOptimizer.step`.
+    Forwards of modules see all of it or nothing, unless all of these optimizers allow them to see a part. Raises as
+    `HostedOptimizer.step`.
     """
     with ExitStack() as stack:
         # Always in the same order, so that two of these steps never wait for each other.

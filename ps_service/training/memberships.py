@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 class Memberships:
     """The optimizers that each trainer uses. Safe from several threads.
 
-    Attributes:
-        lock: Held while a trainer joins or leaves, and while an optimizer gets its first policy.
+    Its lock is held while a trainer joins or leaves, and while an optimizer gets its first policy.
     """
 
     def __init__(self) -> None:

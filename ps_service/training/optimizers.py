@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -63,32 +64,18 @@ _NUMBERS: Final = itertools.count()
 class HostedOptimizer:
     """A `torch.optim` optimizer over parameters of this owner.
 
-    Args:
-        cls: The optimizer's class.
-        groups: Its parameter groups: the covered parameters, and the options that differ from the defaults.
-        options: The constructor's keyword arguments.
-        reads: Whether forwards may see part of a step.
-        non_finite: Whether NaN and infinity are refused.
-        parameter_locks: Guards the parameters.
-
     Attributes:
         lock: Held while it steps, and while its options or its state change.
         number: Its number in this process.
         version: Number of steps applied.
-        is_consistent: Whether forwards see all or nothing of a step.
-        latency: Moving average of the time a step takes.
         is_torchs: Whether its class is one of torch's own.
-        counter: Counts its steps for the metrics.
-        pace: Counts them for the status.
+        counter, pace: Count its steps, for the metrics and for the status.
         covered: Every covered parameter, in the order of the groups.
-        parameters, parameter_states: The parameters themselves, and what is known of each.
-        optimizer: The optimizer of torch.
         title: What it is called in messages.
         reported: The values that trainers report with gradients.
         trainers: Those that use it, as the keys.
         rounds: What collects gradients for its policy; None if it has none, and every step is applied by itself.
         aggregator: The same, also after a policy that it has no more; see `policy_changes`.
-        is_removed: Whether it was removed from the owner.
     """
 
     def __init__(
@@ -128,15 +115,9 @@ class HostedOptimizer:
         """Applies the gradients of a context or a push: all of them, or, if anything raises, none.
 
         Parameters without a gradient in the context are skipped, as in local torch. Nothing is applied if another
-        attempt of the pass has made this step.
-
-        Returns:
-            The version after the step.
-
-        Raises:
-            ContextEndedError: The context has ended.
-            NonFiniteGradientError: A gradient holds NaN or infinity, and the optimizer refuses those.
-            InvalidArgumentError: The optimizer cannot take a sparse gradient.
+        attempt of the pass has made this step. Returns the version after the step. Raises `ContextEndedError`,
+        `NonFiniteGradientError` if a gradient holds NaN or infinity and the optimizer refuses those, and
+        `InvalidArgumentError` if the optimizer cannot take a sparse gradient.
         """
         with self.lock:
             attempt = context.attempt
@@ -156,8 +137,7 @@ class HostedOptimizer:
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> None:
         """Changes options, such as `lr`, of one parameter group or of all.
 
-        Raises:
-            InvalidArgumentError: There is no such group or option, or the optimizer refuses the value.
+        Raises `InvalidArgumentError` if there is no such group or option, or the optimizer refuses the value.
         """
         with self.lock:
             groups = self.optimizer.param_groups
@@ -175,11 +155,8 @@ class HostedOptimizer:
             return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Loads a state, entirely or not at all.
-
-        Raises:
-            InvalidArgumentError: It does not fit the groups or the parameters.
-        """
+        """Loads a state, entirely or not at all. Raises `InvalidArgumentError` if it does not fit the groups or the
+        parameters."""
         with self.lock:
             self._check_state(state)
             try:
@@ -189,10 +166,7 @@ class HostedOptimizer:
 
     def check(self, gradients: PassContext | RoundGradients) -> list[Present]:
         """The gradients of a pass, a push or a round for covered parameters, once they are checked.
-
-        Raises:
-            The exceptions of `step`.
-        """
+        Raises as `step`."""
         present = []
         for covered, group, gradient in zip(
             self.covered, self._group_of, gradients.gradients_of(self.parameters), strict=True
@@ -206,12 +180,9 @@ class HostedOptimizer:
         return present
 
     def apply(self, gradients: PassContext | RoundGradients) -> bool:
-        """Applies gradients, if there are any, with the lock held. Restores everything if the step raises.
-
-        Raises:
-            The exceptions of `step`.
-        """
-        began, nbytes = self.latency.begin(), gradients.gradient_bytes
+        """Applies gradients, if there are any, with the lock held. Restores everything if the step raises, as `step`
+        does."""
+        began, nbytes = (time.perf_counter(), time.thread_time()), gradients.gradient_bytes
         present = self.check(gradients)
         if not present:
             return False
@@ -307,11 +278,7 @@ class HostedOptimizer:
 
 
 def optimizer_of(hosted: HostedObject) -> HostedOptimizer:
-    """The optimizer that a hosted object is.
-
-    Raises:
-        InvalidArgumentError: It is something else.
-    """
+    """The optimizer that a hosted object is. Raises `InvalidArgumentError` if it is something else."""
     if not isinstance(hosted.value, HostedOptimizer):
         raise InvalidArgumentError(f"{hosted} is not an optimizer")
     return hosted.value

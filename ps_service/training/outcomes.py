@@ -13,7 +13,6 @@ class Outcome(NamedTuple):
     """What became of an offer.
 
     Attributes:
-        version: The version of the optimizer.
         staleness: The number of steps between the reading of the gradients and their round.
         counted: How many gradients the round has; 0 if it is still open.
         reason: Why the gradients do not count; empty if they do.
@@ -28,12 +27,10 @@ class Outcome(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """What a trainer brings to the owners that follow.
+    """What a trainer brings to the owners that follow: decisions that they may not know.
 
-    Attributes:
-        epoch: The number of the trainer's join; 0 if it is no member.
-        base: The number of the last decision that is forgotten, because all owners have carried it out.
-        entries: Decisions that another owner may not know.
+    `epoch` is the number of the trainer's join, 0 if it is no member. All owners have carried out those up to `base`,
+    which are forgotten.
     """
 
     epoch: int
@@ -42,12 +39,8 @@ class Decided(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """The trainers that use an optimizer.
-
-    Attributes:
-        clocks: How many gradients of each have counted or were dropped; see `Member`.
-        most: The largest number of trainers at one time since the policy was set.
-    """
+    """The trainers that use an optimizer, with how many gradients of each have counted or were dropped (see `Member`),
+    and the largest number of trainers at one time since the policy was set."""
 
     clocks: Mapping[bytes, int]
     most: int

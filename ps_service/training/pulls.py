@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 
 class Pulled(NamedTuple):
-    """What a replica lacks. The tensors are copies.
+    """What a replica lacks, as copies.
 
     Attributes:
         positions: Positions of the parameters in `HostedObject.parameters`.
-        parameters: Their values.
         marks: A number for each of them that differs after every change; 0 while one is in progress.
         steps: The number of steps applied to each of them.
         buffers: All buffers by name; None if the replica has them.
@@ -45,17 +44,10 @@ def pull(
 ) -> Pulled:
     """Copies the parameters and buffers of a module that a replica lacks.
 
-    Args:
-        locks: Guards the parameters.
-        hosted: The module.
-        marks: The mark of each parameter that the replica has; empty if it has none.
-        buffers_mark: The mark of the buffers that it has.
-        consistent: Whether all parameters are read between the same two steps. Otherwise nothing is waited for, and a
-            parameter may be copied while a step writes it.
-
-    Raises:
-        InvalidArgumentError: It is no module, or has another number of parameters.
-        WouldBlock: A step is in progress, and this thread must not wait.
+    The replica has the given marks, none at first. If `consistent`, all parameters are read between the same two steps.
+    Otherwise nothing is waited for, and a parameter may be copied while a step writes it. Raises `InvalidArgumentError`
+    if it is no module, or has another number of parameters, and `WouldBlock` if a step is in progress, and this thread
+    must not wait.
     """
     module = hosted.value
     if not isinstance(module, nn.Module) or hosted.internals is None:

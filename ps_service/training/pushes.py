@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 
 
 class Pushed(NamedTuple):
-    """A gradient that a replica has pushed.
-
-    Attributes:
-        gradient: The decoded gradient, with its parameter.
-        steps: The number of steps that had been applied to the parameter when the replica read it.
-    """
+    """A decoded gradient that a replica has pushed, and how many steps had been applied to its parameter when it read
+    that."""
 
     gradient: Gradient
     steps: int
@@ -35,15 +31,9 @@ class Pushed(NamedTuple):
 def read(hosted: HostedObject, positions: Sequence[int], gradients: Any, steps: Sequence[int]) -> list[Pushed]:
     """Decodes the gradients of a replica. Those of parameters that are frozen here are left out.
 
-    Args:
-        hosted: The module.
-        positions: Positions of parameters in `HostedObject.parameters`, each at most once.
-        gradients: A gradient for each: dense, sparse, or an `Encoded`. Encoded ones are decoded with the shape of the
-            parameter.
-        steps: The number of steps that had been applied to each when the replica read it.
-
-    Raises:
-        InvalidArgumentError: A gradient does not fit its parameter.
+    Each is dense, sparse, or an `Encoded`, which is decoded with the shape of the parameter at its position in
+    `HostedObject.parameters`. `steps` had been applied to each parameter when the replica read it. Raises
+    `InvalidArgumentError` if a gradient does not fit.
     """
     if not isinstance(gradients, list) or not len(gradients) == len(positions) == len(steps):
         raise InvalidArgumentError("a push has a list of gradients, and for each a position and a number of steps")
@@ -62,8 +52,7 @@ def read(hosted: HostedObject, positions: Sequence[int], gradients: Any, steps: 
 def contribution(optimizer: HostedOptimizer, hosted: HostedObject, pushed: Sequence[Pushed]) -> Contribution:
     """The gradients for the parameters that an optimizer covers. Those of other parameters are left out.
 
-    Raises:
-        InvalidArgumentError: It covers none of the module's parameters.
+    Raises `InvalidArgumentError` if it covers none of the module's parameters.
     """
     check_covered(optimizer, hosted)
     covered = {id(each.parameter): place for place, each in enumerate(optimizer.covered)}

@@ -3,65 +3,59 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ps_service.training.tally import Tally
+import torch
+
+from ps_wire.codec.trees import leaves_in
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_REPORTED_NAMES
-from ps_wire.numerics.reducer import Kind, kind_of
+from ps_wire.numerics.reducer import Kind, Reducer, kind_of
 
 if TYPE_CHECKING:
     from ps_wire.reported import Reported
 
+MOST_KEPT: Final = 1024
+"""The most trainers whose values are kept under one name."""
 
+MOST_KEPT_BYTES: Final = 16 << 20
+"""The most bytes of values that are kept, but for the last value under each name."""
+
+
+@dataclass(slots=True, eq=False)
 class Report:
-    """The values of one gradient.
+    """The values of one gradient by name. While it is open it is not decided whether they count."""
 
-    Attributes:
-        trainer: Id of the trainer.
-        values: The values by name.
-        is_open: Whether it is not decided yet whether they count.
-    """
-
-    __slots__ = ("is_open", "trainer", "values")
-
-    def __init__(self, trainer: bytes, values: Mapping[str, Reported]) -> None:
-        self.trainer = trainer
-        self.values = values
-        self.is_open = True
+    trainer: bytes
+    values: Mapping[str, Reported]
+    is_open: bool = True
 
 
 class Totals(NamedTuple):
-    """The values of all gradients that have counted since the last reset.
-
-    Attributes:
-        values: The reduced values by name.
-        counts: How many gradients came with each.
-        gradients: How many gradients came with any.
-    """
+    """The values of all gradients that have counted since the last reset, reduced by name; how many gradients came with
+    each, and how many with any."""
 
     values: dict[str, Any]
     counts: dict[str, int]
     gradients: int
 
 
+@dataclass(slots=True, eq=False)
 class _Use:
     """How a name is used, and by how many gradients that are not decided."""
 
-    __slots__ = ("kind", "reduce", "reports")
-
-    def __init__(self, reduce: str, kind: Kind | None) -> None:
-        self.reduce = reduce
-        self.kind = kind
-        self.reports = 0
+    reduce: str
+    kind: Kind | None
+    reports: int = 0
 
 
 class ReportedValues:
     """The reported values of one optimizer. Safe from several threads.
 
-    Attributes:
-        title: The name of a trainer, in values that are kept.
+    `title` is the name of a trainer in values that are kept.
     """
 
     def __init__(self) -> None:
@@ -74,13 +68,8 @@ class ReportedValues:
         """Takes the values of gradients of which is not known yet whether they count. `count` or `drop` has to follow.
 
         All values under one name are reduced in the same way, and are numbers or tensors of the same shape and dtype.
-
-        Returns:
-            Them; None if there are none.
-
-        Raises:
-            InvalidArgumentError: A value does not fit those under its name.
-            TooLargeError: There would be too many names.
+        Returns None if there are none. Raises `InvalidArgumentError` if a value does not fit those under its name, and
+        `TooLargeError` if there would be too many names.
         """
         if not values:
             return None
@@ -127,14 +116,9 @@ class ReportedValues:
                 self._free(tally.counts)
 
     def count(self, reports: Iterable[Report | None], pooled: Tally | None = None) -> dict[str, Any]:
-        """Counts the values of a round.
+        """Counts the values of a round, and returns them reduced by name.
 
-        Args:
-            reports: Those of its gradients, in an order that does not depend on when they came.
-            pooled: Reports that were pooled before.
-
-        Returns:
-            The values of the round, reduced by name.
+        The order of the reports must not depend on when they came; others were pooled before.
         """
         tally = pooled or Tally()
         for report in reports:
@@ -150,8 +134,7 @@ class ReportedValues:
     def read(self, reset: bool) -> Totals:
         """The values of all gradients that have counted since the last reset.
 
-        Args:
-            reset: Whether the next read begins anew. Names that no waiting gradients use are free again then.
+        With `reset`, the next read begins anew, and names that no waiting gradients use are free again.
         """
         with self._lock:
             total = self._total
@@ -169,3 +152,93 @@ class ReportedValues:
     def _free(self, counts: Mapping[str, int]) -> None:
         for name, count in counts.items():
             self._uses[name].reports -= count
+
+
+class Tally:
+    """Reduces reported values. All values under one name are of one kind, as `ReportedValues` sees to.
+
+    Not safe from several threads.
+
+    Attributes:
+        counts: How many gradients came with a value, by its name.
+        gradients: How many gradients came with any value.
+    """
+
+    def __init__(self) -> None:
+        self.counts: defaultdict[str, int] = defaultdict(int)
+        self.gradients = 0
+        self._reducers: dict[str, Reducer] = {}
+        self._kept: dict[str, OrderedDict[bytes, Any]] = {}
+        self._kept_bytes = 0
+
+    def add(self, trainer: bytes, values: Mapping[str, Reported]) -> None:
+        """Adds the values that came with one gradient."""
+        self.gradients += 1
+        for name, (reduce, value) in values.items():
+            self.counts[name] += 1
+            if reduce == "keep":
+                self._keep(name, trainer, value)
+            else:
+                self._reducer(name, reduce).add(value)
+
+    def merge(self, other: Tally) -> None:
+        """Adds all that another one has, which is not used afterwards."""
+        self.gradients += other.gradients
+        for name, count in other.counts.items():
+            self.counts[name] += count
+        for name, reducer in other._reducers.items():
+            self._reducer(name, reducer.op).merge(reducer)
+        for name, kept in other._kept.items():
+            for trainer, value in kept.items():
+                self._keep(name, trainer, value)
+
+    def values(self, title: Callable[[bytes], str]) -> dict[str, Any]:
+        """The reduced values by name; those that are kept, by trainer.
+
+        Args:
+            title: The name of a trainer.
+        """
+        reduced = {name: reducer.result for name, reducer in self._reducers.items()}
+        kept = {name: _titled(of, title) for name, of in self._kept.items()}
+        return {name: reduced[name] if name in reduced else kept[name] for name in self.counts}
+
+    def _reducer(self, name: str, op: str) -> Reducer:
+        reducer = self._reducers.get(name)
+        if reducer is None:
+            reducer = self._reducers[name] = Reducer(op)
+        return reducer
+
+    def _keep(self, name: str, trainer: bytes, value: Any) -> None:
+        """Keeps the latest value of a trainer. Of too many or too large ones, the oldest under the name is dropped."""
+        kept = self._kept.setdefault(name, OrderedDict())
+        if trainer in kept:
+            self._kept_bytes -= size(kept.pop(trainer))
+        kept[trainer] = value
+        self._kept_bytes += size(value)
+        while len(kept) > MOST_KEPT or (self._kept_bytes > MOST_KEPT_BYTES and len(kept) > 1):
+            _, dropped = kept.popitem(last=False)
+            self._kept_bytes -= size(dropped)
+
+
+def size(value: Any) -> int:
+    """About the bytes of a value. Elements of a tensor that are only repeated count."""
+    total = 64
+    for leaf in leaves_in(value):
+        if isinstance(leaf, torch.Tensor):
+            total += 64 + leaf.numel() * leaf.element_size()
+        elif isinstance(leaf, (str, bytes)):
+            total += 64 + len(leaf)
+        else:
+            total += 64
+    return total
+
+
+def _titled(kept: Mapping[bytes, Any], title: Callable[[bytes], str]) -> dict[str, Any]:
+    """Values by the names of trainers; a number is added where several trainers have the same name."""
+    found: dict[str, Any] = {}
+    for trainer, value in kept.items():
+        name, again = title(trainer), 2
+        while name in found:
+            name, again = f"{title(trainer)}~{again}", again + 1
+        found[name] = value
+    return found

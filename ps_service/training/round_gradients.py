@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -19,13 +20,9 @@ Optional = torch.Tensor | None
 
 
 class Contribution(NamedTuple):
-    """What one trainer offers.
+    """What one trainer offers: a gradient for each parameter that the optimizer covers, or None where there is none.
 
-    Attributes:
-        gradients: The gradient of each parameter that the optimizer covers; None where there is none.
-        context: The pass that they are from; for a push, what the replica has read; None if they are from neither.
-        report: The values that came with them; None if there were none.
-        attempt: Which steps other attempts of the pass have applied; None if it is not run again.
+    `context` is the pass that they are from, or what a replica has read; None if they are from neither.
     """
 
     gradients: Sequence[Optional]
@@ -35,32 +32,23 @@ class Contribution(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A contribution in a round.
-
-    Attributes:
-        contribution: The gradients.
-        weight: What they are multiplied with.
-    """
+    """A contribution in a round, and what its gradients are multiplied with."""
 
     contribution: Contribution
     weight: float
 
 
+@dataclass(slots=True, eq=False)
 class RoundGradients:
-    """The gradients of a round, as a step takes them.
+    """The gradients of a round, as a step takes them: the sum of the terms, divided by `divisor`.
 
-    Args:
-        terms: The contributions, in an order that does not depend on when they came, so that the sum does not either.
-        divisor: What the sum is divided by.
-
-    Attributes:
-        last_staleness: The largest staleness that the step has found.
+    The order of the terms must not depend on when they came, so that the sum does not either. `last_staleness` is the
+    largest that the step has found.
     """
 
-    def __init__(self, terms: Sequence[Term], divisor: int) -> None:
-        self._terms = terms
-        self._divisor = divisor
-        self.last_staleness = 0
+    _terms: Sequence[Term]
+    _divisor: int
+    last_staleness: int = 0
 
     @property
     def attempt(self) -> Attempt | None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ps_service.training.compensation import ParameterHistory
+import torch
+
+from ps_service.policies.rules import OLDEST_COMPENSATED
+from ps_service.tables.backups import RowBackups
+from ps_service.tables.row_gradients import rows_gradient
+from ps_service.tables.stand_in import AllRows, summed_rows
 from ps_service.training.round_gradients import Contribution
 from ps_wire.policies import Compensate
 
 if TYPE_CHECKING:
-    import torch
-
     from ps_service.parameters.state import ParameterState
     from ps_service.parameters.step_lock import StepLock
     from ps_service.passes.pass_context import PassContext
@@ -49,14 +53,7 @@ class Stepper(Protocol):
 
 
 class RoundSteps:
-    """Steps an optimizer as rounds say, and tells which version a gradient is from.
-
-    Args:
-        optimizer: The optimizer.
-
-    Attributes:
-        optimizer: As the argument.
-    """
+    """Steps an optimizer as rounds say, and tells which version a gradient is from."""
 
     def __init__(self, optimizer: Stepper) -> None:
         self.optimizer = optimizer
@@ -85,13 +82,8 @@ class RoundSteps:
     def apply(self, gradients: RoundGradients, version: int) -> None:
         """Applies the gradients of a round, which were checked: all of them, or, if anything raises, none.
 
-        Args:
-            gradients: The gradients.
-            version: The version of the optimizer from now on, whatever happens.
-
-        Raises:
-            NonFiniteGradientError: The sum of finite gradients holds NaN or infinity, and the optimizer refuses those.
-            Exception: The optimizer raised it.
+        `version` is that of the optimizer from now on, whatever happens. Raises `NonFiniteGradientError` if the sum of
+        finite gradients holds NaN or infinity and the optimizer refuses those, and what the optimizer raises.
         """
         optimizer = self.optimizer
         try:
@@ -110,11 +102,8 @@ class RoundSteps:
                 self._history.keep(version)
 
     def contribution(self, context: PassContext | None) -> Contribution:
-        """The gradients of a context for covered parameters, to be offered to a round.
-
-        Raises:
-            The exceptions of `HostedOptimizer.step`.
-        """
+        """The gradients of a context for covered parameters, to be offered to a round. Raises as
+        `HostedOptimizer.step`."""
         parameters = self.optimizer.parameters
         if context is None:
             return Contribution([None] * len(parameters), None)
@@ -139,3 +128,58 @@ class RoundSteps:
                     break
                 read -= 1
             return max(read, 0)
+
+
+class ParameterHistory:
+    """The parameters at the last versions of their optimizer, and the strength of the correction.
+
+    Of a parameter, copies are kept; of the rows of a table, copies of those that the steps between have changed.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor], strength: float) -> None:
+        self._strength = strength
+        self._parameters = parameters
+        self._backups = [RowBackups(each.table) if isinstance(each, AllRows) else None for each in parameters]
+        self._copies: OrderedDict[int, list[torch.Tensor | None]] = OrderedDict()
+
+    def keep(self, version: int) -> None:
+        """Keeps the parameters as they are now, as those of a version. Forgets versions that are too old."""
+        if version not in self._copies:
+            self._copies[version] = [
+                None if isinstance(each, AllRows) else each.detach().clone() for each in self._parameters
+            ]
+            for backups in filter(None, self._backups):
+                backups.end(version)
+        while len(self._copies) > OLDEST_COMPENSATED + 1:
+            self._copies.popitem(last=False)
+        for backups in filter(None, self._backups):
+            backups.forget(next(iter(self._copies)))
+
+    def compensated(self, gradients: Sequence[torch.Tensor | None], read: int) -> list[torch.Tensor | None]:
+        """The gradients g + strength * g * g * (now - then), elementwise, as of the version that they were computed
+        with.
+
+        If that is not kept, they are returned as they are: they are from before the policy was set.
+        """
+        if read not in self._copies:
+            return list(gradients)
+        return [
+            None if gradient is None else self._compensated(position, gradient, read)
+            for position, gradient in enumerate(gradients)
+        ]
+
+    def _compensated(self, position: int, gradient: torch.Tensor, read: int) -> torch.Tensor:
+        strength, backups = self._strength, self._backups[position]
+        if backups is not None:
+            keys, rows = summed_rows(gradient)
+            return rows_gradient(keys, rows + strength * rows * rows * backups.moved(keys, read))
+        now, then = self._parameters[position].detach(), self._copies[read][position]
+        assert then is not None
+        if not gradient.is_sparse:
+            return gradient + strength * gradient * gradient * (now - then)
+        sparse = gradient.coalesce()
+        index, values = sparse.indices(), sparse.values()
+        moved = now[tuple(index)] - then[tuple(index)]
+        return torch.sparse_coo_tensor(
+            index, values + strength * values * values * moved, sparse.shape, is_coalesced=True, check_invariants=False
+        )

@@ -13,12 +13,8 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """A copy of parameters and of an optimizer's whole state and options, to restore when a step raises halfway.
-
-    Args:
-        optimizer: The optimizer.
-        parameters: The parameters that the step will write.
-    """
+    """A copy of parameters that a step will write, and of an optimizer's whole state and options, to restore when the
+    step raises halfway."""
 
     def __init__(self, optimizer: optim.Optimizer, parameters: Sequence[torch.Tensor]) -> None:
         self._optimizer = optimizer

@@ -40,14 +40,7 @@ def never_half_done(optimizer: optim.Optimizer) -> bool:
 def refusal(
     optimizer: optim.Optimizer, group: Mapping[str, Any], parameter: torch.Tensor, gradient: torch.Tensor
 ) -> str:
-    """Why one of torch's own optimizers cannot apply a gradient, as the end of a sentence; empty if it can.
-
-    Args:
-        optimizer: The optimizer.
-        group: The parameter's group.
-        parameter: The parameter.
-        gradient: Its gradient.
-    """
+    """Why one of torch's own optimizers cannot apply a gradient, as the end of a sentence; empty if it can."""
     if not gradient.is_sparse:
         if isinstance(optimizer, optim.SparseAdam):
             return "takes sparse gradients only"

@@ -44,10 +44,7 @@ def can_apply(optimizer: optim.Optimizer, group: Mapping[str, Any], gradient: to
 def apply(parameter: torch.Tensor, gradient: torch.Tensor, group: Mapping[str, Any]) -> None:
     """Subtracts `lr` times the gradient, or adds it if the group maximizes.
 
-    Args:
-        parameter: A table (rows, features).
-        gradient: A sparse gradient (rows, features) with one sparse dimension, coalesced or not.
-        group: The parameter's group of the optimizer.
+    The parameter is a table (rows, features). The gradient has one sparse dimension and may be coalesced or not.
     """
     factor = float(group["lr"]) if group["maximize"] else -float(group["lr"])
     rows, values = gradient._indices()[0], gradient._values()

@@ -25,20 +25,13 @@ if TYPE_CHECKING:
 
 
 def state_dict(engine: Host, ref: Ref) -> Any:
-    """The state of a module, optimizer or scheduler, as a copy with torch's own keys.
-
-    Raises:
-        InvalidArgumentError: The object has no state.
-    """
+    """The state of a module, optimizer or scheduler, as a copy with torch's own keys. Raises as `state_of`."""
     return state_of(engine, engine.registry.find(ref))
 
 
 def state_of(engine: Host, target: HostedObject) -> Any:
-    """Like `state_dict`, for an object that need not have a handle.
-
-    Raises:
-        InvalidArgumentError: The object has no state.
-    """
+    """Like `state_dict`, for an object that need not have a handle. Raises `InvalidArgumentError` if
+    it has no state."""
     if isinstance(target.value, nn.Module):
         # All parameters are read between the same two steps.
         assert target.internals is not None
@@ -56,11 +49,8 @@ def state_of(engine: Host, target: HostedObject) -> Any:
 def load_state_dict(engine: Host, ref: Ref, state: Any, strict: bool) -> tuple[list[str], list[str]]:
     """Loads a state, entirely or not at all.
 
-    Returns:
-        For modules, the missing and the unexpected keys (both empty when strict).
-
-    Raises:
-        InvalidArgumentError: The state does not fit; nothing was changed.
+    Returns the missing and the unexpected keys of a module (both empty when strict). Raises `InvalidArgumentError` if
+    the state does not fit; nothing was changed.
     """
     target = engine.registry.find(ref)
     if not isinstance(state, dict):

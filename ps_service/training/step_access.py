@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from operator import methodcaller
 from typing import TYPE_CHECKING, Final
 
@@ -18,65 +19,51 @@ if TYPE_CHECKING:
     from ps_service.parameters.state import ParameterState, Readers
 
 
+@dataclass(slots=True, eq=False)
 class StepAccess:
     """Lets a block change the gradients and the data of parameters, as one step.
 
     It does what `ParameterLocks.stepping` and `ParameterLocks.writing` do, one inside the other: no other step and no
-    hosted code changes the same parameters meanwhile, and open passes keep the values that they have read. Where
-    no step, forward or open pass uses the parameters, there is nothing to wait for and nothing to copy. Then the lock
-    is taken once before the step and once after it. Otherwise the step goes through those two.
-
-    Args:
-        locks: Guards the parameters.
-        parameters: The parameters that will be written.
-        states: Their parameter states.
-        consistent: Whether open passes and running forwards must not see the step.
+    hosted code changes the same parameters meanwhile, and open passes keep the values that they have read; if
+    `consistent`, they and running forwards do not see the step. Where no step, forward or open pass uses the
+    parameters, there is nothing to wait for and nothing to copy. Then the lock is taken once before the step and once
+    after it. Otherwise the step goes through those two.
     """
 
-    __slots__ = ("_consistent", "_locks", "_parameters", "_readers", "_states", "_waiting")
-
-    def __init__(
-        self,
-        locks: ParameterLocks,
-        parameters: Sequence[torch.Tensor],
-        states: Sequence[ParameterState],
-        consistent: bool,
-    ) -> None:
-        self._locks = locks
-        self._parameters = parameters
-        self._states = states
-        self._consistent = consistent
-        self._readers: Collection[Readers] = ()
-        self._waiting: ExitStack | None = None
+    locks: ParameterLocks
+    parameters: Sequence[torch.Tensor]
+    states: Sequence[ParameterState]
+    consistent: bool
+    _readers: Collection[Readers] = ()
+    _waiting: ExitStack | None = None
 
     def __enter__(self) -> None:
         """Acquires the parameters.
 
-        Raises:
-            WouldBlock: It would have to wait, and the thread must not; nothing was changed.
-            DeadlineExceededError: The caller's deadline passed before others had finished.
+        Raises `WouldBlock` if it would have to wait, and the thread must not; nothing was changed. Raises
+        `DeadlineExceededError` if the caller's deadline passed before others had finished.
         """
-        consistent = self._consistent
-        with self._locks.lock:
-            for state in self._states:
+        consistent = self.consistent
+        with self.locks.lock:
+            for state in self.states:
                 pin = state.pin
                 if state.stepped or (consistent and (state.claimed or pin.reading or pin.saves)):
                     break
             else:
-                all_readers = readers_of(self._states) if consistent else ()
+                all_readers = readers_of(self.states) if consistent else ()
                 if not any(map(_is_used, all_readers)):
                     self._readers = all_readers
                     for readers in all_readers:
                         readers.writing += 1
-                    for state in self._states:
+                    for state in self.states:
                         state.stepped = True
                         state.changes += 1
                         if consistent:
                             state.claimed = state.writing = True
                     return
         with ExitStack() as stack:
-            stack.enter_context(self._locks.stepping(self._states))
-            stack.enter_context(self._locks.writing(self._parameters, self._states, self._consistent))
+            stack.enter_context(self.locks.stepping(self.states))
+            stack.enter_context(self.locks.writing(self.parameters, self.states, self.consistent))
             self._waiting = stack.pop_all()
 
     def __exit__(
@@ -85,14 +72,14 @@ class StepAccess:
         if self._waiting is not None:
             self._waiting.__exit__(kind, error, trace)
             return
-        with self._locks.lock:
+        with self.locks.lock:
             for readers in self._readers:
                 readers.writing -= 1
-            for state in self._states:
+            for state in self.states:
                 state.stepped = False
-                if self._consistent:
+                if self.consistent:
                     state.claimed = state.writing = False
-            self._locks.notify()
+            self.locks.notify()
 
 
 _is_used: Final = methodcaller("is_used")

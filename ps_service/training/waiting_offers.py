@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,13 +17,7 @@ if TYPE_CHECKING:
 
 
 class Offered(NamedTuple):
-    """An offer whose trainer waits.
-
-    Attributes:
-        contribution: The gradients.
-        read: The version whose parameters they were computed with.
-        future: Done once its trainer may go on.
-    """
+    """An offer whose trainer waits, the version that its gradients were computed with, and its future."""
 
     contribution: Contribution
     read: int
@@ -34,11 +27,7 @@ class Offered(NamedTuple):
 class WaitingOffers:
     """The offers to one optimizer whose trainers wait. Its user sees to the order of what threads do.
 
-    Args:
-        reported: The values that were reported with gradients.
-
-    Attributes:
-        is_draining: Whether the owner is about to stop, and has taken back what waits.
+    `is_draining` is set when the owner is about to stop, and has taken back what waits.
     """
 
     def __init__(self, reported: ReportedValues) -> None:
@@ -53,9 +42,6 @@ class WaitingOffers:
 
     def __contains__(self, key: OfferKey) -> bool:
         return key in self._offers
-
-    def __iter__(self) -> Iterator[OfferKey]:
-        return iter(self._offers)
 
     def __getitem__(self, key: OfferKey) -> Offered:
         return self._offers[key]
@@ -92,12 +78,7 @@ class WaitingOffers:
         self._expired[key] = why
 
     def answer(self, key: OfferKey, outcome: Outcome | None) -> None:
-        """Ends the wait for an offer, if it waits.
-
-        Args:
-            key: The offer.
-            outcome: What became of it; None if that is not known any more.
-        """
+        """Ends the wait for an offer, if it waits. The outcome is None if it is not known any more."""
         offered, why = self._offers.pop(key, None), self._expired.pop(key, "")
         if offered is None or outcome is None:
             return

@@ -9,9 +9,9 @@ import sys
 from tests.conftest import ROOT
 
 MOST_CALLS = {
-    "NeuMF, owner": 252,
+    "NeuMF, owner": 225,
     "NeuMF, trainer": 235,
-    "transformer, owner": 300,
+    "transformer, owner": 266,
     "transformer, trainer": 264,
 }
 

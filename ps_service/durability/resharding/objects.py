@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ps_service.durability.store import CheckpointError
-from ps_service.requests.creation_spec import handles_in
+from ps_service.requests.creation import handles_in
 from ps_wire.tables import names
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ps_service.durability import table_states, value_files
 from ps_service.durability.resharding.merging import different_moments, same
 from ps_service.durability.resharding.objects import request_of
 from ps_service.durability.store import CheckpointError
-from ps_service.requests.creation_spec import handles_in
+from ps_service.requests.creation import handles_in
 from ps_service.tables.contents import BLOCK_ROWS
 from ps_wire.codec.values import Encoder
 from ps_wire.refs import new_object_id

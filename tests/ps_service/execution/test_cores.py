@@ -18,6 +18,7 @@ import torch
 from ps_service.cli import commands
 from ps_service.config import load
 from ps_service.execution.cores import usable_cores
+from tests.ps_service.execution.pools import run
 
 def in_use():
     # An operation large enough for a team of threads, in a thread that may never have run torch before.
@@ -25,10 +26,10 @@ def in_use():
     return torch.get_num_threads()
 
 async def found(engine):
-    return {await engine.compute.run(in_use) for _ in range(3)}
+    return {await run(engine.compute, in_use) for _ in range(3)}
 
 async def shared(engine):
-    assert await engine.compute.run(in_use) == 1, "nothing was long"
+    assert await run(engine.compute, in_use) == 1, "nothing was long"
     engine.compute.cores.note(60.0)
     assert await found(engine) == {usable_cores()}
     assert torch.get_num_threads() == 1, "the number of the event loop"

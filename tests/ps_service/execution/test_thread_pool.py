@@ -5,45 +5,42 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextvars import ContextVar
 
 import pytest
 
 from ps_service.execution.cores import usable_cores
 from ps_service.execution.fair_queue import WorkItem
-from ps_service.execution.thread_pool import ThreadPool
 from ps_wire.runtime.scopes import waiting
+from tests.ps_service.execution.pools import Pool
 from tests.ps_service.threads import PATIENCE
 from tests.waiting import until
 
-marker: ContextVar[str] = ContextVar("marker", default="default")
-
 
 @pytest.fixture
-async def compute() -> AsyncIterator[ThreadPool]:
-    compute = ThreadPool(threads=2)
+async def compute() -> AsyncIterator[Pool]:
+    compute = Pool(threads=2)
     yield compute
     compute.close()
 
 
-async def test_work_runs_in_another_thread(compute: ThreadPool) -> None:
+async def test_work_runs_in_another_thread(compute: Pool) -> None:
     name = await compute.run(lambda: threading.current_thread().name)
     assert name.startswith("ps-compute")
 
 
-async def test_results_and_exceptions_come_back(compute: ThreadPool) -> None:
+async def test_results_and_exceptions_come_back(compute: Pool) -> None:
     assert await compute.run(lambda: 42) == 42
     with pytest.raises(ZeroDivisionError):
         await compute.run(lambda: 1 // 0)
 
 
-async def test_as_many_run_at_once_as_there_are_threads(compute: ThreadPool) -> None:
+async def test_as_many_run_at_once_as_there_are_threads(compute: Pool) -> None:
     together = threading.Barrier(2)
     places = await asyncio.gather(*(compute.run(lambda: together.wait(PATIENCE)) for _ in range(2)))
     assert sorted(places) == [0, 1]
 
 
-async def test_no_more_run_at_once_than_there_are_threads(compute: ThreadPool) -> None:
+async def test_no_more_run_at_once_than_there_are_threads(compute: Pool) -> None:
     gate, both = threading.Event(), threading.Barrier(3)
     running: list[int] = []
 
@@ -63,7 +60,7 @@ async def test_no_more_run_at_once_than_there_are_threads(compute: ThreadPool) -
 
 
 async def test_the_thread_that_worked_last_works_next() -> None:
-    compute = ThreadPool(threads=4)
+    compute = Pool(threads=4)
     gate = threading.Barrier(5)
     ran = [asyncio.create_task(compute.run(lambda: (gate.wait(PATIENCE), threading.get_ident())[1])) for _ in range(4)]
     await asyncio.to_thread(gate.wait, PATIENCE)
@@ -79,7 +76,7 @@ async def test_the_thread_that_worked_last_works_next() -> None:
     compute.close()
 
 
-async def test_the_loop_goes_on_meanwhile(compute: ThreadPool) -> None:
+async def test_the_loop_goes_on_meanwhile(compute: Pool) -> None:
     gate = threading.Event()
     task = asyncio.create_task(compute.run(lambda: gate.wait(PATIENCE)))
     assert await compute.run(lambda: "through") == "through"
@@ -87,18 +84,7 @@ async def test_the_loop_goes_on_meanwhile(compute: ThreadPool) -> None:
     assert await task
 
 
-async def test_work_sees_the_context_variables_of_its_caller_and_keeps_its_own(compute: ThreadPool) -> None:
-    token = marker.set("caller")
-    try:
-        assert await compute.run(marker.get) == "caller"
-        await compute.run(lambda: marker.set("work"))
-        assert marker.get() == "caller"
-    finally:
-        marker.reset(token)
-    assert await compute.run(marker.get) == "default"
-
-
-async def test_work_whose_caller_has_gone_is_not_begun(compute: ThreadPool) -> None:
+async def test_work_whose_caller_has_gone_is_not_begun(compute: Pool) -> None:
     gate, begun = threading.Event(), threading.Barrier(3)
 
     def block() -> None:
@@ -120,7 +106,7 @@ async def test_work_whose_caller_has_gone_is_not_begun(compute: ThreadPool) -> N
 
 
 async def test_closing_waits_for_running_work() -> None:
-    compute = ThreadPool(threads=1)
+    compute = Pool(threads=1)
     gate, begun = threading.Event(), threading.Event()
     finished: list[bool] = []
 
@@ -139,7 +125,7 @@ async def test_closing_waits_for_running_work() -> None:
 
 
 async def test_closing_waits_no_longer_than_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    compute = ThreadPool(threads=2)
+    compute = Pool(threads=2)
     gate, begun = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -156,13 +142,13 @@ async def test_closing_waits_no_longer_than_it_is_told(caplog: pytest.LogCapture
 
 
 def test_the_default_is_two_threads_per_core() -> None:
-    compute = ThreadPool()
+    compute = Pool()
     assert compute.threads == 2 * usable_cores()
     compute.close()
 
 
 async def test_queued_counts_functions_that_wait_for_a_thread() -> None:
-    compute = ThreadPool(threads=1)
+    compute = Pool(threads=1)
     gate, begun = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -195,7 +181,7 @@ class Held:
         self._loop.call_soon_threadsafe(self.begun.set)
         assert self.let_go.wait(PATIENCE)
 
-    async def hold(self, compute: ThreadPool, of: bytes = b"", name: str = "") -> tuple[asyncio.Task[None], WorkItem]:
+    async def hold(self, compute: Pool, of: bytes = b"", name: str = "") -> tuple[asyncio.Task[None], WorkItem]:
         """Begins to run in one of the threads."""
         item = WorkItem(of, what=lambda: name)
         task = asyncio.create_task(compute.run(self, item))
@@ -219,12 +205,12 @@ async def held() -> AsyncIterator[list[Held]]:
         each.let_go.set()
 
 
-async def settled(compute: ThreadPool, lost: int) -> None:
+async def settled(compute: Pool, lost: int) -> None:
     """Returns once so many threads are lost."""
     await until(lambda: compute.lost == lost, 0.001)
 
 
-async def test_threads_that_are_lost_are_replaced(compute: ThreadPool, held: list[Held]) -> None:
+async def test_threads_that_are_lost_are_replaced(compute: Pool, held: list[Held]) -> None:
     for each in held[:6]:
         task, _ = await each.hold(compute)
         await gone(task)
@@ -234,7 +220,7 @@ async def test_threads_that_are_lost_are_replaced(compute: ThreadPool, held: lis
     await asyncio.gather(*(compute.run(lambda: together.wait(PATIENCE)) for _ in range(2)))
 
 
-async def test_threads_that_are_too_many_go_when_lost_ones_come_back(compute: ThreadPool, held: list[Held]) -> None:
+async def test_threads_that_are_too_many_go_when_lost_ones_come_back(compute: Pool, held: list[Held]) -> None:
     for each in held[:4]:
         task, _ = await each.hold(compute)
         await gone(task)
@@ -250,7 +236,7 @@ async def test_threads_that_are_too_many_go_when_lost_ones_come_back(compute: Th
 
 
 async def test_no_more_are_replaced_than_there_are_spare_ones(held: list[Held]) -> None:
-    compute = ThreadPool(threads=2, spare=1)
+    compute = Pool(threads=2, spare=1)
     told: list[bool] = []
     compute.when_stalled = told.append
     try:
@@ -275,7 +261,7 @@ async def test_no_more_are_replaced_than_there_are_spare_ones(held: list[Held]) 
         await asyncio.to_thread(compute.close)
 
 
-async def test_a_piece_that_is_reclaimed_counts_again(compute: ThreadPool, held: list[Held]) -> None:
+async def test_a_piece_that_is_reclaimed_counts_again(compute: Pool, held: list[Held]) -> None:
     task, item = await held[0].hold(compute)
     compute.abandon(item)
     assert compute.lost == 1
@@ -286,7 +272,7 @@ async def test_a_piece_that_is_reclaimed_counts_again(compute: ThreadPool, held:
 
 
 async def test_an_abandoned_lasting_item_counts_as_lost_when_it_runs(held: list[Held]) -> None:
-    compute = ThreadPool(threads=1)
+    compute = Pool(threads=1)
     task, _ = await held[0].hold(compute)
     lasting, passing = WorkItem(lasting=True), WorkItem()
     ran = threading.Event()
@@ -311,7 +297,7 @@ async def test_an_abandoned_lasting_item_counts_as_lost_when_it_runs(held: list[
 
 
 async def test_one_trainer_cannot_lose_all_threads(held: list[Held]) -> None:
-    compute = ThreadPool(threads=2, spare=4)
+    compute = Pool(threads=2, spare=4)
     for each in held[:2]:
         assert not compute.has_lost_enough(b"one")
         task, _ = await each.hold(compute, b"one")
@@ -325,9 +311,9 @@ async def test_one_trainer_cannot_lose_all_threads(held: list[Held]) -> None:
 
 
 async def test_a_function_that_holds_threads_for_nothing_is_named_once(
-    compute: ThreadPool, held: list[Held], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    compute: Pool, held: list[Held], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ps_service.execution.lost_threads.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("ps_service.execution.workers.REPORT_SECONDS", 0.0)
     for each, name in zip(held[:4], ["my.Net.forward", "my.Net.forward", "", "my.prepare"], strict=False):
         task, _ = await each.hold(compute, name=name)
         await gone(task)
@@ -340,11 +326,11 @@ async def test_a_function_that_holds_threads_for_nothing_is_named_once(
 
 
 async def test_abandoned_work_that_ends_soon_is_not_logged(
-    compute: ThreadPool, held: list[Held], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    compute: Pool, held: list[Held], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     task, _ = await held[0].hold(compute)
     reports: list[Callable[[], None]] = []
-    monkeypatch.setattr(compute._loop_calls, "later", lambda seconds, report: reports.append(report))
+    monkeypatch.setattr(compute, "later", lambda seconds, report: reports.append(report))
     await gone(task)
     held[0].let_go.set()
     await settled(compute, 0)
@@ -354,7 +340,7 @@ async def test_abandoned_work_that_ends_soon_is_not_logged(
 
 
 async def test_administration_is_answered_while_everything_else_is_held(held: list[Held]) -> None:
-    compute = ThreadPool(threads=1)
+    compute = Pool(threads=1)
     task, _ = await held[0].hold(compute)
     assert await compute.run(lambda: 42, WorkItem(apart=True)) == 42
     held[0].let_go.set()
@@ -363,7 +349,7 @@ async def test_administration_is_answered_while_everything_else_is_held(held: li
 
 
 async def test_waiting_does_not_count_however_deep_it_is(held: list[Held]) -> None:
-    compute = ThreadPool(threads=1)
+    compute = Pool(threads=1)
 
     def waits() -> None:
         with waiting, waiting:
@@ -380,7 +366,7 @@ async def test_waiting_does_not_count_however_deep_it_is(held: list[Held]) -> No
 
 
 async def test_time_spent_waiting_is_not_charged(held: list[Held], monkeypatch: pytest.MonkeyPatch) -> None:
-    compute, now = ThreadPool(threads=1), 100.0
+    compute, now = Pool(threads=1), 100.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
     item = WorkItem(b"one")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps_service.measures.quantiles import merged, quantile
+from ps_service.measures.histogram import merged, quantile
 
 BOUNDS = (1.0, 2.0, 4.0)
 

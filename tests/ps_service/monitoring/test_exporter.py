@@ -28,7 +28,7 @@ from ps_service.hosting.registry import Registry
 from ps_service.metrics.census import KINDS
 from ps_service.monitoring import exporter
 from ps_service.passes.staleness import MOST_NAMES
-from ps_service.requests import waiter
+from ps_service.requests.execution import answer
 from ps_service.requests.operations import OPERATIONS
 from ps_service.server import Server
 from ps_wire.limits import MIB, Limits
@@ -187,9 +187,9 @@ async def test_unary_methods_take_grpc(owner: Server) -> None:
 async def test_requests_that_are_given_up_are_errors_of_their_own_kind(owner: Server) -> None:
     gate, _ = creation.create(owner.engine, f"{MODELS}.Gate", (), {})
     request = CallRequest(target=gate.ref.to_message(), method="wait")
-    await waiter.answer(owner.engine, b"t" * 16, OPERATIONS["call"], request, timeout_seconds=0.01)
+    await answer(owner.engine, b"t" * 16, OPERATIONS["call"], request, timeout_seconds=0.01)
     entered = gate.value.inside  # 0 where the first request was late before its method began
-    cancelled = asyncio.create_task(waiter.answer(owner.engine, b"t" * 16, OPERATIONS["call"], request))
+    cancelled = asyncio.create_task(answer(owner.engine, b"t" * 16, OPERATIONS["call"], request))
     await asyncio.to_thread(gate.value.wait_for, entered + 1)
     cancelled.cancel()
     await cancelled
@@ -261,7 +261,7 @@ async def test_versions_go_on_after_a_restart_and_counters_begin_again(tmp_path:
 
 async def test_an_owner_that_drains_says_so(owner: Server) -> None:
     await owner.drain(0.0)
-    await waiter.answer(owner.engine, b"t" * 16, OPERATIONS["delete"], DeleteRequest(name="net"))
+    await answer(owner.engine, b"t" * 16, OPERATIONS["delete"], DeleteRequest(name="net"))
     told = Told(owner.engine)
     assert (told("ps_draining"), told("ps_errors_total", code="unavailable")) == (1, 1)
     assert told("ps_request_errors_total", operation="delete") == 0, "it was not taken up"

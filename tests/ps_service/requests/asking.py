@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ps_service.engine import Engine
+from ps_service.requests.execution import answer
 from ps_service.requests.operations import OPERATIONS
-from ps_service.requests.waiter import answer
 from ps_wire import errors
 from ps_wire.codec.payload import PayloadReader
 from ps_wire.codec.values import Decoder, Encoder

@@ -14,7 +14,7 @@ from ps_service.engine import Engine
 from ps_service.hosting import creation
 from ps_service.hosting.allowlist import AllowList
 from ps_service.hosting.objects import HostedObject
-from ps_service.requests import waiter
+from ps_service.requests.execution import answer as answer_to
 from ps_service.requests.operations import OPERATIONS
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.reply_cache import Answer
@@ -62,7 +62,7 @@ def call(target: HostedObject, method: str, *args: Any, keep: bool = False) -> t
 
 async def ask(engine: Engine, target: HostedObject, method: str, *args: Any, **options: Any) -> Answer:
     request, payload = call(target, method, *args)
-    return await waiter.answer(engine, TRAINER, OPERATIONS["call"], request, payload, **options)
+    return await answer_to(engine, TRAINER, OPERATIONS["call"], request, payload, **options)
 
 
 def error_of(answer: Answer) -> Any:
@@ -77,12 +77,12 @@ async def test_an_answer_has_the_reply_its_payload_and_its_references(engine: En
     assert list(answer.reply.call.result.tensor.shape) == [6]
     assert answer.nbytes == sum(map(len, answer.chunks)) == 24
     assert answer.granted == []
-    created = await waiter.answer(engine, TRAINER, OPERATIONS["create"], pb.CreateRequest(class_name="torch.nn.ReLU"))
+    created = await answer_to(engine, TRAINER, OPERATIONS["create"], pb.CreateRequest(class_name="torch.nn.ReLU"))
     assert created.granted == [created.reply.create.object.handle.object_id]
 
 
 async def test_an_empty_reply_is_a_reply(engine: Engine) -> None:
-    answer = await waiter.answer(engine, TRAINER, OPERATIONS["release"], pb.ReleaseRequest())
+    answer = await answer_to(engine, TRAINER, OPERATIONS["release"], pb.ReleaseRequest())
     assert answer.reply.WhichOneof("outcome") == "release"
 
 
@@ -147,7 +147,7 @@ async def test_a_fault_of_the_owner_itself_stays_in_its_log(engine: Engine, capl
     broken.methods = None  # type: ignore[assignment, method-assign]
     with caplog.at_level(logging.ERROR, "ps_service.requests.error_answers"):
         request = pb.AttachRequest(handle=broken.ref.to_message())
-        error = error_of(await waiter.answer(engine, TRAINER, OPERATIONS["attach"], request))
+        error = error_of(await answer_to(engine, TRAINER, OPERATIONS["attach"], request))
     assert type(error) is InternalError
     assert str(error) == "attach failed inside the owner; its log says why (TypeError)"
     assert "NoneType" in caplog.text
@@ -165,10 +165,10 @@ async def test_references_of_a_reply_over_the_limit_are_taken_back(engine: Engin
     before = len(engine.registry)
     wide = make(engine, "Wide")
     request, payload = call(wide, "", torch.ones(MIB // 4), 2, keep=True)
-    kept = await waiter.answer(engine, TRAINER, OPERATIONS["call"], request, payload)
+    kept = await answer_to(engine, TRAINER, OPERATIONS["call"], request, payload)
     assert len(kept.granted) == 1, "a handle is small"
     error = error_of(
-        await waiter.answer(engine, TRAINER, OPERATIONS["fetch"], pb.FetchRequest(target=kept.reply.call.result.handle))
+        await answer_to(engine, TRAINER, OPERATIONS["fetch"], pb.FetchRequest(target=kept.reply.call.result.handle))
     )
     assert type(error) is TooLargeError
     engine.registry.revoke(TRAINER, kept.granted)
@@ -203,7 +203,7 @@ async def test_objects_that_a_cancelled_call_makes_are_freed(engine: Engine, met
     latch: Latch = hosted.value
     before = len(engine.registry)
     request, payload = call(hosted, method, keep=method == "wait")
-    task = asyncio.create_task(waiter.answer(engine, TRAINER, OPERATIONS["call"], request, payload))
+    task = asyncio.create_task(answer_to(engine, TRAINER, OPERATIONS["call"], request, payload))
     await asyncio.to_thread(latch.begun.wait, 20)
     task.cancel()
     await task
@@ -219,7 +219,7 @@ async def test_an_owner_that_drains_takes_no_new_work_and_still_tells_how_it_is(
     error = error_of(await ask(engine, wide, "", torch.ones(3), 2))
     assert type(error) is UnavailableError
     assert "'ps0' is shutting down" in str(error)
-    status = await waiter.answer(engine, TRAINER, OPERATIONS["status"], pb.StatusRequest())
+    status = await answer_to(engine, TRAINER, OPERATIONS["status"], pb.StatusRequest())
     assert not status.reply.status.serving
 
 
@@ -227,7 +227,7 @@ async def test_every_request_is_counted(engine: Engine) -> None:
     raiser, wide = make(engine, "Raiser"), make(engine, "Wide")
     await ask(engine, wide, "", torch.ones(3), 2)
     await ask(engine, raiser, "fail", "ValueError")
-    await waiter.answer(engine, TRAINER, OPERATIONS["release"], pb.ReleaseRequest())
+    await answer_to(engine, TRAINER, OPERATIONS["release"], pb.ReleaseRequest())
     counts = engine.counters.operations()
     assert (counts["call"].calls, counts["call"].errors) == (2, 1)
     assert (counts["release"].calls, counts["release"].errors) == (1, 0)

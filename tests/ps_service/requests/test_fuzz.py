@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
+from ps_service.requests.execution import answer
 from ps_service.requests.operations import OPERATIONS
-from ps_service.requests.waiter import answer
 from ps_wire.errors import InternalError
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request

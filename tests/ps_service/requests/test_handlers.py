@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ps_service.engine import Engine
+from ps_service.requests.execution import answer
 from ps_service.requests.inline import short
 from ps_service.requests.operations import OPERATIONS
-from ps_service.requests.waiter import answer
 from ps_wire import errors
 from ps_wire.codec.payload import PayloadWriter, joined
 from ps_wire.codec.values import Encoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ps_service.rpc.deadlines import Deadlines
+from ps_service.rpc.waiting_requests import Deadlines
 
 
 class Request:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ps_service.rpc.peer_process import PeerProcess, State
+from ps_service.rpc.shared_memory import PeerProcess, State
 from ps_wire.shared_memory.hosts import host_id
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="/proc is Linux's")

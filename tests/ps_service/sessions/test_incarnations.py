@@ -15,7 +15,7 @@ def test_every_start_has_an_id_of_its_own() -> None:
 
 def test_sessions_of_starts_whose_state_was_restored_stay_valid() -> None:
     incarnations = Incarnations()
-    incarnations.continue_from(("second", "first"))
+    incarnations.earlier = ("second", "first")
     assert incarnations.earlier == ("second", "first")
     assert all(each in incarnations for each in ("first", "second", incarnations.current))
     assert "third" not in incarnations

@@ -12,7 +12,7 @@ from ps_service.tables.backups import RowBackups
 from ps_service.tables.hosted_table import HostedTable
 from ps_service.tables.row_gradients import rows_gradient
 from ps_service.tables.stand_in import summed_rows
-from ps_service.training.compensation import ParameterHistory
+from ps_service.training.round_steps import ParameterHistory
 from ps_wire.tables import options
 
 COUNT = 6

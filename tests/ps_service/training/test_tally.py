@@ -10,9 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps_service.training import tally as tallies
-from ps_service.training.reported_values import ReportedValues
-from ps_service.training.tally import Tally
+from ps_service.training import reported_values as tallies
+from ps_service.training.reported_values import ReportedValues, Tally
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.reported import Reported
 

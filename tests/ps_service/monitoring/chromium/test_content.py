@@ -14,7 +14,7 @@ import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting import creation
 from ps_service.hosting.allowlist import AllowList
-from ps_service.measures.quantiles import merged, quantile
+from ps_service.measures.histogram import merged, quantile
 from ps_service.metrics.counters import DURATION_BOUNDS
 from ps_service.monitoring import page_formats
 from ps_service.server import Server
