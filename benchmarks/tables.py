@@ -99,8 +99,8 @@ def steps(rows: int, rounds: int) -> Table:
                 for part in torch.arange(rows).split(BATCH):
                     shard.look_up(part)
                 side = f"{type(optimizer).__name__}, {implementation}"
-                sides[f"{side} look up"] = lambda s=shard, i=ids, o=offsets: s.bag(i, o)
-                sides[f"{side} update"] = lambda s=shard, i=ids, o=offsets, g=gradient: s.apply_bags(i, o, g)
+                sides[f"{side} look up"] = lambda s=shard, i=ids, o=offsets: s.pooled_rows_of(i, o, None, False)
+                sides[f"{side} update"] = lambda s=shard, i=ids, o=offsets, g=gradient: _update(s, i, o, g)
         times = medians(sides, rounds)
         reference = times["torch EmbeddingBag, SGD look up"] + times["torch EmbeddingBag, SGD update"]
         for side in [each.removesuffix(" look up") for each in sides if each.endswith(" look up")]:
@@ -151,6 +151,13 @@ def medians(sides: Sides, rounds: int) -> dict[str, float]:
     return {name: statistics.median(each[1:]) for name, each in times.items()}
 
 
+def _update(shard: TableShard, ids: torch.Tensor, offsets: torch.Tensor, gradients: torch.Tensor) -> None:
+    # The ids are 0, 1, … in the order in which they were added, so each is the key of its row, too.
+    gradient = shard.gradient(ids, gradients, offsets, None, len(ids))
+    assert gradient.pending is not None
+    shard.update(gradient.pending)
+
+
 def _seen(id_map: IdMap, ids: torch.Tensor) -> Callable[[], object]:
     def run() -> None:
         id_map.find(batches.pop() if batches else ids[:BATCH])
@@ -167,7 +174,7 @@ def _new(id_map: IdMap) -> Callable[[], object]:
 def _some_blocks(shard: TableShard) -> Iterator[dict[str, torch.Tensor]]:
     """Every hundredth block of a large table, all of a small one."""
     apart = max(1, shard.size // 2_000_000)
-    return (block for i, block in enumerate(shard.state(8_192)) if i % apart == 0)
+    return (block for i, block in enumerate(shard.contents.blocks(8_192)) if i % apart == 0)
 
 
 def _random_ids(count: int) -> torch.Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -16,7 +15,6 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.options import Initialisation, Uniform
 from trainer_client.pending import DEFAULT, Pending
-from trainer_client.tables.joined import Joined
 from trainer_client.tables.layers import unwrapped_table
 from trainer_client.tables.look_ups import look_up
 from trainer_client.tables.queries import Query, bags_query
@@ -136,7 +134,7 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):  # type: ignore[m
             TooLargeError, StaleHandleError: As for `Table`.
         """
         loop = self._features[0][0]._loop
-        return Joined(loop, [look_up(loop, self._queries(features), timeout)], partial(_keyed, self))
+        return look_up(loop, self._queries(features), timeout, self._keyed)
 
     def _queries(self, features: KeyedJaggedTensor) -> list[Query]:
         if not isinstance(features, KeyedJaggedTensor):
@@ -158,6 +156,9 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):  # type: ignore[m
             )
         return queries
 
+    def _keyed(self, results: list[torch.Tensor]) -> KeyedTensor:
+        return KeyedTensor(self._names, self._widths, torch.cat(results, dim=1))
+
     def is_weighted(self) -> bool:
         """Whether features have weights."""
         return self._is_weighted
@@ -170,7 +171,3 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):  # type: ignore[m
     def device(self) -> torch.device:
         """Where results are: the CPU."""
         return torch.device("cpu")
-
-
-def _keyed(collection: EmbeddingBagCollection, results: list[Any]) -> KeyedTensor:
-    return KeyedTensor(collection._names, collection._widths, torch.cat(results[0], dim=1))

@@ -25,14 +25,9 @@ _log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Keeps the state of one owner.
+    """Keeps the state of one owner, which must not host anything yet, in its data directory.
 
-    Args:
-        engine: The owner. It must not host anything yet.
-        folder: Its data directory.
-
-    Raises:
-        CheckpointError: The directory cannot be used.
+    Raises `CheckpointError` if the directory cannot be used.
     """
 
     def __init__(self, engine: Engine, folder: Path) -> None:
@@ -42,11 +37,7 @@ class Keeper:
         self._is_over = False
 
     def resume(self) -> None:
-        """Restores the newest checkpoint, if there is one.
-
-        Raises:
-            CheckpointError: The checkpoint cannot be read or restored.
-        """
+        """Restores the newest checkpoint, if there is one. Raises `CheckpointError` if that cannot be done."""
         newest = self._store.newest()
         name = self._engine.name
         if newest is None:
@@ -61,11 +52,8 @@ class Keeper:
     async def keep(self, orderly: bool) -> None:
         """Writes a checkpoint. The owner must have stopped accepting requests and answered all it accepted.
 
-        Args:
-            orderly: Whether no hosted code is running. If some is, objects whose locks it holds are left out.
-
-        Raises:
-            CheckpointError: It cannot be written.
+        If hosted code is still running, and the end not `orderly`, objects whose locks it holds are left out. Raises
+        `CheckpointError` if it cannot be written.
         """
         await self._finish_rounds()
         books = snapshot.bookkeeping(self._engine)
@@ -77,12 +65,8 @@ class Keeper:
     def write_now(self) -> CheckpointReply:
         """Writes a checkpoint while the owner goes on. Blocks; several threads take turns.
 
-        Returns:
-            What was written, and for how long steps waited.
-
-        Raises:
-            UnavailableError: The owner is stopping, and has written its last checkpoint or is about to.
-            InternalError: It cannot be written. The previous one stays valid.
+        Raises `UnavailableError` if the owner is stopping, and has written its last checkpoint or is about to; and
+        `InternalError` if it cannot be written. The previous one stays valid.
         """
         began, held = time.monotonic(), 0.0
 

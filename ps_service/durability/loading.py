@@ -15,15 +15,10 @@ if TYPE_CHECKING:
 
 
 def load(hosted: HostedObject, state: Any, version: int) -> None:
-    """Loads an object's state.
+    """Loads the result of a `state_dict` into an object, constructed from the same arguments and not in use yet.
 
-    Args:
-        hosted: The object, constructed from the same arguments; not in use yet.
-        state: The result of its `state_dict`.
-        version: The number of steps it has applied, if it is an optimizer.
-
-    Raises:
-        Exception: Its `load_state_dict` raised, most likely because its class has changed.
+    An optimizer gets the number of steps that it has applied as its version. Raises what the object's `load_state_dict`
+    raises, most likely because its class has changed.
     """
     if isinstance(hosted.value, nn.Module):
         _load_module(hosted.value, state)
@@ -35,12 +30,7 @@ def load(hosted: HostedObject, state: Any, version: int) -> None:
 
 
 def freeze(hosted: HostedObject, names: Set[str]) -> None:
-    """Sets `requires_grad` to False on the parameters that were frozen.
-
-    Args:
-        hosted: The module.
-        names: The parameters that are not trained.
-    """
+    """Sets `requires_grad` to False on the parameters of a module that were frozen."""
     for name, parameter in hosted.parameters.items():
         if parameter.requires_grad == (name in names):
             parameter.requires_grad_(name not in names)

@@ -21,16 +21,11 @@ class DamagedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Describes a checkpoint.
+    """Describes a checkpoint of an owner: when, in ISO 8601, and by which release it was written.
 
-    Attributes:
-        owner: Name of the owner that wrote it.
-        incarnations: The incarnations of the owner that this state continues, newest first.
-        written: Time of writing, in ISO 8601.
-        version: The release that wrote it.
-        files: Length in bytes and BLAKE2b hash of each file, by name.
-        objects: Name and class of every object, for people to read.
-        left_out: The objects that could not be saved and why, for people to read.
+    `incarnations` are those of the owner that this state continues, newest first. `files` has the length in bytes and
+    the BLAKE2b hash of each file, by name. `objects` and `left_out`, the objects that could not be saved and why, are
+    for people to read.
     """
 
     owner: str
@@ -50,9 +45,8 @@ class Manifest:
     def read(cls, folder: Path) -> Manifest:
         """Reads the manifest of a checkpoint and verifies its files.
 
-        Raises:
-            DamagedError: The manifest or a file is damaged or missing.
-            ValueError: Another release wrote it, in a format that this one cannot read.
+        Raises `DamagedError` if the manifest or a file is damaged or missing, and `ValueError` if another release wrote
+        it, in a format that this one cannot read.
         """
         manifest = cls._parse(folder)
         for name, expected in manifest.files.items():
@@ -87,11 +81,7 @@ class Manifest:
 
 
 def described(path: Path) -> dict[str, Any] | None:
-    """Length and hash of a file; None if it cannot be read.
-
-    Raises:
-        NotRegularError: It is no file, but a FIFO, a device or a directory.
-    """
+    """Length and hash of a file; None if it cannot be read. Raises `NotRegularError` for a FIFO or a directory."""
     try:
         with open_regular(path) as file:
             digest = hashlib.file_digest(file, hashlib.blake2b).hexdigest()

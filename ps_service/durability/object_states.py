@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +37,8 @@ class _OutOfTime(CannotBeKept):
 class States:
     """Reads the states of objects, from one thread.
 
-    Args:
-        engine: The owner.
-        patience: Total seconds to wait for locks that running code holds; None if no code is running. With None, states
-            are returned without a copy, and must be stored before anything changes.
+    `patience` is the total time in seconds to wait for locks that running code holds; None if no code is running. With
+    None, states are returned without a copy, and must be stored before anything changes.
     """
 
     def __init__(self, engine: Engine, patience: float | None) -> None:
@@ -49,8 +48,7 @@ class States:
     def of(self, hosted: HostedObject) -> Any:
         """The result of an object's `state_dict`.
 
-        Raises:
-            CannotBeKept: It has no `state_dict`, that method raised, or hosted code held its locks too long.
+        Raises `CannotBeKept` if it has none, that method raised, or hosted code held its locks too long.
         """
         read = self._reader(hosted)
         if self._until is None:
@@ -72,22 +70,13 @@ class States:
 
 
 class LiveStates(States):
-    """Reads the states of an owner that goes on running, while no optimizer steps: see `no_steps`.
-
-    Args:
-        engine: The owner.
-        patience: Total seconds to wait for hosted code.
-    """
-
-    def __init__(self, engine: Engine, patience: float) -> None:
-        super().__init__(engine, patience)
+    """Reads the states of an owner that goes on running, while no optimizer steps: see `no_steps`."""
 
     def of(self, hosted: HostedObject) -> Any:
         """The result of an object's `state_dict`. That of an optimizer is no copy.
 
-        Raises:
-            CannotBeKept: It has no `state_dict`, or that method raised.
-            StillBusy: Hosted code held its locks too long.
+        Raises `CannotBeKept` if it has none, or that method raised, and `StillBusy` if hosted code held its locks too
+        long.
         """
         if isinstance(hosted.value, (HostedOptimizer, HostedScheduler)):
             # In this thread, which holds the locks of optimizers.
@@ -106,12 +95,7 @@ class LiveStates(States):
 def no_steps(objects: Iterable[HostedObject], patience: float) -> Iterator[None]:
     """Lets the optimizers among these objects apply no step while the block runs. Steps wait; passes go on.
 
-    Args:
-        objects: The objects.
-        patience: Total seconds to wait for steps that are being applied.
-
-    Raises:
-        StillBusy: One of them took longer.
+    Raises `StillBusy` if steps that are being applied take longer than `patience` seconds in all.
     """
     until = time.monotonic() + patience
     optimizers = [(each.value, each) for each in objects if isinstance(each.value, HostedOptimizer)]
@@ -133,20 +117,16 @@ def _tried(read: Callable[[], Any]) -> Any:
 
 def _within(seconds: float, read: Callable[[], Any]) -> Any:
     """The result of a function, if it returns in time; if not, its thread is left running."""
-    found: list[Any] = []
-    failed: list[CannotBeKept] = []
+    state: Future[Any] = Future()
 
     def run() -> None:
         try:
-            found.append(_tried(read))
+            state.set_result(_tried(read))
         except CannotBeKept as error:
-            failed.append(error)
+            state.set_exception(error)
 
-    thread = threading.Thread(target=run, name="ps-checkpoint", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failed:
-        raise failed[0]
-    if not found:
-        raise _OutOfTime("its state could not be read because hosted code is still running")
-    return found[0]
+    threading.Thread(target=run, name="ps-checkpoint", daemon=True).start()
+    try:
+        return state.result(seconds)
+    except TimeoutError:
+        raise _OutOfTime("its state could not be read because hosted code is still running") from None

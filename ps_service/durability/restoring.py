@@ -41,18 +41,12 @@ _NO_TRAINER: Final = bytes(16)
 
 
 def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
-    """Restores the state of a checkpoint into an empty owner.
+    """Restores the state of a checkpoint into an owner of the same name that hosts nothing yet.
 
     Objects keep their ids, so that handles stay valid. Optimizers keep their state and version. Sessions keep the
     numbers of the requests they have executed, and the answers that were not confirmed.
 
-    Args:
-        engine: An owner of the same name that hosts nothing yet.
-        folder: Folder of the checkpoint.
-        manifest: The manifest read from that folder.
-
-    Raises:
-        CheckpointError: It belongs to another owner, or an object cannot be constructed or loaded.
+    Raises `CheckpointError` if it belongs to another owner, or an object cannot be constructed or loaded.
     """
     if manifest.owner != engine.name:
         raise CheckpointError(
@@ -92,11 +86,7 @@ def _runs(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[A
 
 
 def parsed(folder: Path) -> pb.Checkpoint:
-    """What a checkpoint holds, without tensors.
-
-    Raises:
-        CheckpointError: The file cannot be read.
-    """
+    """What a checkpoint holds, without tensors. Raises `CheckpointError` if the file cannot be read."""
     try:
         with open_regular(folder / STATE) as file:
             return pb.Checkpoint.FromString(file.read())

@@ -42,14 +42,7 @@ def write(record: pb.RoundsRecord, optimizer: HostedOptimizer) -> None:
 
 
 def restore(engine: Engine, optimizer: HostedOptimizer, policy: Policy, record: pb.RoundsRecord) -> None:
-    """Continues the rounds of an optimizer.
-
-    Args:
-        engine: The owner.
-        optimizer: What was made again from the request that had made the optimizer.
-        policy: Its policy.
-        record: Its rounds.
-    """
+    """Continues the rounds of an optimizer that was made again from the request that had made it, with its policy."""
     clocks = {member.trainer: member.clock for member in record.trainers}
     if optimizer.aggregator is not None or policy != PLAIN or record.owners or any(clocks.values()):
         _restore(engine, optimizer, policy, record, clocks)

@@ -46,9 +46,7 @@ _PATIENCE_SECONDS: Final = 10.0
 class Bookkeeping:
     """What an owner knows of trainers and members; read on the event loop without an await in between.
 
-    Attributes:
-        message: Sessions, contexts and members, without the answers.
-        answers: For each session its cached answers, by request number.
+    The message has sessions, contexts and members; `answers` has the cached answers of each session, by request number.
     """
 
     message: pb.Checkpoint
@@ -75,21 +73,13 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
 
 
 def write_live(engine: Engine, folder: Path) -> tuple[Manifest, float]:
-    """Writes the named objects of an owner that goes on running. Runs in a thread.
+    """Writes the named objects of an owner that goes on running into an empty folder. Runs in a thread.
 
     Its optimizers with their parameters and tables are as they are between the same steps. It has no sessions and
-    continues no incarnation, because trainers go on: after a restart from it they ask for their objects again.
+    continues no incarnation, because trainers go on: after a restart from it they ask for their objects again. Returns
+    the manifest, and for how many seconds steps had to wait.
 
-    Args:
-        engine: The owner.
-        folder: An empty folder.
-
-    Returns:
-        The manifest, and for how many seconds steps had to wait.
-
-    Raises:
-        StillBusy: Hosted code holds what would have to be read.
-        OSError: A file cannot be written.
+    Raises `StillBusy` if hosted code holds what would have to be read, and `OSError` if a file cannot be written.
     """
     books = Bookkeeping(pb.Checkpoint(generator=torch.get_rng_state().numpy().tobytes()), {})
     named = [hosted for hosted in engine.registry.objects() if hosted.name]
@@ -100,18 +90,11 @@ def write_live(engine: Engine, folder: Path) -> tuple[Manifest, float]:
 
 
 def write(engine: Engine, books: Bookkeeping, folder: Path, orderly: bool) -> Manifest:
-    """Writes a checkpoint's files. Runs in a thread, while the owner accepts no requests.
+    """Writes a checkpoint's files into an empty folder. Runs in a thread, while the owner accepts no requests.
 
-    Objects that cannot be constructed again are left out, and named in the manifest.
-
-    Args:
-        engine: The owner.
-        books: What it knows of trainers and members.
-        folder: An empty folder.
-        orderly: Whether no hosted code is running. If some is, locks that it holds are waited for, with a time limit.
-
-    Raises:
-        OSError: A file cannot be written.
+    Objects that cannot be constructed again are left out, and named in the manifest. If hosted code is running, and the
+    end not `orderly`, locks that it holds are waited for, with a time limit. Raises `OSError` if a file cannot be
+    written.
     """
     incarnations = (engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED]
     states = States(engine, None if orderly else _PATIENCE_SECONDS)
@@ -136,14 +119,25 @@ def _written(
     tensors.flush()
     checkpoint.objects.extend(kept)
     checkpoint.runs.extend(_runs(engine, hosted))
+    return finished(folder, checkpoint, engine.name, incarnations, objects.left_out)
+
+
+def finished(
+    folder: Path,
+    checkpoint: pb.Checkpoint,
+    owner: str,
+    incarnations: tuple[str, ...] = (),
+    left_out: Sequence[dict[str, str]] = (),
+) -> Manifest:
+    """Writes the file of a checkpoint whose tensors are written. Returns the manifest, without the files."""
     files.write_file(folder / STATE, checkpoint.SerializeToString())
     return Manifest(
-        owner=engine.name,
+        owner=owner,
         incarnations=incarnations,
         written=datetime.now(UTC).isoformat(timespec="seconds"),
         version=RELEASE,
-        objects=[line(record) for record in kept],
-        left_out=objects.left_out,
+        objects=[_line(record) for record in checkpoint.objects],
+        left_out=list(left_out),
     )
 
 
@@ -156,11 +150,7 @@ def _runs(engine: Engine, hosted: Sequence[HostedObject]) -> Iterator[pb.RunReco
 
 
 class _Objects:
-    """Makes the records of objects.
-
-    Attributes:
-        left_out: Name, class and reason for each object that had to be left out.
-    """
+    """Makes the records of objects. `left_out` has name, class and reason of each that had to be left out."""
 
     def __init__(self, tensors: TensorWriter, states: States) -> None:
         self._tensors = tensors
@@ -208,7 +198,7 @@ class _Objects:
         store(self._states.of(hosted), record.state, record.tensors, self._tensors, prefix)
         getattr(record, hosted.creation_spec.operation).CopyFrom(hosted.creation_spec.request)
         if hosted.creation_spec.payload is not None:
-            payload = value_files.as_tensor(hosted.creation_spec.payload)
+            payload = torch.from_numpy(hosted.creation_spec.payload)
             record.payload = self._tensors.add(f"{prefix}/arguments", payload)
         if isinstance(hosted.value, HostedOptimizer):
             record.version = hosted.value.version
@@ -237,11 +227,11 @@ def _fill(message: pb.NumberSet, numbers: SeenNumbers) -> None:
 def _add_answer(session: pb.SessionRecord, number: int, answer: Answer, tensors: TensorWriter) -> None:
     record = session.answers.add(number=number, frame=answer.frame)
     if answer.nbytes:
-        payload = value_files.as_tensor(joined(answer.chunks, answer.nbytes))
+        payload = torch.from_numpy(joined(answer.chunks, answer.nbytes))
         record.payload = tensors.add(f"answers/{session.trainer.hex()[:8]}/{number}", payload)
 
 
-def line(record: pb.ObjectRecord) -> dict[str, Any]:
+def _line(record: pb.ObjectRecord) -> dict[str, Any]:
     """An object's line in the manifest."""
     own: dict[str, Any] = {"name": record.name, "class": record.class_name}
     return own | ({"version": record.version} if record.HasField("optimizer") else {})

@@ -32,16 +32,12 @@ class CheckpointError(OSError):
 
 
 class Store:
-    """A data directory.
+    """A data directory, which is created if it is missing.
 
     A checkpoint is a folder. It is filled under a temporary name, and renamed once every byte is on the disk; only then
     are older ones removed. So once a checkpoint was written, there is a complete one at any moment.
 
-    Args:
-        folder: Path of the directory; created if it is missing.
-
-    Raises:
-        CheckpointError: It cannot be created or written to, or another owner uses it.
+    Raises `CheckpointError` if it cannot be created or written to, or another owner uses it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,8 +53,7 @@ class Store:
     def newest(self) -> tuple[Path, Manifest] | None:
         """The newest undamaged checkpoint, or None. A damaged one is renamed, and logged as an error.
 
-        Raises:
-            CheckpointError: All checkpoints are damaged, or another release wrote the newest.
+        Raises `CheckpointError` if all checkpoints are damaged, or another release wrote the newest.
         """
         for folder in self._checkpoints():
             try:
@@ -82,14 +77,8 @@ class Store:
     def write(self, fill: Callable[[Path], Manifest]) -> tuple[Path, Manifest]:
         """Writes a checkpoint and syncs it to the disk. A directory that was removed is made again.
 
-        Args:
-            fill: Writes all files except the manifest into a folder, and returns the manifest without their hashes.
-
-        Returns:
-            The checkpoint's folder and its manifest.
-
-        Raises:
-            CheckpointError: It cannot be written. The previous checkpoint stays valid.
+        `fill` writes all files except the manifest into a folder, and returns the manifest without their hashes. Raises
+        `CheckpointError` if it cannot be written. The previous checkpoint stays valid.
         """
         self._stay()
         known = self._checkpoints()
@@ -123,10 +112,7 @@ class Store:
     def _stay(self) -> None:
         """Makes the directory again if it was removed, or another has its name: what was in it is gone all the same.
 
-        Locks it again if only the lock was removed.
-
-        Raises:
-            CheckpointError: It cannot be made, or another owner uses it by now.
+        Locks it again if only the lock was removed. Raises `CheckpointError` if another owner uses it by now.
         """
         try:
             if os.path.samestat(os.fstat(self._lock), (self.folder / _LOCK).stat()):
@@ -164,8 +150,7 @@ class Store:
 def _locked(folder: Path) -> int:
     """Makes a data directory if it is missing, and locks it; the descriptor of the lock file.
 
-    Raises:
-        CheckpointError: It cannot be created or written to, or another owner uses it.
+    Raises `CheckpointError` if it cannot be created or written to, or another owner uses it.
     """
     try:
         folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)

@@ -20,18 +20,9 @@ BLOCKS: Final = "blocks"
 
 
 def store(state: Mapping[str, Any], message: Value, names: Any, tensors: TensorWriter, prefix: str) -> None:
-    """Encodes the state of a table and writes its tensors to files. Each block is asked for when its turn comes.
+    """Encodes the result of a table's `state_dict` and writes its tensors, as `value_files.store` does.
 
-    Args:
-        state: The result of the table's `state_dict`.
-        message: The message to fill in.
-        names: The repeated field that gets the names of its tensors.
-        tensors: Writes the tensors.
-        prefix: First part of the tensors' names.
-
-    Raises:
-        InvalidArgumentError: The state holds something that cannot be encoded.
-        OSError: A part cannot be written.
+    Each block is asked for when its turn comes.
     """
     message.dict.SetInParent()
     for key, value in state.items():
@@ -48,8 +39,7 @@ def store(state: Mapping[str, Any], message: Value, names: Any, tensors: TensorW
 def load(message: Value, names: Sequence[str], tensors: TensorReader) -> dict[str, Any]:
     """Decodes the state of a table. Its blocks are an iterator, which reads one of them at a time.
 
-    Raises:
-        InvalidArgumentError: A tensor is missing; of those in blocks, when the block is read.
+    Raises `InvalidArgumentError` if a tensor is missing; of those in blocks, when the block is read.
     """
     state: dict[str, Any] = {}
     for item in message.dict.items:
@@ -63,11 +53,7 @@ def load(message: Value, names: Sequence[str], tensors: TensorReader) -> dict[st
 def columns(
     message: Value, names: Sequence[str], tensors: TensorReader
 ) -> Iterator[dict[str, Callable[[], torch.Tensor]]]:
-    """For each block of a state, functions that read one of its columns, by name.
-
-    Raises:
-        InvalidArgumentError: A tensor is missing; raised by those functions.
-    """
+    """For each block of a state, functions that read one of its columns, by name. These raise as `load`."""
     for item in message.dict.items:
         if item.key.text == BLOCKS:
             for block in item.value.list.items:

@@ -36,12 +36,7 @@ def is_native(tensor: torch.Tensor) -> bool:
 
 
 class TensorWriter:
-    """Writes tensors into parts `tensors-00001.safetensors`, `tensors-00002.safetensors` …
-
-    Args:
-        folder: The folder of the checkpoint.
-        part_bytes: Bytes after which a part is written.
-    """
+    """Writes tensors into parts of about `part_bytes`, `tensors-00001.safetensors`, `tensors-00002.safetensors` …"""
 
     def __init__(self, folder: Path, part_bytes: int = PART_BYTES) -> None:
         self._folder = folder
@@ -56,8 +51,7 @@ class TensorWriter:
     def add(self, name: str, tensor: torch.Tensor) -> str:
         """Adds a copy of a native tensor; returns its name in the file, with a number appended if the name was taken.
 
-        Raises:
-            OSError: A part cannot be written.
+        Raises `OSError` if a part cannot be written.
         """
         unique = name
         while unique in self._names:
@@ -71,11 +65,7 @@ class TensorWriter:
         return unique
 
     def flush(self) -> None:
-        """Writes the tensors that no part holds yet.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Writes the tensors that no part holds yet. Raises `OSError` if it cannot."""
         if self._part:
             self._parts += 1
             path = self._folder / f"tensors-{self._parts:05}.safetensors"
@@ -87,12 +77,7 @@ class TensorWriter:
 
 
 class TensorReader:
-    """Reads tensors from the parts of a checkpoint.
-
-    Args:
-        folder: Its folder.
-        files: The names of its files. What else is in the folder is not opened.
-    """
+    """Reads tensors from the parts of a checkpoint. What is in the folder besides its files is not opened."""
 
     def __init__(self, folder: Path, files: Iterable[str]) -> None:
         parts = sorted(name for name in files if fnmatchcase(name, "tensors-*.safetensors"))
@@ -100,11 +85,7 @@ class TensorReader:
         self._places: dict[str, Any] = {name: file for file in self._files for name in file.keys()}  # type: ignore[no-untyped-call]  # noqa: SIM118
 
     def get(self, name: str) -> torch.Tensor:
-        """The tensor of that name, in memory mapped from the file.
-
-        Raises:
-            InvalidArgumentError: No part has it.
-        """
+        """The tensor of that name, in memory mapped from the file. Raises `InvalidArgumentError` if no part has it."""
         try:
             file = self._places[name]
         except KeyError:

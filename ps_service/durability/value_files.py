@@ -18,18 +18,10 @@ if TYPE_CHECKING:
 
 
 def store(value: Any, message: Value, names: Any, tensors: TensorWriter, prefix: str) -> None:
-    """Encodes a value and writes its tensors to files.
+    """Encodes a value into a message, and writes its tensors to files, whose names go into the repeated field.
 
-    Args:
-        value: Any value that the codec can encode.
-        message: The message to fill in.
-        names: The repeated field that gets the names of its tensors.
-        tensors: Writes the tensors.
-        prefix: First part of the tensors' names; the path inside the value follows it.
-
-    Raises:
-        InvalidArgumentError: The value holds something that cannot be encoded; nothing was stored.
-        OSError: A part cannot be written.
+    These begin with the prefix; the path inside the value follows it. Raises `InvalidArgumentError` if the value holds
+    something that cannot be encoded, with nothing stored, and `OSError` if a part cannot be written.
     """
     # A value that cannot be encoded fails here, before any part of it is stored.
     Encoder(_Nowhere()).encode(value)
@@ -44,15 +36,9 @@ def store(value: Any, message: Value, names: Any, tensors: TensorWriter, prefix:
 def load(message: Value, names: Sequence[str], tensors: TensorReader) -> Any:
     """Decodes a stored value.
 
-    Raises:
-        InvalidArgumentError: A class it needs is not registered here, or a tensor is missing.
+    Raises `InvalidArgumentError` if a class that it needs is not registered here, or a tensor is missing.
     """
     return Decoder(_Stored(tensors, names)).decode(message)
-
-
-def as_tensor(payload: Buffer) -> torch.Tensor:
-    """A uint8 tensor over the bytes of a payload."""
-    return torch.from_numpy(payload)
 
 
 class _Nowhere(PayloadWriter):

@@ -54,7 +54,7 @@ class Census:
         if isinstance(hosted.value, RowsOfTable):
             self.tables[hosted.name] = hosted.value
             if self.table_budget is not None:
-                hosted.value.count_in(self.table_budget)
+                hosted.value.shard.count_in(self.table_budget, str(hosted.value))
             return  # its rows come and go
         for parameter in hosted.parameters.values():
             objects, elements, nbytes = self._shared.get(id(parameter), (0, 0, 0))

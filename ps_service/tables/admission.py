@@ -28,11 +28,7 @@ class Gate(Protocol):
         """What it remembers, in plain values and tensors that share its memory."""
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over what another one with the same options and seed remembered.
-
-        Raises:
-            InvalidArgumentError: It is the state of one with other options.
-        """
+        """Takes over what another one with the same seed and options remembered; `InvalidArgumentError` for others."""
 
     def clear(self) -> None:
         """Forgets all ids."""

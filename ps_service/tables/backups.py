@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import ref
 
 import torch
 
+if TYPE_CHECKING:
+    from ps_service.tables.shard import TableShard
+
 
 class _Before(NamedTuple):
-    """Rows as they were before they were updated.
-
-    Attributes:
-        keys: Their keys, ascending, int64 [n].
-        values: float32 [n, dim].
-    """
+    """Rows as they were before an update: their keys, ascending, int64 [n], and their values, float32 [n, dim]."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -25,9 +23,7 @@ class _Table(Protocol):
     """What backups need of a table."""
 
     backups: tuple[ref[RowBackups], ...]
-
-    def read(self, keys: torch.Tensor) -> torch.Tensor:
-        """The values that rows have now, [n, dim]."""
+    shard: TableShard
 
 
 class RowBackups:
@@ -36,26 +32,20 @@ class RowBackups:
     What is kept are the rows of some steps, and not the table. The value of a row at an earlier version is the copy of
     the first step after it that changed the row, or the value that it has now. A row that began anew has another key.
 
-    The table calls `note` before it updates rows, while nobody else may update it.
-
-    Args:
-        table: The table. It forgets this object when nobody else has it.
+    The table calls `note` before it updates rows, while nobody else may update it. It forgets this object when nobody
+    else has it.
     """
 
     def __init__(self, table: _Table) -> None:
-        self._table = table
+        self._shard = table.shard
         # By version, what its step has changed; beside it, what was changed since the last version.
         self._steps: OrderedDict[int, list[_Before]] = OrderedDict()
         self._since: list[_Before] = []
         table.backups = (*(each for each in table.backups if each() is not None), ref(self))
 
     def note(self, keys: torch.Tensor) -> None:
-        """Copies rows that are about to change.
-
-        Args:
-            keys: Keys of different rows, ascending, int64 [n].
-        """
-        self._since.append(_Before(keys, self._table.read(keys).float()))
+        """Copies rows that are about to change; their keys are different ones, ascending, int64 [n]."""
+        self._since.append(_Before(keys, self._shard.read(keys).float()))
 
     def end(self, version: int) -> None:
         """What was changed since the last call was changed by the step to this version."""
@@ -67,16 +57,11 @@ class RowBackups:
             self._steps.popitem(last=False)
 
     def moved(self, keys: torch.Tensor, version: int) -> torch.Tensor:
-        """How far rows have moved since a version: their values now, less those of then.
+        """How far rows have moved since a version: their values now, less those of then, float32 [n, dim].
 
-        Args:
-            keys: Keys of rows, int64 [n].
-            version: The version; `forget` was not called with a later one.
-
-        Returns:
-            float32 [n, dim].
+        `forget` must not have been called with a later version.
         """
-        now = self._table.read(keys).float()
+        now = self._shard.read(keys).float()
         then, is_found = now.clone(), torch.zeros(len(keys), dtype=torch.bool)
         steps = [step for number, step in self._steps.items() if number > version]
         for before in (each for step in (*steps, self._since) for each in step if len(each.keys)):

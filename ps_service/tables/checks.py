@@ -7,20 +7,16 @@ from typing import Final
 
 import torch
 
-from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.errors import InvalidArgumentError
 
-GRADIENT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+WEIGHT_DTYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def checked_ids(ids: torch.Tensor, rows: int | None) -> torch.Tensor:
     """Contiguous ids.
 
-    Args:
-        ids: What was given.
-        rows: Number of rows of a table of fixed size; None for any ids.
-
-    Raises:
-        InvalidArgumentError: They are not a vector of int64, or a table of fixed size has no such row.
+    Raises `InvalidArgumentError` if they are not a vector of int64, or a table with a fixed number of rows has no such
+    row.
     """
     if ids.dtype != torch.int64 or ids.dim() != 1 or ids.layout != torch.strided or ids.device.type != "cpu":
         raise InvalidArgumentError(f"ids are an int64 vector, not {tuple(ids.shape)} {ids.dtype} on {ids.device}")
@@ -37,8 +33,7 @@ def checked_ids(ids: torch.Tensor, rows: int | None) -> torch.Tensor:
 def checked_offsets(offsets: torch.Tensor, count: int) -> torch.Tensor:
     """Where bags begin, as contiguous int64.
 
-    Raises:
-        InvalidArgumentError: They do not begin with 0, fall, or are larger than the number of ids.
+    Raises `InvalidArgumentError` if they do not begin with 0, fall, or are larger than the number of ids.
     """
     if offsets.dtype not in (torch.int64, torch.int32) or offsets.dim() != 1 or offsets.device.type != "cpu":
         raise InvalidArgumentError(f"offsets are a vector of integers, not {tuple(offsets.shape)} {offsets.dtype}")
@@ -52,39 +47,13 @@ def checked_offsets(offsets: torch.Tensor, count: int) -> torch.Tensor:
     return offsets
 
 
-def checked_weights(weights: torch.Tensor | None, mode: str, count: int) -> torch.Tensor | None:
-    """Per-sample weights as float32.
-
-    Raises:
-        InvalidArgumentError: Their number is not that of the ids, or the mode is not "sum".
-    """
-    if mode not in ("sum", "mean"):
-        raise InvalidArgumentError(f'the mode of a bag is "sum" or "mean", not {mode!r}')
+def checked_weights(weights: torch.Tensor | None, count: int) -> torch.Tensor | None:
+    """Per-sample weights as float32. Raises `InvalidArgumentError` if their number is not that of the ids."""
     if weights is None:
         return None
-    if mode != "sum":
-        raise InvalidArgumentError('weights go with mode="sum" only, as in torch')
-    if weights.shape != (count,) or weights.dtype not in GRADIENT_DTYPES or weights.device.type != "cpu":
+    if weights.shape != (count,) or weights.dtype not in WEIGHT_DTYPES or weights.device.type != "cpu":
         raise InvalidArgumentError(f"weights are {count} floating-point numbers, one for each id")
     return weights.detach().float().contiguous()
-
-
-def checked_gradients(gradients: torch.Tensor, shape: tuple[int, int], refuse_non_finite: bool) -> torch.Tensor:
-    """Gradients as contiguous float32.
-
-    Raises:
-        InvalidArgumentError: They have another shape, or are no floating-point numbers.
-        NonFiniteGradientError: One is NaN or infinite, and that is refused.
-    """
-    if tuple(gradients.shape) != shape or gradients.dtype not in GRADIENT_DTYPES or gradients.device.type != "cpu":
-        raise InvalidArgumentError(
-            f"gradients are floating-point numbers of shape {shape}, not {tuple(gradients.shape)} {gradients.dtype}"
-        )
-    gradients = gradients.detach().float().contiguous()
-    # Adding 0 times each number is NaN if any is not finite: one pass, without a tensor of booleans.
-    if refuse_non_finite and not bool((gradients.view(-1) * 0).sum() == 0):
-        raise NonFiniteGradientError("a gradient holds NaN or infinity; the table was not changed")
-    return gradients
 
 
 LIFE: Final = ("age", "sightings")
@@ -94,8 +63,7 @@ LIFE: Final = ("age", "sightings")
 def used_part(block: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """A block without the rows that are not in use, if it says which are.
 
-    Raises:
-        InvalidArgumentError: It does not say so for each row.
+    Raises `InvalidArgumentError` if it does not say so for each row.
     """
     rest = dict(block)
     in_use = rest.pop("in_use", None)
@@ -107,16 +75,9 @@ def used_part(block: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def check_block(block: Mapping[str, torch.Tensor], dim: int, dtype: torch.dtype, widths: Mapping[str, int]) -> None:
-    """Checks a block of rows.
+    """Raises `InvalidArgumentError` for a block with other names, shapes or dtypes than a table has, or an id twice.
 
-    Args:
-        block: Tensors by name. What the optimizer keeps may be left out as a whole, and so may each of `LIFE`.
-        dim: Width of a row.
-        dtype: Dtype of a row.
-        widths: What the optimizer keeps, and how many numbers of each.
-
-    Raises:
-        InvalidArgumentError: It has other names, shapes or dtypes, or an id twice.
+    What the optimizer keeps, `widths` numbers of each name, may be left out as a whole, and so may each of `LIFE`.
     """
     life, block = {each: block[each] for each in LIFE if each in block}, {**block}
     for name, each in life.items():
@@ -137,11 +98,7 @@ def check_block(block: Mapping[str, torch.Tensor], dim: int, dtype: torch.dtype,
 
 
 def check_size(name: str, value: int | None, most: int) -> None:
-    """Checks a size; only that named "dim" may not be None.
-
-    Raises:
-        InvalidArgumentError: It is no whole number from 1 to `most`.
-    """
+    """Raises `InvalidArgumentError` for what is no whole number from 1 to `most`, or None for "dim"."""
     if value is None and name != "dim":
         return
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:

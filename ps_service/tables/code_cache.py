@@ -21,9 +21,6 @@ class CodeCache:
 
     The mark is a file that names the sources, numba and the processor, so it says nothing of code compiled from others.
     One process at a time has the turn to compile; the system takes the turn back when the process ends.
-
-    Attributes:
-        folder: The folder; numba's own variable takes precedence.
     """
 
     def __init__(self) -> None:
@@ -49,14 +46,8 @@ class CodeCache:
     def turn(self, *, wait: bool) -> int | None:
         """The turn to compile, as a file descriptor: closing it gives the turn back.
 
-        Args:
-            wait: Whether to wait for it if another process has it.
-
-        Returns:
-            None if another process has it.
-
-        Raises:
-            OSError: The folder cannot be written or locked.
+        If another process has it, this waits for it, or returns None. Raises `OSError` if the folder cannot be written
+        or locked.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(f"{self._mark}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

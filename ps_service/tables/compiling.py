@@ -25,13 +25,11 @@ fill_cache()
 
 
 def compile_soon() -> threading.Thread | None:
-    """Has everything compiled in another process, and returns at once.
+    """Has everything compiled in another process, and returns at once. A thread waits for that process.
 
     numba's compiler holds Python's global lock for long, and an owner serves meanwhile. The process ends with this one.
-
-    Returns:
-        A thread that waits for the process. None if there is nothing to do: numba is not installed, the code is on disk
-        already, another process compiles it, or nothing can be kept on disk.
+    None is returned if there is nothing to do: numba is not installed, the code is on disk already, another process
+    compiles it, or nothing can be kept on disk.
     """
     # Not `compiled.available()`, which imports numba: this runs in the event loop of an owner that serves.
     if not is_installed():

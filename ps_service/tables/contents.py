@@ -24,14 +24,7 @@ where rows are evicted `age`, int64 [n], the microseconds since they were looked
 
 
 class Contents:
-    """The rows of a shard in blocks.
-
-    Args:
-        lock: That of the shard, which is taken for each block.
-        id_map: Its ids.
-        rows: Its rows.
-        population: Which ids have a row.
-    """
+    """The rows of a shard in blocks. The lock is that of the shard, and is taken for each block."""
 
     def __init__(self, lock: ReportingLock, id_map: IdMap, rows: Rows, population: Population) -> None:
         self._lock: Final = lock
@@ -40,10 +33,10 @@ class Contents:
         self._population: Final = population
 
     def blocks(self, block_rows: int = BLOCK_ROWS) -> Iterator[Block]:
-        """Copies of all rows, in the order of their numbers.
+        """Copies of all rows, in the order of their numbers; each is made when it is asked for.
 
-        Args:
-            block_rows: Most rows of a block. Blocks have fewer where rows were removed, and empty ones are left out.
+        Blocks have fewer than `block_rows` rows where rows were removed, and empty ones are left out. Whoever needs all
+        as of one moment lets nobody update the table meanwhile.
         """
         begin: int | None = 0
         while begin is not None:
@@ -90,15 +83,11 @@ class Contents:
             yield block
 
     def put(self, block: Mapping[str, torch.Tensor], rows: int | None) -> None:
-        """Puts rows in the place of those that their ids have, or adds them.
+        """Puts rows in the place of those that their ids have, or adds them. `rows` is the fixed size of a table.
 
-        Args:
-            block: The rows; without `state.` entries what the optimizer keeps stays as it is, or begins anew.
-            rows: Number of rows of a table of fixed size.
-
-        Raises:
-            InvalidArgumentError: The block has other names, shapes or dtypes than this table, or an id twice.
-            TooLargeError: There would be more rows than there may be. No row has changed.
+        Without `state.` entries what the optimizer keeps stays as it is, or begins anew. Raises `InvalidArgumentError`
+        if the block does not fit this table or has an id twice, and `TooLargeError` for too many rows. No row has
+        changed then.
         """
         block = checks.used_part(block)
         checks.check_block(block, self._rows.values.width, self._rows.values.dtype, self._rows.widths)
@@ -118,11 +107,7 @@ class Contents:
             return None if gate is None else gate.state()
 
     def load_admission(self, state: Mapping[str, Any]) -> None:
-        """Takes over what another shard's admission remembered.
-
-        Raises:
-            InvalidArgumentError: It does not fit this one.
-        """
+        """Takes over what another shard's admission remembered. Raises as `Gate.load`."""
         with self._lock:
             if self._population.gate is not None:
                 self._population.gate.load(state)

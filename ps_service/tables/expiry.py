@@ -36,9 +36,6 @@ class Expiry:
 
     A turn looks at 16,384 rows, in a thread, under the lock of the table, which takes less than a millisecond if none
     of them goes. Then it rests as long as the turn has taken, so look-ups and steps come in between.
-
-    Args:
-        tables: The tables of the owner.
     """
 
     def __init__(self, tables: Callable[[], Iterable[RowsOfTable]]) -> None:
@@ -66,9 +63,9 @@ class Expiry:
             for table in list(self._tables()):
                 pause = math.inf if table.ttl is None else min(table.ttl / _ROUNDS_PER_TTL, _LONGEST_SECONDS)
                 is_due = table.ttl is not None and time.monotonic() >= self._due.get(table, 0.0)
-                if is_due or table.excess:
+                if is_due or table.shard.excess:
                     try:
-                        await self._round(table.turns(is_due))
+                        await self._round(table.shard.turns(is_due))
                     except Exception:
                         _log.exception("removing rows of %s failed; it will be tried again", table)
                     if is_due:

@@ -14,14 +14,11 @@ class Generations:
     """Generational indices of rows: a key is the number of a row below how often the row has been freed.
 
     The gradient of a pass names rows by key. If a row is removed while the pass is open, and another id gets its
-    number, the key of the gradient is that of no row any more. The generations of a row begin again after
-    `key_space / capacity` of them, which is more than a million for any table of less than 10^11 numbers.
+    number, the key of the gradient is that of no row any more. The generations of a row begin again after `key_space /
+    capacity` of them, which is more than a million for any table of less than 10^11 numbers.
 
-    It is used under the lock of a shard.
-
-    Args:
-        capacity: The most rows. The row with this number, which ids without one read, has keys, too.
-        dim: Width of a row.
+    It is used under the lock of a shard. `capacity` is the most rows; the row with this number, which ids without one
+    read, has keys, too.
     """
 
     def __init__(self, capacity: int, dim: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ps_service.tables.optimizers import Rates
+from ps_service.tables.rules import Rates
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.options import check_groups
 
@@ -16,18 +16,13 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """Ranges of ids that do not overlap.
+    """Ranges of ids that have options of their own.
 
     Learning rates of groups keep their ratio to that of the table, as torch's schedulers scale that of each group of
     parameters. The ratio is to the one that the table was made with, so nothing but options has to be kept. To 0 there
     is no ratio: the rates of groups of a table that was made with 0 stay as they are.
 
-    Args:
-        groups: The groups.
-        optimizer: The optimizer, with the options that the table was made with.
-
-    Raises:
-        InvalidArgumentError: Two of them overlap, or their options do not fit the optimizer.
+    Raises `InvalidArgumentError` if ranges overlap, or their options do not fit the optimizer.
     """
 
     def __init__(self, groups: Sequence[RowGroup], optimizer: RowOptimizer) -> None:
@@ -43,10 +38,7 @@ class Groups:
     def rates(self, ids: torch.Tensor, lr: float, weight_decay: float) -> Rates:
         """Learning rate and weight decay of ids, int64 [n]: numbers, or float32 [n, 1] where there are groups.
 
-        Args:
-            ids: The ids.
-            lr: That of rows without a group, or whose group has none, as it is now.
-            weight_decay: Likewise.
+        `lr` and `weight_decay` are those of rows without a group, or whose group has none, as they are now.
         """
         if not self.groups:
             return Rates(lr, weight_decay)

@@ -7,27 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_service.tables.kernels import Grouped
-from ps_service.tables.keyed import KeyedShard
+from ps_service.tables.checks import checked_ids, checked_offsets
 from ps_service.tables.restores import Restores
-from ps_service.tables.row_gradients import UnsummedGradient
-from ps_service.tables.stand_in import AllRows, LookUp, Pool, RowsOfTable, summed_rows
+from ps_service.tables.shard import TURN_ROWS, TableShard
+from ps_service.tables.stand_in import AllRows, LookUp, Pool, RowsOfTable
 from ps_wire.decorators import hosted, remote
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.tables import life, options
 from ps_wire.tables.routing import Routing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ps_service.tables.budget import TableBudget
-    from ps_service.tables.statistics import Statistics
+    from collections.abc import Mapping, Sequence
 
 MOST_NAME: Final = 256
 """Longest name of a table."""
-
-TURN_ROWS: Final = 1 << 14
-"""Rows that are looked at in one turn."""
 
 MOST_GIVEN: Final = 1 << 40
 """More ids than one look-up can have."""
@@ -48,8 +41,9 @@ class Wanted:
             raise InvalidArgumentError("only tables can be looked up in")
         if not isinstance(ids, torch.Tensor) or not isinstance(offsets, torch.Tensor | None):
             raise InvalidArgumentError("ids and offsets are tensors")
-        self.ids = self.table.shard.checked_ids(ids)
-        self.offsets = None if offsets is None else self.table.shard.checked_bags(ids, offsets)
+        # Trainers send ids as int32 where those have the same values.
+        self.ids = checked_ids(ids.long() if ids.dtype is torch.int32 else ids, self.table.shard.rows)
+        self.offsets = None if offsets is None else checked_offsets(offsets, len(ids))
         if weights is not None and (
             offsets is None
             or not isinstance(weights, torch.Tensor)
@@ -68,14 +62,8 @@ class Wanted:
 class HostedTable(RowsOfTable):
     """One owner's rows of a table, and their optimizer. Arguments are those of `trainer_client.Client.table`.
 
-    Attributes:
-        settings: What it was made with, the same on all of its owners.
-        routing: Which owner has which rows.
-        shard: The rows.
-        parameter: Stands for them in torch's graph.
-
-    Raises:
-        InvalidArgumentError: A setting does not fit.
+    `settings` is what it was made with, the same on all of its owners. Raises `InvalidArgumentError` if a setting does
+    not fit.
     """
 
     def __init__(
@@ -115,7 +103,7 @@ class HostedTable(RowsOfTable):
         self.routing = Routing.even(owners)
         self.restores: Final = Restores(f"table {name!r}")
         eviction = None if evict is None else _option(evict, life.Eviction, "evict")
-        self.shard: Final = KeyedShard(
+        self.shard = TableShard(
             dim,
             _option(optimizer, options.RowOptimizer, "optimizer"),
             _option(init, options.Initialisation, "init"),
@@ -124,7 +112,6 @@ class HostedTable(RowsOfTable):
             seed=seed,
             max_rows=max_rows,
             groups=[_option(each, options.RowGroup, "a group") for each in groups],
-            refuse_non_finite=False,  # the optimizer says whether they are
             admission=None if admit is None else _option(admit, life.Admission, "admit"),
             eviction=eviction,
             owners=len(owners),
@@ -137,20 +124,15 @@ class HostedTable(RowsOfTable):
 
     @remote
     def look_up(self, parts: Any, recorded: bool = False) -> list[torch.Tensor]:
-        """Rows and pooled rows of this table and others.
+        """For each part of a look-up, here or in other tables, rows [n, dim], or sums of the rows of bags, float32.
 
-        Args:
-            parts: For each a tuple: a reference to a table, None for this one; ids, int64 [n]; where each bag begins,
-                None to get the row of each id; what the rows are multiplied with, None for 1; and for rows, if ids were
-                left out that are there twice, how many there were.
-            recorded: Whether the results get a history in torch's graph. Missing rows are added then.
+        A part is a tuple: a reference to a table, None for this one; ids, int64 [n]; where each bag begins, None to get
+        the row of each id; what the rows are multiplied with, None for 1; and for rows, if ids were left out that are
+        there twice, how many there were. Results that are recorded have a history in torch's graph, and missing rows
+        are added.
 
-        Returns:
-            For each part [n, dim] of the table's dtype, or float32 [bags, dim].
-
-        Raises:
-            InvalidArgumentError: A part does not fit. No row was added.
-            TooLargeError: There would be more rows than a table may have; those of parts before were added.
+        Raises `InvalidArgumentError` if a part does not fit, with no row added; and `TooLargeError` if there would be
+        more rows than a table may have, when those of parts before were added.
         """
         if not isinstance(parts, list):
             raise InvalidArgumentError("the parts of a look-up are a list")
@@ -162,12 +144,12 @@ class HostedTable(RowsOfTable):
         if not recorded:
             if offsets is None:
                 return self.shard.look_up(ids, add=False)
-            return self.shard.bag(ids, offsets, "sum", weights, add=False)
+            return self.shard.bag(ids, offsets, weights)
         found: torch.Tensor
         if offsets is None:
-            found = LookUp.apply(self.parameter, self, ids, wanted.given)  # type: ignore[no-untyped-call]
+            found = LookUp.apply(self.parameter, self.shard, ids, wanted.given)  # type: ignore[no-untyped-call]
         else:
-            found = Pool.apply(self.parameter, weights, self, ids, offsets)  # type: ignore[no-untyped-call]
+            found = Pool.apply(self.parameter, weights, self.shard, ids, offsets)  # type: ignore[no-untyped-call]
         return found
 
     @remote
@@ -175,30 +157,12 @@ class HostedTable(RowsOfTable):
         """Number of rows."""
         return self.shard.size
 
-    def count_in(self, budget: TableBudget) -> None:
-        self.shard.count_in(budget, str(self))
-
-    def turns(self, expire: bool) -> Iterator[None]:
-        return self.shard.turns(TURN_ROWS, expire)
-
-    @property
-    def excess(self) -> int:
-        return self.shard.excess
-
     @remote
     def evict(self, share: float | None, dry_run: bool, sample: int) -> tuple[int, torch.Tensor]:
-        """Removes rows that have expired, or a part of the rows.
+        """Removes rows that have expired, in short turns, or this share of the rows. Returns how many, and ids of some.
 
-        Args:
-            share: None for the rows that have expired, which takes several short turns; or the part that goes.
-            dry_run: Whether the rows stay.
-            sample: The most ids to return.
-
-        Returns:
-            How many rows, and ids of some.
-
-        Raises:
-            InvalidArgumentError: The table has no eviction, or no part of it that this needs, or `share` is no part.
+        With `dry_run` the rows stay. `sample` is the most ids to return. Raises `InvalidArgumentError` if the table has
+        no eviction, or no part of it that this needs, or `share` is no part.
         """
         if self.eviction is None:
             raise InvalidArgumentError(f"no rows of {self} are evicted: make it with evict=tc.tables.Eviction(…)")
@@ -221,29 +185,15 @@ class HostedTable(RowsOfTable):
 
     @remote
     def begin_restore(self, number: int) -> int:
-        """Removes all rows for a restore, and ends one that goes on. Returns its number.
-
-        Args:
-            number: The number that another owner has given the restore; 0 to give it one.
-
-        Raises:
-            InvalidArgumentError: A later restore has begun; no row was removed.
-        """
+        """Removes all rows for a restore, and ends one that goes on. Arguments and errors as for `Restores.begin`."""
         return self.restores.begin(number, self.shard.clear)
 
     @remote
     def put(self, block: dict[str, torch.Tensor], restore: int | None = None) -> int:
         """Puts rows in the place of those that their ids have, or adds them. Returns how many.
 
-        Args:
-            block: As `Contents.put` takes it.
-            restore: The number of the restore whose rows they are; None for others.
-
-        Raises:
-            InvalidArgumentError: It does not fit, an id is there twice, or a later restore has begun. No row has
-                changed.
-            NonFiniteGradientError: A number is NaN or infinite. No row has changed.
-            TooLargeError: There would be more rows than there may be. No row has changed.
+        `restore` is the number of the restore whose rows they are. Errors are those of `Contents.put` and
+        `Restores.going_on`, and `NonFiniteGradientError` for a number that is NaN or infinite. No row has changed then.
         """
         whole = isinstance(block, dict) and {"ids", "values"} <= block.keys()
         if not whole or not all(_is_plain(name, each) for name, each in block.items()):
@@ -256,14 +206,9 @@ class HostedTable(RowsOfTable):
 
     @remote
     def read_block(self, begin: int, state: bool) -> tuple[dict[str, torch.Tensor], int | None]:
-        """Copies of some rows; see `Contents.copies`.
+        """Copies of some rows as `Contents.copies`, at most a few MiB, and where to go on; None at the end.
 
-        Args:
-            begin: Where to begin: 0, or what the call before has returned.
-            state: Whether what the optimizer keeps is wanted.
-
-        Returns:
-            A block of at most a few MiB, and where to go on; None at the end.
+        It begins at 0, or what the call before has returned. `state` says whether what the optimizer keeps is wanted.
         """
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
             raise InvalidArgumentError(f"rows are read from a number on that the last call has returned, not {begin!r}")
@@ -274,11 +219,7 @@ class HostedTable(RowsOfTable):
 
     @remote
     def remove(self, ids: torch.Tensor) -> int:
-        """Removes the rows of ids. Returns how many there were.
-
-        Raises:
-            InvalidArgumentError: They are no int64 vector.
-        """
+        """Removes the rows of ids, an int64 vector. Returns how many there were."""
         if not isinstance(ids, torch.Tensor):
             raise InvalidArgumentError("ids are a tensor")
         return self.shard.remove(ids)
@@ -288,73 +229,10 @@ class HostedTable(RowsOfTable):
         """Removes all rows, and forgets sightings of ids without one."""
         self.shard.clear()
 
-    @property
-    def kind(self) -> str:
-        return self.shard.optimizer.kind
-
-    @property
-    def size(self) -> int:
-        return self.shard.size
-
-    @property
-    def nbytes(self) -> int:
-        return self.shard.memory
-
-    @property
-    def updates(self) -> int:
-        return self.shard.updates
-
-    @property
-    def statistics(self) -> Statistics:
-        return self.shard.statistics
-
-    def rows_of(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.shard.rows_of(ids)
-
-    def pooled_rows_of(
-        self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, keep: bool
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        return self.shard.pooled_rows_of(ids, offsets, weights, keep)
-
-    def gradient(
-        self,
-        keys: torch.Tensor,
-        gradients: torch.Tensor,
-        offsets: torch.Tensor | None,
-        weights: torch.Tensor | None,
-        given: int,
-    ) -> torch.Tensor:
-        return self.shard.gradient(keys, gradients, offsets, weights, given)
-
-    def read(self, keys: torch.Tensor) -> torch.Tensor:
-        return self.shard.read(keys)
-
     @remote
     def describe(self) -> dict[str, Any]:
         """What it was made with, and which owner has which rows."""
         return {"settings": self.settings, "routing": self.routing.to_plain()}
-
-    def changed(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Those options of the optimizer that differ from what they are now. Raises as `Shard.set_options`."""
-        now = self.shard.optimizer
-        changed = {name: value for name, value in options.items() if getattr(now, name) != value}
-        if changed:
-            self.shard.check_options(**changed)
-        return changed
-
-    def apply(self, gradient: torch.Tensor, options: Mapping[str, Any]) -> None:
-        if changed := self.changed(options):
-            self.shard.set_options(**changed)
-        grouped = gradient.pending if isinstance(gradient, UnsummedGradient) else None
-        if grouped is None:
-            grouped = Grouped.of_different(*summed_rows(gradient))
-        if len(grouped.ids):
-            if self.backups:
-                keys = grouped.ids.sort().values
-                for each in self.backups:
-                    if (backups := each()) is not None:
-                        backups.note(keys)
-            self.shard.update_grouped(grouped)
 
     def state_dict(self) -> dict[str, Any]:
         """All rows, in blocks, which owner has which, what admission remembers, and the number of the last restore."""
@@ -367,7 +245,7 @@ class HostedTable(RowsOfTable):
 
     def state_copy(self) -> dict[str, Any]:
         """The same as a copy, block by block: rows may be looked up and added meanwhile, but not updated."""
-        return {"routing": self.routing.to_plain(), "blocks": list(self.shard.state())}
+        return {"routing": self.routing.to_plain(), "blocks": list(self.shard.contents.blocks())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes the rows of a checkpoint."""

@@ -10,16 +10,9 @@ from ps_wire.tables.options import Constant, Initialisation, Normal, Uniform
 
 
 def initial_rows(init: Initialisation, seed: int, ids: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """The first values of the rows of ids, [n, dim].
+    """The first values of the rows of ids, [n, dim], rounded to nearest.
 
     They depend on the arguments only, so every owner and every restart computes the same.
-
-    Args:
-        init: How rows begin.
-        seed: The table's seed.
-        ids: int64 [n].
-        dim: Width of a row.
-        dtype: Dtype of a row; values are rounded to nearest.
     """
     if isinstance(init, Normal | Uniform):
         bits = random_bits(seed, INITIAL, ids.numpy(), dim)

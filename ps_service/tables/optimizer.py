@@ -19,18 +19,9 @@ from ps_wire.tables.options import from_plain
 class RowOptimizer(optim.Optimizer):
     """Has tables update the rows that have a gradient. What it keeps for a row is with the row, in the table.
 
-    Args:
-        params: One parameter of a table, or groups of such parameters.
-        kind: Which optimizer it is, see `ps_wire.tables.options`.
-        options: Its options.
-
-    Attributes:
-        never_half_done: A step does not raise once `check_step` has accepted the options.
-        options_class: Full name of the class of its options, which says what it does with a gradient.
-
-    Raises:
-        InvalidArgumentError: An option does not fit, or a parameter is none of a table, or of a table with another
-            optimizer.
+    `never_half_done` says that a step does not raise once `check_step` has accepted the options. `options_class` is the
+    full name of the class of its options, which says what it does with a gradient. Raises `InvalidArgumentError` if an
+    option does not fit, or a parameter is none of a table, or of a table with another optimizer.
     """
 
     never_half_done = True
@@ -44,15 +35,11 @@ class RowOptimizer(optim.Optimizer):
             for parameter in group["params"]:
                 if not isinstance(parameter, AllRows):
                     raise InvalidArgumentError("the optimizer of a table is for tables only")
-                if parameter.table.kind != kind:
+                if parameter.table.shard.optimizer.kind != kind:
                     raise InvalidArgumentError(f"{parameter.table} was made for another optimizer than {kind!r}")
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """Checks that options can be changed to these values.
-
-        Raises:
-            InvalidArgumentError: They cannot.
-        """
+        """Raises `InvalidArgumentError` if options cannot be changed to these values."""
         for group in self.param_groups:
             changed = from_plain({"kind": self._kind, **self._options(group), **options})
             if bool(getattr(changed, "momentum", 0)) != bool(group.get("momentum", 0)):
@@ -68,8 +55,7 @@ class RowOptimizer(optim.Optimizer):
     def check_step(self) -> None:
         """Checks that the tables take the options as they are now: schedulers of torch write any value into groups.
 
-        Raises:
-            InvalidArgumentError: They do not.
+        Raises `InvalidArgumentError` if they do not.
         """
         for group in self.param_groups:
             options = self._options(group)

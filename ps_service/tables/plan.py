@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from ps_service.tables.optimizers import make_rule
+from ps_service.tables.rules import make_rule
 from ps_service.tables.seen import seen_bytes
 from ps_service.tables.storage import MAP_BYTES
 from ps_wire.errors import InvalidArgumentError
@@ -26,17 +26,7 @@ _MOST_OWNERS: Final = SLOTS
 
 
 class PlannedTable(NamedTuple):
-    """A table.
-
-    Attributes:
-        name: Its name.
-        rows: How many rows it will have.
-        dim: Width of a row.
-        optimizer: How its rows are updated.
-        dtype: float32, float16 or bfloat16.
-        owners: Names of its owners; empty for all.
-        evict: When rows are removed; None for never.
-    """
+    """A table, and the names of its owners; none stand for all."""
 
     name: str
     rows: int
@@ -59,12 +49,8 @@ class PlannedTable(NamedTuple):
 class Part(NamedTuple):
     """What one owner holds of one table.
 
-    Attributes:
-        table: The table's name.
-        owner: The owner's name.
-        slots: How many of the 16,384 slots it has.
-        rows: Most rows to expect there.
-        nbytes: Their bytes, with what the optimizer, the map of ids and eviction keep.
+    That is how many of the 16,384 slots, the most rows to expect, and their bytes, with what the optimizer, the map of
+    ids and eviction keep.
     """
 
     table: str
@@ -75,12 +61,7 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What lies where.
-
-    Attributes:
-        parts: What each owner holds of each table.
-        budgets: Bytes that each owner has for tables.
-    """
+    """What each owner holds of each table, and the bytes that each owner has for tables."""
 
     parts: list[Part]
     budgets: dict[str, int]
@@ -100,14 +81,9 @@ class Plan(NamedTuple):
 
 
 def plan(tables: Sequence[PlannedTable], budgets: Mapping[str, int]) -> Plan:
-    """Divides the slots of each table evenly among its owners, as new tables do.
+    """Divides the slots of each table evenly among its owners, as new tables do. `budgets` has the bytes of each owner.
 
-    Args:
-        tables: The tables.
-        budgets: Bytes that each owner has for tables, by its name.
-
-    Raises:
-        InvalidArgumentError: A table names an owner that is not among them, or there is no owner.
+    Raises `InvalidArgumentError` if a table names an owner that is not among them, or there is no owner.
     """
     if not budgets:
         raise InvalidArgumentError("a plan needs at least one owner")

@@ -9,7 +9,7 @@ import torch
 
 from ps_service.tables.admission import make_gate
 from ps_service.tables.generations import Generations
-from ps_service.tables.seen import Seen
+from ps_service.tables.seen import Seen, first
 from ps_service.tables.statistics import Statistics
 from ps_service.tables.storage import MAP_BYTES
 from ps_wire.errors import TooLargeError
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 
 
 class Candidates(NamedTuple):
-    """Rows that may make room.
-
-    Attributes:
-        keys: Their keys, int64 [n].
-        last: When they were looked up, int64 [n].
-        scores: The lowest go first, [n].
-    """
+    """Rows that may make room: their keys, when they were looked up, and scores, of which the lowest go first."""
 
     keys: torch.Tensor
     last: torch.Tensor
@@ -47,16 +41,6 @@ class Candidates(NamedTuple):
 
 class Population:
     """The ids of a shard, and their rows. It is used under the lock of the shard.
-
-    Args:
-        id_map: The map from ids to rows.
-        rows: The rows.
-        kernels: Computes with ids and rows.
-        most: The most ids that may have a row.
-        admission: Which new ids get a row; None for all.
-        eviction: When rows are removed; None for never.
-        seed: The table's seed.
-        clock: The time in seconds.
 
     Attributes:
         gate: Decides which new ids get a row; None if all do.
@@ -94,12 +78,7 @@ class Population:
         self._write_default()
 
     def count_in(self, budget: TableBudget, title: str) -> None:
-        """Counts the memory of the rows in the budget of an owner, which bounds how many are added.
-
-        Args:
-            budget: The budget.
-            title: Names the table, for errors.
-        """
+        """Counts the memory of the rows in the budget of an owner, which bounds how many are added."""
         self._title = title
         budget.watch(self)
         self._budget = budget
@@ -108,8 +87,7 @@ class Population:
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids that training looks up; those that get none now have `default`.
 
-        Raises:
-            TooLargeError: There would be more rows than there may be. No row was added or removed.
+        Raises `TooLargeError`, with no row added or removed, if there would be more rows than there may be.
         """
         numbers = self._find_or_admit(ids)
         self.statistics.looked_up += len(ids)
@@ -125,23 +103,8 @@ class Population:
         self.statistics.missing += int(missing.sum())
         return numbers if self.default is None else numbers.masked_fill_(missing, self.default)
 
-    def for_update(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of different ids with gradients. They are added where every id gets one, or else have `default`.
-
-        Raises:
-            TooLargeError: There would be more rows than there may be. No row was added or removed.
-        """
-        if self.default is None:
-            return self._add(ids, ids)
-        numbers = self._map.find(ids)
-        return numbers.masked_fill_(numbers < 0, self.default)
-
     def put(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of ids that are loaded, which all get one.
-
-        Raises:
-            TooLargeError: There would be more rows than there may be. No row was added or removed.
-        """
+        """The rows of ids that are loaded, which all get one. Raises as `look_up`."""
         before = self.statistics.added
         numbers = self._add(ids, ids)
         self.statistics.loaded += self.statistics.added - before
@@ -150,31 +113,21 @@ class Population:
             self._note(numbers)
         return numbers
 
-    def evict(self, count: int | None, dry_run: bool) -> torch.Tensor:
-        """Removes rows that have expired, or the first `count` to go. Returns their ids.
-
-        Args:
-            count: How many; None for those that have expired.
-            dry_run: Whether they stay.
-        """
+    def evict(self, count: int, dry_run: bool) -> torch.Tensor:
+        """Removes the first `count` rows to go, unless they are spared, or only says which. Returns their ids."""
         if self.seen is None:
             return torch.empty(0, dtype=torch.int64)
-        if count is None:
-            going = self.seen.expired(0, self._map.rows, self._clock())
-        else:
-            _, numbers = self._map.items()
-            going = self.seen.first_to_go(self._rows, numbers, count, self._clock())
-        gone = self._map.ids_of(going)
+        numbers, _, scores = self.seen.scores(self._rows, self._map.items()[1], self._clock())
+        gone = self._map.ids_of(numbers[first(scores, count)])
         if not dry_run:
-            self._remove(gone)
-            if count is None:
-                self.statistics.expired += len(gone)
-            else:
-                self.statistics.evicted += len(gone)
+            self.statistics.evicted += self._remove(gone)
         return gone
 
     def expire(self, begin: int, end: int, dry_run: bool) -> torch.Tensor:
-        """Removes the rows from number `begin` to before `end` that have expired. Returns their ids."""
+        """Removes the rows from number `begin` to before `end` that have expired, or only says which.
+
+        Returns their ids.
+        """
         if self.seen is None:
             return torch.empty(0, dtype=torch.int64)
         gone = self._map.ids_of(self.seen.expired(begin, min(end, self._map.rows), self._clock()))

@@ -38,10 +38,7 @@ class Prefaulter:
     def ask(self, tensor: torch.Tensor, begin: int, end: int) -> None:
         """Lets the thread take memory for the bytes of a tensor from `begin` to before `end`. Returns at once.
 
-        Args:
-            tensor: A tensor that begins with a page.
-            begin: A multiple of the size of a page.
-            end: The same.
+        The tensor begins with a page, and `begin` and `end` are multiples of the size of one.
         """
         if self._madvise is None:
             return

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -16,31 +16,9 @@ from ps_service.tables.code_cache import CodeCache
 from ps_service.tables.kernels import make_kernels
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.runtime.scopes import waiting
-from ps_wire.tables.options import (
-    FTRL,
-    SGD,
-    Adagrad,
-    LazyAdam,
-    Normal,
-    PartialRowWiseAdam,
-    RowOptimizer,
-    RowWiseAdagrad,
-)
+from ps_wire.tables.options import FTRL, SGD, Adagrad, LazyAdam, Normal, PartialRowWiseAdam, RowWiseAdagrad
 
 _log = logging.getLogger(__name__)
-
-
-class _Shard(Protocol):
-    """What is run of a shard."""
-
-    def look_up(self, ids: torch.Tensor, *, add: bool = True) -> torch.Tensor:
-        """The rows of ids."""
-
-    def apply(self, ids: torch.Tensor, gradients: torch.Tensor) -> int:
-        """Updates rows."""
-
-    def remove(self, ids: torch.Tensor) -> int:
-        """Removes rows."""
 
 
 class Preparation:
@@ -51,12 +29,8 @@ class Preparation:
         self._begun = False
         self._ended = False
 
-    def ensure(self, make: Callable[..., _Shard]) -> None:
-        """Returns when everything is compiled. Does nothing without numba, or within itself.
-
-        Args:
-            make: Makes a shard.
-        """
+    def ensure(self, make: Callable[..., Any]) -> None:
+        """Returns when everything is compiled. Does nothing without numba, or within itself. `make` makes a shard."""
         if self._ended or not compiled.available():
             return
         with self._lock:
@@ -70,19 +44,15 @@ class Preparation:
                 self._fill(cache, make)
             self._ended = True
 
-    def run(self, make: Callable[..., _Shard]) -> None:
-        """The same in a process that has the turn to fill the cache.
-
-        Args:
-            make: Makes a shard.
-        """
+    def run(self, make: Callable[..., Any]) -> None:
+        """The same in a process that has the turn to fill the cache."""
         with self._lock:
             self._begun = True
             self._run_all(make)
             CodeCache().mark()
             self._ended = True
 
-    def _fill(self, cache: CodeCache, make: Callable[..., _Shard]) -> None:
+    def _fill(self, cache: CodeCache, make: Callable[..., Any]) -> None:
         turn = None
         with suppress(OSError):  # then each process compiles for itself
             turn = cache.turn(wait=False)
@@ -102,21 +72,15 @@ class Preparation:
             if turn is not None:
                 os.close(turn)
 
-    def _run_all(self, make: Callable[..., _Shard]) -> None:
-        every: tuple[RowOptimizer, ...] = (
-            SGD(),
-            SGD(momentum=0.5),
-            Adagrad(),
-            RowWiseAdagrad(),
-            LazyAdam(),
-            FTRL(),
-        )
-        for optimizer in (*every, PartialRowWiseAdam()):
+    def _run_all(self, make: Callable[..., Any]) -> None:
+        ids, gradients = torch.tensor([1, 2, 1]), torch.zeros(3, 8)
+        every = (SGD(), SGD(momentum=0.5), Adagrad(), RowWiseAdagrad(), LazyAdam(), PartialRowWiseAdam(), FTRL())
+        for optimizer in every:
             shard = make(8, optimizer, Normal())
-            ids = torch.tensor([1, 2, 1])
             shard.look_up(ids, add=False)
             shard.look_up(ids)
-            shard.apply(ids, torch.zeros(3, 8))
+            keys = ids - 1  # the first two rows have these
+            shard.update(shard.gradient(keys, gradients, None, None, 3).pending)
             shard.remove(ids)
         fixed = make(8, SGD(), Normal(), rows=3)
         fixed.look_up(ids)

@@ -24,12 +24,7 @@ def random_bits(
 ) -> npt.NDArray[np.uint32]:
     """32 random bits for each id and column, [n, columns]. SplitMix64, started at a mix of seed, purpose, id and count.
 
-    Args:
-        seed: Any integer.
-        purpose: One of the purposes above.
-        ids: Any ids, [n].
-        columns: How many numbers for each id.
-        counts: Another number for each id, [n], for numbers that differ each time.
+    With `counts`, another number for each id, [n], the numbers differ each time.
     """
     keys = mix(ids, mix_one(seed, purpose))
     if counts is not None:

@@ -32,9 +32,6 @@ class Reservation:
     """A tensor of zeros whose pages take memory only once they are written.
 
     The memory is freed with the tensor and the views of it. A child that is forked gets a copy, as of other memory.
-
-    Attributes:
-        tensor: All elements.
     """
 
     def __init__(self, mapped: mmap.mmap, dtype: torch.dtype) -> None:
@@ -47,14 +44,10 @@ class Reservation:
 
     @staticmethod
     def make(count: int, dtype: torch.dtype) -> Reservation | None:
-        """Reserves addresses; None if the system refuses it.
+        """Reserves addresses for at least one element; None if the system refuses it.
 
         It is refused under strict accounting (`vm.overcommit_memory=2`), by a limit on address space (`ulimit -v`), and
         on systems other than Linux.
-
-        Args:
-            count: Number of elements, at least 1.
-            dtype: Their dtype.
         """
         size = count * dtype.itemsize
         if sys.platform != "linux" or size > _MOST_BYTES:

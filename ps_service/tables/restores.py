@@ -16,14 +16,8 @@ class Restores:
 
     A restore has a number, which the first of its owners gives and the others are told. A later one has a larger number
     on all owners, so exactly one of several ends. Nothing has to be given back: if the program of a restore is gone,
-    the next one begins.
-
-    Args:
-        title: The table, for messages.
-        clock: Microseconds since 1970: numbers grow also if the owner has lost the last one.
-
-    Attributes:
-        latest: The number of the restore that has begun last; 0 if there was none. A checkpoint has it.
+    the next one begins. `latest` is the number of the last one, 0 if there was none, which a checkpoint has. The clock
+    counts microseconds since 1970: numbers grow also if the owner has lost the last one.
     """
 
     def __init__(self, title: str, clock: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
@@ -34,14 +28,9 @@ class Restores:
         self.latest = 0
 
     def begin(self, number: int, clear: Callable[[], None]) -> int:
-        """Begins a restore, which removes all rows; its number.
+        """Begins a restore, which removes all rows with `clear`. Returns its number; given 0, the owner chooses it.
 
-        Args:
-            number: Its number; 0 on the owner that gives it one.
-            clear: Removes the rows.
-
-        Raises:
-            InvalidArgumentError: A later one has begun; no row was removed.
+        Raises `InvalidArgumentError`, with no row removed, if a later one has begun.
         """
         with self._lock:
             if type(number) is int and not number:
@@ -52,11 +41,7 @@ class Restores:
 
     @contextmanager
     def going_on(self, number: int) -> Iterator[None]:
-        """A block that puts rows of a restore.
-
-        Raises:
-            InvalidArgumentError: A later one has begun.
-        """
+        """A block that puts rows of a restore. Raises `InvalidArgumentError` if a later one has begun."""
         with self._lock:
             self._check(number)
             yield

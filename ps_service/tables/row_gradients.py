@@ -23,14 +23,10 @@ def key_space(dim: int) -> int:
 
 
 def rows_gradient(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """A gradient of all rows.
+    """A gradient of all rows: keys of different rows, int64 [n], ascending, with the gradient of each, [n, dim].
 
     Torch adds gradients of different rows in ascending order one after the other, and others in an order that depends
     on which rows they have.
-
-    Args:
-        keys: Keys of different rows, int64 [n], ascending.
-        values: The gradient of each, [n, dim].
     """
     shape = (key_space(values.shape[1]), values.shape[1])
     return torch.sparse_coo_tensor(keys.unsqueeze(0), values.float(), shape, is_coalesced=True, check_invariants=False)
@@ -40,11 +36,8 @@ class UnsummedGradient(torch.Tensor):
     """A sparse gradient of all rows, as `rows_gradient` makes it, without the sums until an operation needs them.
 
     For torch it is a tensor without entries. Every operation on it, also one of torch's engine, goes through
-    `__torch_dispatch__`, which puts the sums in its place.
-
-    Attributes:
-        pending: Which gradients are summed for which keys; None once that was done.
-        most_bytes: The most bytes that it holds, before or after that.
+    `__torch_dispatch__`, which puts the sums in its place. `pending` says which gradients are summed for which keys,
+    and is None once that was done. `most_bytes` is the most bytes that it holds, before or after that.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -56,12 +49,7 @@ class UnsummedGradient(torch.Tensor):
 
     @classmethod
     def of(cls, grouped: Grouped, sum: Callable[[Grouped], torch.Tensor]) -> Self:
-        """The gradient of rows.
-
-        Args:
-            grouped: The gradients; the ids are keys.
-            sum: Sums them, float32 [m, dim].
-        """
+        """The gradient of rows. The ids of `grouped` are keys, and `sum` sums its gradients, float32 [m, dim]."""
         dim = grouped.gradients.shape[1]
         made: Self = torch.Tensor._make_subclass(
             cls, rows_gradient(grouped.ids[:0], grouped.gradients.new_empty(0, dim))

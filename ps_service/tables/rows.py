@@ -8,11 +8,10 @@ import torch
 
 from ps_service.tables.initial import initial_rows
 from ps_service.tables.randomness import ROUNDING, random_bits, uniform
-from ps_service.tables.rounding import round_stochastically
 from ps_service.tables.storage import RowStorage, make_rows
 
 if TYPE_CHECKING:
-    from ps_service.tables.optimizers import Rates, RowRule
+    from ps_service.tables.rules import Rates, RowRule
     from ps_wire.tables.options import Initialisation
 
 UPDATES: Final = "updates"
@@ -22,13 +21,8 @@ UPDATES: Final = "updates"
 class Rows:
     """Values in any of three dtypes, and states in float32, by the number of a row.
 
-    Attributes:
-        rule: How rows are updated.
-        init: How rows begin.
-        seed: Seed of the first values and of the rounding.
-        values: The rows.
-        widths: How many numbers are kept for a row beside its values, by name.
-        states: These numbers.
+    `widths` says how many numbers are kept for a row beside its values, by name; `states` has them. The seed is that of
+    the first values and of the rounding.
     """
 
     def __init__(
@@ -38,12 +32,9 @@ class Rows:
         self.init: Final = init
         self.seed: Final = seed
         self.values: Final = make_rows(capacity, dim, dtype)
-        widths = dict(rule.widths)
-        if dtype != torch.float32:
-            widths[UPDATES] = 1
-        self.widths: Final = widths
+        self.widths: Final = rule.widths | ({} if dtype == torch.float32 else {UPDATES: 1})
         self.states: Final[dict[str, RowStorage]] = {
-            name: make_rows(capacity, width, torch.float32) for name, width in widths.items()
+            name: make_rows(capacity, width, torch.float32) for name, width in self.widths.items()
         }
 
     def grow(self, rows: int) -> None:
@@ -52,12 +43,7 @@ class Rows:
             storage.grow(rows)
 
     def begin_states(self, numbers: torch.Tensor, fresh: bool) -> None:
-        """Writes what the optimizer keeps of new rows.
-
-        Args:
-            numbers: The rows, int64 [n].
-            fresh: Whether none of them was used before, so that they are zero.
-        """
+        """Writes what the optimizer keeps of new rows; `fresh` says that none was used before, so that all are zero."""
         for name, storage in self.states.items():
             first = self.rule.initial.get(name, 0.0)
             if fresh and not first:
@@ -95,3 +81,24 @@ class Rows:
         """Bytes of a row, with what the optimizer keeps for it."""
         storages = (self.values, *self.states.values())
         return sum(storage.width * storage.dtype.itemsize for storage in storages)
+
+
+def round_stochastically(values: torch.Tensor, draws: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Rounds float32 to one of its two neighbours in 16 bits, so that the expectation of the result is the value.
+
+    The nearer neighbour is the more likely one (S. Gupta et al., "Deep Learning with Limited Numerical Precision", ICML
+    2015). Updates smaller than half of the distance of neighbours are not lost, as they are when rounded to nearest.
+    `draws` are evenly distributed from 0 to below 1. Values beyond the range become infinite, as with nearest rounding.
+    """
+    nearest = values.to(dtype)
+    error = values - nearest.float()
+    bits = nearest.view(torch.int16)
+    # The next number away from zero has the next bit pattern, the next one towards zero that before. The neighbour of
+    # zero itself is the smallest number with the sign of the error.
+    outward = (error > 0) == (values > 0)
+    neighbour_bits = torch.where(outward, bits + 1, bits - 1)
+    smallest = torch.where(error > 0, 1, -0x7FFF).to(torch.int16)
+    neighbour = torch.where(nearest == 0, smallest, neighbour_bits).view(dtype)
+    distance = (neighbour.float() - nearest.float()).abs()
+    taken = (draws * distance < error.abs()) & nearest.isfinite() & neighbour.isfinite()
+    return torch.where(taken, neighbour, nearest)

@@ -37,9 +37,8 @@ def seen_bytes(eviction: Eviction) -> int:
 class Seen:
     """What eviction needs to know of rows.
 
-    Attributes:
-        storages: `seen`, microseconds of the clock at the last look-up, which is 0 where there is no row; and for
-            `least_frequent` `sightings`. Both are int64.
+    Its storages are `seen`, microseconds of the clock at the last look-up, which is 0 where there is no row; and for
+    `least_frequent` `sightings`. Both are int64.
     """
 
     def __init__(self, capacity: int, eviction: Eviction) -> None:
@@ -89,11 +88,6 @@ class Seen:
             self.storages["seen"].write(numbers, (int(now * 1e6) - age.clamp(min=0)).clamp_(min=1)[:, None])
         if "sightings" in self.storages and (sightings := known.get("sightings")) is not None:
             self.storages["sightings"].write(numbers, sightings[:, None].clamp(min=0))
-
-    def first_to_go(self, rows: Rows, numbers: torch.Tensor, count: int, now: float) -> torch.Tensor:
-        """At most `count` of the rows, the first of the order of eviction first, without those that are spared."""
-        numbers, _, scores = self.scores(rows, numbers, now)
-        return numbers[first(scores, count)]
 
     def scores(self, rows: Rows, numbers: torch.Tensor, now: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Of some rows, int64 [n], those that are not spared, when they were seen, and scores: the lowest go first."""

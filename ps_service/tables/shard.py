@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import torch
 from torch.nn.functional import embedding_bag
 
-from ps_service.tables import bags, checks
-from ps_service.tables.checks import checked_gradients, checked_ids, checked_offsets, checked_weights
-from ps_service.tables.contents import BLOCK_ROWS, Block, Contents
+from ps_service.tables import checks
+from ps_service.tables.checks import checked_ids, checked_offsets, checked_weights
+from ps_service.tables.contents import Contents
 from ps_service.tables.groups import Groups
 from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
-from ps_service.tables.optimizers import make_rule, with_options
-from ps_service.tables.population import Population
+from ps_service.tables.population import Candidates, Population
 from ps_service.tables.preparing import PREPARATION
+from ps_service.tables.row_gradients import UnsummedGradient
 from ps_service.tables.rows import Rows
+from ps_service.tables.rules import make_rule, with_options
+from ps_service.tables.seen import first
 from ps_service.tables.storage import rows_in_memory
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.locks import ReportingLock
@@ -32,18 +34,25 @@ if TYPE_CHECKING:
 
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 MOST_DIM: Final = 65_536
+TURN_ROWS: Final = 1 << 14
+"""Rows that are looked at in one turn."""
+
 Implementation = Literal["numba", "torch"]
 
 
 class TableShard:
     """The rows of a table whose ids belong to one owner.
 
-    A row comes into being when its id is first looked up or updated. Its first values depend on the seed and the id
+    A row comes into being when its id is first looked up in training. Its first values depend on the seed and the id
     only, and its later ones on its own gradients, so a table has the same bits however it is split.
+
+    What training looks up is named by key, see `Generations`, until a step applies its gradient. An id keeps its key as
+    long as its row exists, so gradients of several look-ups and passes can be added by key. Ids without a row, which
+    were not admitted, all have the key of the row that they read.
 
     All methods may be called from any thread. They take turns with one lock, which is held for the time of
     one call, without Python's global lock where numba and torch compute; a waiting thread of a pool reports that it
-    waits. `state` takes it for each block. No method runs code of others or waits for anything else.
+    waits. `contents` takes it for each block. No method runs code of others or waits for anything else.
     No reader ever sees a part of an update. Tensors that are returned are copies.
 
     The first shard that a process makes waits until numba has loaded everything, about one second. The first time on a
@@ -59,7 +68,6 @@ class TableShard:
         seed: Seed of the first values and of the rounding, the same on all owners.
         max_rows: The most rows that this shard may have; None for as many as would fill the machine's memory.
         groups: Options of the optimizer for ranges of ids.
-        refuse_non_finite: Whether gradients with NaN or infinity are refused.
         implementation: "numba" or "torch"; None for numba where it is installed. Their first values are the same. Their
             updates are the same to the accuracy of float32, so all owners of a table should have the same.
         admission: Which new ids get a row; None for all. The others read a row of equal values, and their gradients are
@@ -67,9 +75,6 @@ class TableShard:
         eviction: When rows are removed; None for never.
         clock: The time in seconds, for `eviction`.
         owners: Among how many shards the rows are divided.
-
-    Attributes:
-        contents: The rows in blocks.
 
     Raises:
         InvalidArgumentError: An argument does not fit.
@@ -86,7 +91,6 @@ class TableShard:
         seed: int = 0,
         max_rows: int | None = None,
         groups: Sequence[RowGroup] = (),
-        refuse_non_finite: bool = True,
         implementation: Implementation | None = None,
         admission: Admission | None = None,
         eviction: Eviction | None = None,
@@ -103,16 +107,13 @@ class TableShard:
         self.dim: Final = dim
         self.dtype: Final = dtype
         self.rows: Final = rows
-        self.init: Final = Normal() if init is None else init
-        self.seed: Final = seed
-        self.refuse_non_finite = refuse_non_finite
         self._groups: Final = Groups(groups, optimizer)
         rule = make_rule(optimizer, dim)
         self.max_rows: Final = min(
             each for each in (max_rows, rows, MOST_ROWS, rows_in_memory(dim, dtype, rule.widths)) if each is not None
         )
         self._kernels: Final = make_kernels(implementation)
-        self._rows: Final = Rows(self.max_rows + 1, dim, dtype, rule, self.init, seed)
+        self._rows: Final = Rows(self.max_rows + 1, dim, dtype, rule, Normal() if init is None else init, seed)
         self._map: Final = make_id_map(self.max_rows, implementation, rows, owners)
         self._population: Final = Population(
             self._map, self._rows, self._kernels, self.max_rows, admission, eviction, seed, clock
@@ -139,11 +140,6 @@ class TableShard:
         """Bytes in use by rows, by what the optimizer keeps for them, and by the map of ids."""
         return self._population.nbytes
 
-    def count_in(self, budget: TableBudget, title: str) -> None:
-        """Counts the rows in a budget of several tables; arguments as for `Population.count_in`."""
-        with self._lock:
-            self._population.count_in(budget, title)
-
     @property
     def row_bytes(self) -> int:
         """Bytes of a row, with what the optimizer keeps for it."""
@@ -157,15 +153,16 @@ class TableShard:
 
     @property
     def updates(self) -> int:
-        """How many times `apply` or `apply_bags` has changed the table, or rows were loaded."""
+        """How many times `update` has changed the table, or rows were loaded."""
         return self._updates
 
-    def set_options(self, **options: Any) -> None:
-        """Changes options of the optimizer, such as `lr`, from the next update on.
+    def count_in(self, budget: TableBudget, title: str) -> None:
+        """Counts the rows in a budget of several tables; arguments as for `Population.count_in`."""
+        with self._lock:
+            self._population.count_in(budget, title)
 
-        Raises:
-            InvalidArgumentError: There is no such option, its value is not allowed, or it decides what rows keep.
-        """
+    def set_options(self, **options: Any) -> None:
+        """Changes options of the optimizer, such as `lr`, from the next update on. Raises as `with_options`."""
         with self._lock:
             self._rows.rule.options = with_options(self._rows.rule, self.dim, options)
 
@@ -173,183 +170,52 @@ class TableShard:
         """Checks that `set_options` takes these. Raises its errors."""
         with_options(self._rows.rule, self.dim, options)
 
+    def rows_of(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and copies of the rows of checked ids that training looks up; missing rows are added.
+
+        Raises `TooLargeError`, with no row added, if there would be more rows than the shard may have.
+        """
+        with self._lock:
+            numbers = self._population.look_up(ids)
+            return self._population.generations.keys(numbers), self._kernels.read(self._rows, numbers)
+
+    def pooled_rows_of(
+        self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, keep: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """As `rows_of` the keys, the sums of the rows of bags in float32, and copies of the rows if `keep` says so.
+
+        `weights`, float32 [n], are what each row is multiplied with; None for 1.
+        """
+        with self._lock:
+            numbers = self._population.look_up(ids)
+            pooled = self._kernels.pool(self._rows, numbers, offsets, weights)
+            kept = self._kernels.read(self._rows, numbers) if keep else None
+            return self._population.generations.keys(numbers), pooled, kept
+
     def look_up(self, ids: torch.Tensor, *, add: bool = True) -> torch.Tensor:
-        """The rows of ids.
+        """The rows of ids, int64 [n], without keys.
 
-        Args:
-            ids: int64 [n], in any order; may repeat.
-            add: Whether this look-up is one of training: missing rows are added, and rows are noted as seen. If not,
-                what rows would begin with is returned for those that are missing.
-
-        Returns:
-            [n, dim] of the table's dtype.
-
-        Raises:
-            InvalidArgumentError: The ids are no int64 vector, or a table of fixed size has no such row.
-            TooLargeError: There would be more rows than the table may have.
+        Those that are missing are added, as in `rows_of`, or without `add` are only read as they would begin. Raises
+        `InvalidArgumentError` if ids are no int64 vector, or a table of fixed size has no such row.
         """
         ids = checked_ids(ids, self.rows)
         with self._lock:
             return self._read(ids, self._population.look_up(ids) if add else self._population.find(ids))
 
-    def bag(
-        self,
-        ids: torch.Tensor,
-        offsets: torch.Tensor,
-        mode: str = "sum",
-        weights: torch.Tensor | None = None,
-        *,
-        add: bool = True,
-    ) -> torch.Tensor:
-        """Pooled rows, as `torch.nn.functional.embedding_bag` pools them. An empty bag is zero.
+    def bag(self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+        """The sums of the rows of bags that are only read, float32 [bags, dim]. An empty bag is zero.
 
-        Args:
-            ids: int64 [n].
-            offsets: Where each bag begins, int64 or int32 [bags]; the first is 0.
-            mode: "sum" or "mean".
-            weights: One factor for each id, with "sum" only.
-            add: As for `look_up`.
-
-        Returns:
-            float32 [bags, dim].
-
-        Raises:
-            InvalidArgumentError: Ids, offsets, mode or weights do not fit.
-            TooLargeError: There would be more rows than the table may have.
+        Raises `InvalidArgumentError` if ids, offsets or weights do not fit.
         """
         ids = checked_ids(ids, self.rows)
         offsets = checked_offsets(offsets, len(ids))
-        weights = checked_weights(weights, mode, len(ids))
+        weights = checked_weights(weights, len(ids))
         with self._lock:
-            rows = self._population.look_up(ids) if add else self._population.find(ids)
-            if add or not (rows < 0).any():
-                return self._kernels.pool(self._rows, rows, offsets, mode, weights)
+            rows = self._population.find(ids)
+            if not (rows < 0).any():
+                return self._kernels.pool(self._rows, rows, offsets, weights)
             values = self._read(ids, rows).float()
-        return embedding_bag(torch.arange(len(ids)), values, offsets, mode=mode, per_sample_weights=weights)
-
-    def apply(self, ids: torch.Tensor, gradients: torch.Tensor) -> int:
-        """Updates rows, with one step of the optimizer for each different id. All of it is applied, or nothing.
-
-        Args:
-            ids: int64 [n]. The gradients of equal ids are summed in the order in which they are given. Missing rows are
-                added.
-            gradients: [n, dim] of any floating-point dtype.
-
-        Returns:
-            How many updates the table has had, this one included.
-
-        Raises:
-            InvalidArgumentError: Ids or gradients do not fit.
-            NonFiniteGradientError: A gradient is NaN or infinite, and the table refuses those.
-            TooLargeError: There would be more rows than the table may have.
-        """
-        ids = checked_ids(ids, self.rows)
-        gradients = checked_gradients(gradients, (len(ids), self.dim), self.refuse_non_finite)
-        return self._update(self._kernels.group(ids, gradients))
-
-    def apply_bags(
-        self,
-        ids: torch.Tensor,
-        offsets: torch.Tensor,
-        gradients: torch.Tensor,
-        mode: str = "sum",
-        weights: torch.Tensor | None = None,
-    ) -> int:
-        """Updates the rows that were pooled by `bag` with the same arguments, from the gradients of the bags.
-
-        Args:
-            ids: int64 [n].
-            offsets: int64 or int32 [bags].
-            gradients: [bags, dim] of any floating-point dtype.
-            mode: "sum" or "mean".
-            weights: One factor for each id, with "sum" only.
-
-        Returns:
-            How many updates the table has had, this one included.
-
-        Raises:
-            InvalidArgumentError: An argument does not fit.
-            NonFiniteGradientError: A gradient is NaN or infinite, and the table refuses those.
-            TooLargeError: There would be more rows than the table may have.
-        """
-        ids = checked_ids(ids, self.rows)
-        offsets = checked_offsets(offsets, len(ids))
-        weights = checked_weights(weights, mode, len(ids))
-        gradients = checked_gradients(gradients, (len(offsets), self.dim), self.refuse_non_finite)
-        scales = bags.scales_of(offsets, len(ids), mode, weights)
-        return self._update(self._kernels.group(ids, gradients, offsets, scales))
-
-    def state(self, block_rows: int = BLOCK_ROWS) -> Iterator[Block]:
-        """All rows in blocks, in the order of their numbers.
-
-        Each block is copied when it is asked for. Whoever needs all blocks as of one moment lets nobody update the
-        table meanwhile.
-
-        Args:
-            block_rows: Most rows of a block.
-        """
-        return self.contents.blocks(block_rows)
-
-    def load(self, blocks: Iterable[Mapping[str, torch.Tensor]], *, clear: bool = True) -> None:
-        """Takes rows that `state` has given, of this shard or of others.
-
-        Args:
-            blocks: The blocks. If one does not fit, those before it have been taken.
-            clear: Whether all rows are removed first.
-
-        Raises:
-            InvalidArgumentError: A block has other names, shapes or dtypes than this table.
-            TooLargeError: There would be more rows than the table may have.
-        """
-        if clear:
-            self.clear()
-        for block in blocks:
-            self.contents.put(block, self.rows)
-            self._updates += 1
-
-    def remove(self, ids: torch.Tensor) -> int:
-        """Removes rows, which begin anew if their ids come again. Returns how many there were.
-
-        Raises:
-            InvalidArgumentError: The ids are no int64 vector, or a table of fixed size has no such row.
-        """
-        ids = checked_ids(ids, self.rows)
-        with self._lock:
-            return self._population.remove(ids)
-
-    def evict(self, count: int | None = None, *, dry_run: bool = False) -> torch.Tensor:
-        """Removes rows that have expired, as the table's `Eviction` says. Somebody has to call it from time to time.
-
-        Args:
-            count: None for the rows that have expired; or how many rows that make room first are removed.
-            dry_run: Whether the rows stay, and it is only said which would go.
-
-        Returns:
-            The ids of the rows, int64.
-        """
-        with self._lock:
-            return self._population.evict(count, dry_run)
-
-    def expire(self, begin: int, count: int, *, dry_run: bool = False) -> tuple[torch.Tensor, int | None]:
-        """Removes expired rows as `evict`, in turns that are short.
-
-        Args:
-            begin: The number of the first row to look at.
-            count: How many rows to look at.
-            dry_run: Whether the rows stay.
-
-        Returns:
-            The ids of the rows, int64, and where to go on; None at the end.
-        """
-        with self._lock:
-            gone = self._population.expire(begin, begin + count, dry_run)
-            return gone, begin + count if begin + count < self._map.rows else None
-
-    def clear(self) -> None:
-        """Removes all rows and gives their memory back."""
-        with self._lock:
-            self._population.clear()
-            self._updates += 1
+        return embedding_bag(torch.arange(len(ids)), values, offsets, mode="sum", per_sample_weights=weights)
 
     def _read(self, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """The rows with these numbers; those with -1 as they would begin."""
@@ -361,18 +227,126 @@ class TableShard:
         values[~missing] = self._kernels.read(self._rows, rows[~missing])
         return values
 
-    def _update(self, grouped: Grouped) -> int:
-        """Applies gradients. Returns how many updates there have been."""
+    def read(self, keys: torch.Tensor) -> torch.Tensor:
+        """The values that rows have now, [n, dim], whatever they are for keys of rows that have gone."""
         with self._lock:
-            rows = self._population.for_update(grouped.ids)
-            statistics = self._population.statistics
-            statistics.gradients += len(grouped.sources)
-            if self._population.default is not None:
-                admitted = rows != self._population.default
-                rows, grouped = rows[admitted], grouped.part(admitted)
-            statistics.updated += len(rows)
-            options = self.optimizer
-            rates = self._groups.rates(grouped.ids, options.lr, getattr(options, "weight_decay", 0.0))
-            self._kernels.update(self._rows, rows, grouped, rates)
+            return self._rows.values.read(self._population.generations.numbers(keys))
+
+    def gradient(
+        self,
+        keys: torch.Tensor,
+        gradients: torch.Tensor,
+        offsets: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        given: int,
+    ) -> UnsummedGradient:
+        """The gradient of rows, from the gradients of a look-up or of its bags.
+
+        That of the row that ids without one read is left out here, and not only in the step, because norms and checks
+        count it otherwise. `given` is how many ids the trainer's program has looked up, before it was made sure that
+        all are different.
+        """
+        with self._lock:
+            self._population.statistics.gradients += given
+        groups = self._kernels.group(keys, gradients.float(), offsets, weights)
+        own = self.own(groups.ids)
+        return UnsummedGradient.of(groups if own is None else groups.part(own), self._kernels.sum)
+
+    def own(self, keys: torch.Tensor) -> torch.Tensor | None:
+        """Which of the keys are of a row that belongs to one id alone, bool [n]; None if all are."""
+        shared = self._population.default
+        if shared is None:
+            return None
+        own = self._population.generations.numbers(keys) != shared
+        return None if own.all() else own
+
+    def update(self, gradients: Grouped) -> None:
+        """Applies the gradients of rows, which are named by key, as one step of the optimizer.
+
+        Those of rows that have gone since they were looked up are dropped, and so are those of the row that ids without
+        one read.
+        """
+        options = self.optimizer
+        with self._lock:
+            statistics, generations = self._population.statistics, self._population.generations
+            own = self.own(gradients.ids)
+            if own is not None:
+                gradients = gradients.part(own)
+            there = generations.current(gradients.ids)
+            if there is not None:
+                statistics.late += int((~there).sum())
+                gradients = gradients.part(there)
+            numbers, count = generations.numbers(gradients.ids), len(gradients.ids)
+            if count:
+                # Updates depend on ids where there are groups of rows, and where the rounding of a row draws numbers.
+                needs_ids = self._groups.groups or self.dtype is not torch.float32
+                ids = self._map.ids_of(numbers) if needs_ids else numbers
+                rates = self._groups.rates(ids, options.lr, getattr(options, "weight_decay", 0.0))
+                self._kernels.update(self._rows, numbers, dataclasses.replace(gradients, ids=ids), rates)
+            statistics.updated += count
             self._updates += 1
-            return self._updates
+
+    def load(self, blocks: Iterable[Mapping[str, torch.Tensor]], *, clear: bool = True) -> None:
+        """Takes rows that `contents` has given, of this shard or of others; with `clear` in place of all rows.
+
+        Raises as `Contents.put`. Blocks before one that does not fit have been taken then.
+        """
+        if clear:
+            self.clear()
+        for block in blocks:
+            self.contents.put(block, self.rows)
+            self._updates += 1
+
+    def remove(self, ids: torch.Tensor) -> int:
+        """Removes rows, which begin anew if their ids come again. Returns how many there were. Raises as `look_up`."""
+        ids = checked_ids(ids, self.rows)
+        with self._lock:
+            return self._population.remove(ids)
+
+    def evict(self, count: int, *, dry_run: bool = False) -> torch.Tensor:
+        """Removes so many of the rows that make room first, or only says which would go. Returns their ids."""
+        with self._lock:
+            return self._population.evict(count, dry_run)
+
+    def expire(self, begin: int, count: int, *, dry_run: bool = False) -> tuple[torch.Tensor, int | None]:
+        """Removes those of `count` rows from number `begin` on that have expired, or only says which would go.
+
+        Returns their ids, int64, and where to go on; None at the end.
+        """
+        with self._lock:
+            gone = self._population.expire(begin, begin + count, dry_run)
+            return gone, begin + count if begin + count < self._map.rows else None
+
+    @property
+    def excess(self) -> int:
+        """How many rows may make room before look-ups need it; 0 while there is enough room. Takes no lock."""
+        return self._population.excess
+
+    def turns(self, expire: bool, turn_rows: int = TURN_ROWS) -> Iterator[None]:
+        """Removes rows that have expired, if it is time for those, and makes room in a table that is nearly full.
+
+        That is done in short turns, each of which looks at so many rows, or removes at most as many. What makes room is
+        chosen between turns. Rows that are looked up meanwhile stay.
+        """
+        begin: int | None = 0
+        while expire and begin is not None:
+            _, begin = self.expire(begin, turn_rows)
+            yield
+        if not (wanted := self.excess):
+            return
+        parts = []
+        for begin in range(0, self._map.rows, turn_rows):
+            with self._lock:
+                parts.append(self._population.candidates(begin, begin + turn_rows))
+            yield
+        every = Candidates.together(parts)
+        for some in first(every.scores, wanted).split(turn_rows):
+            with self._lock:
+                self._population.make_room(every.some(some))
+            yield
+
+    def clear(self) -> None:
+        """Removes all rows and gives their memory back."""
+        with self._lock:
+            self._population.clear()
+            self._updates += 1

@@ -7,33 +7,34 @@ sums of their gradients.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from ps_service.tables.bags import weight_gradients
+from ps_service.tables.kernels import Grouped
+from ps_service.tables.kernels.grouped import bag_of_each
 from ps_service.tables.row_gradients import UnsummedGradient, key_space
 from ps_wire.tables.sums import grouped, sum_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from weakref import ref
 
     from ps_service.tables.backups import RowBackups
-    from ps_service.tables.budget import TableBudget
+    from ps_service.tables.shard import TableShard
     from ps_service.tables.statistics import Statistics
     from ps_wire.tables.routing import Routing
 
 
-class RowsOfTable(ABC):
+class RowsOfTable:
     """The rows of a table on an owner, as far as passes, optimizers and metrics know them.
 
     Attributes:
         parameter: Stands for them in torch's graph.
         dim: Numbers in a row.
+        shard: The rows.
         routing: Which owner has which rows.
         ttl: Seconds after which rows that nobody looks up expire; None if they do not.
         backups: Who wants to know of rows before they are updated. A step iterates over them, so they are replaced and
@@ -42,84 +43,57 @@ class RowsOfTable(ABC):
 
     parameter: AllRows
     dim: int
+    shard: TableShard
     routing: Routing
     ttl: float | None
     backups: tuple[ref[RowBackups], ...]
 
-    @abstractmethod
-    def apply(self, gradient: torch.Tensor, options: Mapping[str, Any]) -> None:
-        """Updates rows with a gradient of `parameter` and these options of the optimizer."""
-
-    @abstractmethod
-    def rows_of(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and the rows of ids; see `KeyedShard.rows_of`."""
-
-    @abstractmethod
-    def pooled_rows_of(
-        self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, keep: bool
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The keys of the rows of ids, the sums of bags, and the rows; see `KeyedShard.pooled_rows_of`."""
-
-    @abstractmethod
-    def count_in(self, budget: TableBudget) -> None:
-        """Counts the bytes of the rows in the budget of an owner's tables, which bounds how many are added."""
-
-    @abstractmethod
-    def gradient(
-        self,
-        keys: torch.Tensor,
-        gradients: torch.Tensor,
-        offsets: torch.Tensor | None,
-        weights: torch.Tensor | None,
-        given: int,
-    ) -> torch.Tensor:
-        """The gradient of `parameter` from those of rows or bags that were looked up; see `KeyedShard.gradient`."""
-
-    @abstractmethod
-    def turns(self, expire: bool) -> Iterator[None]:
-        """Removes expired rows if it is time for that, and makes room in a full table; see `KeyedShard.turns`."""
-
     @property
-    @abstractmethod
-    def excess(self) -> int:
-        """How many rows may make room before look-ups need it; 0 while there is enough room."""
-
-    @abstractmethod
-    def read(self, keys: torch.Tensor) -> torch.Tensor:
-        """The values that rows have now, [n, dim], whatever they are for keys of rows that have gone."""
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """The kind of its optimizer."""
-
-    @property
-    @abstractmethod
     def size(self) -> int:
         """Number of rows."""
+        return self.shard.size
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
         """Bytes of the rows, of what the optimizer keeps for them, and of the map of ids."""
+        return self.shard.memory
 
     @property
-    @abstractmethod
     def updates(self) -> int:
         """Number of updates since the start."""
+        return self.shard.updates
 
     @property
-    @abstractmethod
     def statistics(self) -> Statistics:
         """What was counted since the start."""
+        return self.shard.statistics
+
+    def changed(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those options of the optimizer that differ from what they are now. Raises as `TableShard.set_options`."""
+        now = self.shard.optimizer
+        changed = {name: value for name, value in options.items() if getattr(now, name) != value}
+        if changed:
+            self.shard.check_options(**changed)
+        return changed
+
+    def apply(self, gradient: torch.Tensor, options: Mapping[str, Any]) -> None:
+        """Updates rows with a gradient of `parameter` and these options of the optimizer."""
+        if changed := self.changed(options):
+            self.shard.set_options(**changed)
+        groups = gradient.pending if isinstance(gradient, UnsummedGradient) else None
+        if groups is None:
+            groups = Grouped.of_different(*summed_rows(gradient))
+        if len(groups.ids):
+            if self.backups:
+                keys = groups.ids.sort().values
+                for each in self.backups:
+                    if (backups := each()) is not None:
+                        backups.note(keys)
+            self.shard.update(groups)
 
 
 class AllRows(nn.Parameter):
-    """All rows of a table on an owner, [key_space(dim), dim], as torch's graph knows them. It has no values.
-
-    Attributes:
-        table: The table.
-    """
+    """All rows of a table on an owner, [key_space(dim), dim], as torch's graph knows them. It has no values."""
 
     table: RowsOfTable
 
@@ -158,9 +132,9 @@ class LookUp(torch.autograd.Function):
     """The rows of ids."""
 
     @staticmethod
-    def forward(ctx: Any, rows: AllRows, table: RowsOfTable, ids: torch.Tensor, given: int) -> torch.Tensor:
-        ctx.table, ctx.given = table, given
-        keys, found = table.rows_of(ids)
+    def forward(ctx: Any, rows: AllRows, shard: TableShard, ids: torch.Tensor, given: int) -> torch.Tensor:
+        ctx.shard, ctx.given = shard, given
+        keys, found = shard.rows_of(ids)
         # Saved as torch's own layers do it: a second backward is an error, and the bytes count for the pass.
         ctx.save_for_backward(keys)
         return found
@@ -169,7 +143,7 @@ class LookUp(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         (keys,) = ctx.saved_tensors
-        return ctx.table.gradient(keys, gradient, None, None, ctx.given), None, None, None
+        return ctx.shard.gradient(keys, gradient, None, None, ctx.given), None, None, None
 
 
 class Pool(torch.autograd.Function):
@@ -180,15 +154,15 @@ class Pool(torch.autograd.Function):
         ctx: Any,
         rows: AllRows,
         weights: torch.Tensor | None,
-        table: RowsOfTable,
+        shard: TableShard,
         ids: torch.Tensor,
         offsets: torch.Tensor,
     ) -> torch.Tensor:
-        ctx.table = table
+        ctx.shard = shard
         # Their gradient needs the rows as they are now; a step may change them before.
         keep = weights is not None and weights.requires_grad
         factors = None if weights is None else weights.detach().float()
-        keys, pooled, read = table.pooled_rows_of(ids, offsets, factors, keep)
+        keys, pooled, read = shard.pooled_rows_of(ids, offsets, factors, keep)
         ctx.save_for_backward(keys, offsets, weights, read)
         return pooled
 
@@ -196,11 +170,12 @@ class Pool(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         keys, offsets, weights, read = ctx.saved_tensors
-        of_weights = None
+        of_rows = of_weights = None
         if read is not None:
-            of_weights = weight_gradients(read, gradient, offsets).to(weights.dtype)
-        of_rows = None
+            # The product of each position's row with its bag's gradient.
+            each = gradient.float().index_select(0, bag_of_each(offsets, len(read)))
+            of_weights = (read.float() * each).sum(1).to(weights.dtype)
         if ctx.needs_input_grad[0]:
             factors = None if weights is None else weights.detach().float().contiguous()
-            of_rows = ctx.table.gradient(keys, gradient, offsets, factors, len(keys))
+            of_rows = ctx.shard.gradient(keys, gradient, offsets, factors, len(keys))
         return of_rows, of_weights, None, None, None

@@ -22,11 +22,8 @@ have entries instead, and 8 for the id."""
 class RowStorage(Protocol):
     """Rows of one width and dtype, numbered from 0. New rows are zero.
 
-    Attributes:
-        width: Elements of a row.
-        dtype: Their dtype.
-        flat: All rows as one tensor [capacity, width], or None if they are in several. Kernels that work on it in place
-            use it where it is there.
+    `flat` is all rows as one tensor [capacity, width], or None if they are in several. Kernels that work on it in place
+    use it where it is there.
     """
 
     @property
@@ -135,12 +132,6 @@ def make_rows(capacity: int, width: int, dtype: torch.dtype) -> RowStorage:
 
 
 def rows_in_memory(dim: int, dtype: torch.dtype, widths: Mapping[str, int]) -> int:
-    """As many rows as would fill the memory of the machine.
-
-    Args:
-        dim: Width of a row.
-        dtype: Dtype of a row.
-        widths: What the optimizer keeps in float32, and how many numbers of each.
-    """
+    """As many rows as would fill the memory of the machine, with the numbers that the optimizer keeps in float32."""
     row_bytes = dim * dtype.itemsize + 4 * sum(widths.values())
     return max(1, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // row_bytes)

@@ -12,8 +12,7 @@ from ps_service.tables.shard import TableShard
 def warm() -> None:
     """Has everything compiled. Does nothing without numba, or if this process has a table with numba already.
 
-    The first time on a machine this takes 6 to 11 seconds of one processor, and later, with the code on disk, about
-    one. It may run in any thread. Tables that are made meanwhile wait for it.
+    It may run in any thread. Tables that are made meanwhile wait for it.
     """
     PREPARATION.ensure(TableShard)
 

@@ -20,14 +20,11 @@ _MASK: Final = (1 << 64) - 1
 
 
 def mix(words: npt.NDArray[Any], salt: int = 0) -> Words:
-    """Mixes each word, so that every bit of it changes half of the bits of the result.
+    """Mixes each word, int64 or uint64, so that every bit of it changes half of the bits of the result.
 
     The output function of SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, "Fast Splittable Pseudorandom Number
-    Generators", OOPSLA 2014), which is variant 13 of D. Stafford's finalizers of MurmurHash3. It is a bijection.
-
-    Args:
-        words: int64 or uint64 of any shape. It is not changed.
-        salt: A number that is added to every word first; other salts give other, unrelated results.
+    Generators", OOPSLA 2014), which is variant 13 of D. Stafford's finalizers of MurmurHash3. It is a bijection. The
+    salt is added to every word first; other salts give other, unrelated results.
     """
     mixed = words.view(np.uint64) + np.uint64(salt & _MASK)
     mixed ^= mixed >> np.uint64(30)

@@ -259,8 +259,7 @@ class RowGroup:
 def check_groups(optimizer: RowOptimizer, groups: Iterable[RowGroup]) -> None:
     """Checks the options of groups of rows as those of the optimizer itself.
 
-    Raises:
-        InvalidArgumentError: The optimizer has no such option, or does not take its value.
+    Raises `InvalidArgumentError` if the optimizer has no such option, or does not take its value.
     """
     known = {field.name for field in dataclasses.fields(optimizer)}
     for group in groups:
@@ -301,11 +300,7 @@ def _plain(kind: Any, value: Any) -> Any:
 
 
 def from_plain(values: Any) -> Any:
-    """The option of such a dictionary.
-
-    Raises:
-        InvalidArgumentError: It describes none.
-    """
+    """The option of such a dictionary. Raises `InvalidArgumentError` if it describes none."""
     if not isinstance(values, dict) or not isinstance(values.get("kind"), str):
         raise InvalidArgumentError(f"an option of a table is a dictionary with its kind, not {values!r}")
     cls = _KINDS.get(values["kind"])

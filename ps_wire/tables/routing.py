@@ -20,13 +20,9 @@ _FIRST, _SECOND = np.uint64(FIRST), np.uint64(SECOND)
 
 
 def slots_of(ids: torch.Tensor) -> torch.Tensor:
-    """The slot of each id: the highest 14 bits of its mix (`ps_wire.tables.hashing.mix`).
+    """The slot of each id, int64: the highest 14 bits of its mix (`ps_wire.tables.hashing.mix`).
 
-    Args:
-        ids: int64 on the CPU, of any shape and any values.
-
-    Returns:
-        int64 of the same shape, from 0 to `SLOTS - 1`, so that it indexes a tensor of owners directly.
+    Slots are int64 in the shape of the ids, so that they index a tensor of owners directly.
     """
     words = ids.reshape(-1).numpy().view(np.uint64)
     # The same steps as in `mix`, with one array for what is shifted. Its last step changes only the lower bits.
@@ -75,11 +71,7 @@ class Routing(NamedTuple):
 
     @classmethod
     def from_plain(cls, values: Any) -> Routing:
-        """The routing of such a dictionary.
-
-        Raises:
-            InvalidArgumentError: It describes none.
-        """
+        """The routing of such a dictionary. Raises `InvalidArgumentError` if it describes none."""
         try:
             version, owners, of_slot = int(values["version"]), tuple(map(str, values["owners"])), values["of_slot"]
             of_slot = of_slot.to(torch.int64)

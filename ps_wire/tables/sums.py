@@ -12,10 +12,9 @@ from torch.nn import functional
 class Grouped(NamedTuple):
     """Positions, grouped by target.
 
-    Attributes:
-        targets: The different targets, ascending, int64 [m].
-        order: All positions, int64 [n]: those of the first target, in ascending order, then those of the next.
-        offsets: For each target, where its positions begin in `order`, int64 [m].
+    `targets` are the different targets, ascending, int64 [m]. `order` has all positions, int64 [n]: those of the first
+    target, in ascending order, then those of the next. `offsets` say where those of each target begin in `order`, int64
+    [m].
     """
 
     targets: torch.Tensor
@@ -29,11 +28,7 @@ class Grouped(NamedTuple):
 
 
 def grouped(targets: torch.Tensor) -> Grouped:
-    """Groups positions by target.
-
-    Args:
-        targets: The target of each position, int64 [n], none negative.
-    """
+    """Groups positions by their targets, int64 [n], none negative."""
     given = targets.numpy()
     if not len(given):
         return Grouped(targets, targets, targets)
@@ -53,21 +48,10 @@ def grouped(targets: torch.Tensor) -> Grouped:
     return Grouped(torch.from_numpy(ordered[offsets]), torch.from_numpy(order), torch.from_numpy(offsets))
 
 
-def sum_by(
-    groups: Grouped, values: torch.Tensor, sources: torch.Tensor | None = None, weights: torch.Tensor | None = None
-) -> torch.Tensor:
-    """The sum, for each target, of the rows of its positions, added in the order of the positions.
+def sum_by(groups: Grouped, values: torch.Tensor) -> torch.Tensor:
+    """The sum, for each target, of the rows of its positions, [n, dim], added in the order of the positions, [m, dim].
 
-    Args:
-        groups: The positions of each target.
-        values: Rows [k, dim] of a floating point dtype. Those of less than 32 bits are added as float32.
-        sources: For each position, the row that belongs to it, int64 [n]; None if row i belongs to position i.
-        weights: What each position's row is multiplied with, [n]; None for 1.
-
-    Returns:
-        [m, dim], float32, or float64 for values in float64.
+    Values in float64 are added as such, and all others in float32.
     """
     wide = torch.float64 if values.dtype is torch.float64 else torch.float32
-    rows = groups.order if sources is None else sources[groups.order]
-    factors = None if weights is None else weights[groups.order].to(wide)
-    return functional.embedding_bag(rows, values.to(wide), groups.offsets, mode="sum", per_sample_weights=factors)
+    return functional.embedding_bag(groups.order, values.to(wide), groups.offsets, mode="sum")

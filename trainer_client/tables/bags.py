@@ -14,13 +14,7 @@ MODES = ("sum", "mean", "max")
 
 
 class Bags(NamedTuple):
-    """Bags of ids.
-
-    Attributes:
-        ids: All ids, int64 [n].
-        counts: Number of ids in each bag, int64 [bags].
-        weights: What the row of each id is multiplied with, [n]; None for 1.
-    """
+    """Bags of ids, int64 [n]: how many each has, int64 [bags], and what their rows are multiplied with, None for 1."""
 
     ids: torch.Tensor
     counts: torch.Tensor
@@ -32,11 +26,7 @@ class Bags(NamedTuple):
         return self.counts.cumsum(0) - self.counts
 
     def some(self, chosen: torch.Tensor) -> Bags:
-        """The same bags with only some of their ids.
-
-        Args:
-            chosen: Which of the ids, bool [n].
-        """
+        """The same bags with only the chosen ones of their ids, bool [n]."""
         # Numpy finds the positions ten times as fast as torch.
         positions = torch.from_numpy(np.flatnonzero(chosen.numpy()))
         before = torch.zeros(len(chosen) + 1, dtype=torch.int64)
@@ -47,12 +37,7 @@ class Bags(NamedTuple):
         return Bags(self.ids.index_select(0, positions), counts, weights)
 
     def split(self, places: torch.Tensor, parts: int) -> list[Bags]:
-        """The same bags with the ids of each part only.
-
-        Args:
-            places: The part to which each id belongs, int64 [n], from 0.
-            parts: Number of parts.
-        """
+        """The same bags with the ids of each part only; `places` has the part of each id, int64 [n], from 0."""
         ids, ends = self.ids.numpy(), self.counts.cumsum(0).numpy()
         made = []
         left = self.counts
@@ -72,15 +57,9 @@ class Bags(NamedTuple):
 
 
 def checked_ids(ids: torch.Tensor, rows: int | None, name: str) -> torch.Tensor:
-    """The ids as int64 on the CPU.
+    """The ids, int64 or int32 of any shape, as int64 on the CPU.
 
-    Args:
-        ids: int64 or int32, of any shape.
-        rows: Number of rows of a table of fixed size; None for one that grows.
-        name: Name of the table.
-
-    Raises:
-        InvalidArgumentError: They are not such a tensor, or outside of a table of fixed size.
+    Raises `InvalidArgumentError` if they are not such a tensor, or outside of a table of a fixed number of rows.
     """
     if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
         kind = ids.dtype if isinstance(ids, torch.Tensor) else type(ids).__name__
@@ -107,19 +86,7 @@ def make_bags(
     include_last_offset: bool,
     padding_idx: int | None,
 ) -> Bags:
-    """Bags of checked ids.
-
-    Args:
-        ids: int64, [n] with offsets, or [bags, size].
-        offsets: Where each bag begins, int64 or int32 [bags], or [bags + 1] with `include_last_offset`.
-        mode: One of `MODES`.
-        weights: Floating point numbers in the shape of the ids; None for 1.
-        include_last_offset: Whether the last offset is the end of the last bag.
-        padding_idx: An id that counts for nothing; None if there is none.
-
-    Raises:
-        InvalidArgumentError: An argument does not fit.
-    """
+    """Bags of checked ids; arguments and errors as for `Table.bag`."""
     if mode not in MODES:
         raise InvalidArgumentError(f"the rows of a bag are pooled by one of {', '.join(MODES)}, not {mode!r}")
     if weights is not None:

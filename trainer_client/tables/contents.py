@@ -260,9 +260,8 @@ class TableContents:
     def _fitting(self, block: Block) -> Block:
         """Rows in the dtype of the table.
 
-        Raises:
-            InvalidArgumentError: Ids are outside of a table of fixed size.
-            NonFiniteGradientError: A number is NaN or infinite, or beyond the range of the dtype.
+        Raises `InvalidArgumentError` for ids outside of a table of fixed size, and `NonFiniteGradientError` for a
+        number that is NaN, infinite, or beyond the range of the dtype.
         """
         fitting = {**block, "ids": checked_ids(block["ids"], self.rows, self.name)}
         fitting["values"] = block["values"].to(self.dtype)
@@ -289,8 +288,7 @@ class TableContents:
     async def _in_pieces(self, method: str, block: Block, argument: Callable[[Block], Any], *more: Any) -> int:
         """Sends the rows of a block to their owners, in pieces, to all owners at once. Returns the sum of the answers.
 
-        Raises:
-            Exception: That of the first owner that raised one, when all are done.
+        Raises the error of the first owner that raised one, when all are done.
         """
         owner_of, owners = self.routing.owner_of(block["ids"]), self.routing.owners
         chosen = [(owner_of == number).nonzero()[:, 0] for number in range(len(owners))]

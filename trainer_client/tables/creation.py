@@ -21,7 +21,7 @@ from trainer_client.tables.deletion import delete_rows
 from trainer_client.tables.look_ups import look_up_all
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import together
-from trainer_client.tables.wanted import check_class, check_only_tables, check_policies, differences
+from trainer_client.tables.wanted import check_only_tables, check_policies, differences
 
 if TYPE_CHECKING:
     import torch
@@ -56,12 +56,8 @@ class Connected(Protocol):
 class Tables:
     """Makes the tables of a client.
 
-    Args:
-        sessions: The owners.
-        create: Makes the rows of a table on an owner, or finds those of that name.
-        attach: Finds an object of that name on an owner.
-        optimizer: Makes an optimizer; arguments as for `optimizers.creation.create`.
-        loop: The client's event loop.
+    `create` makes the rows of a table on an owner, or finds those of that name. `attach` finds an object of that name
+    on an owner. `optimizer` makes one as `optimizers.creation.create`.
     """
 
     def __init__(
@@ -78,24 +74,22 @@ class Tables:
         self._optimizer = optimizer
         self._loop = loop
 
-    def create(self, wanted: Wanted, policy: Policy | None, replace: bool, compress: Compress) -> Pending[Table]:
-        """Makes a table, or attaches to it; errors as for `Client.table`."""
-        codecs = _codecs(compress)
-        if policy is not None:
-            policies.check(policy)
-        make = self._agreed if wanted.owners is None and self._sessions.in_group else self._made
-        owners = self._sessions.names if wanted.owners is None else wanted.owners
-        return Pending.run(self._loop, _compressing(make(owners, wanted, policy, replace), codecs))
-
-    def attach(self, wanted: Wanted, policy: Policy | None, replace: bool, compress: Compress) -> Pending[Table]:
-        """A handle to a table that exists, found on one of its owners; errors as for `Client.table`.
+    def table(self, wanted: Wanted, policy: Policy | None, replace: bool, compress: Compress) -> Pending[Table]:
+        """Makes a table, or attaches to it; errors as for `Client.table`.
 
         Without `dim` none can be made, so what else is wanted has to be as the table has it, also with `replace`.
         """
         codecs = _codecs(compress)
         if policy is not None:
             policies.check(policy)
-        return Pending.run(self._loop, _compressing(self._found(wanted, policy, replace), codecs))
+        owners = self._sessions.names if wanted.owners is None else wanted.owners
+        if wanted.dim is None:
+            making = self._found(owners, wanted, policy, replace)
+        elif wanted.owners is None and self._sessions.in_group:
+            making = self._agreed(owners, wanted, policy, replace)
+        else:
+            making = self._made(owners, wanted, policy, replace)
+        return Pending.run(self._loop, _compressing(making, codecs))
 
     def delete(self, session: Session, name: str) -> Pending[None]:
         """Removes an object of any kind; arguments and errors as for `Client.delete`."""
@@ -117,27 +111,25 @@ class Tables:
         policy: Policy | None,
         given: Iterable[str],
     ) -> Pending[Any]:
-        """An optimizer over parameters and tables.
+        """An optimizer over parameters and tables, or groups of parameters beside tables.
 
-        Args:
-            listed: Parameters and tables, or groups of parameters and tables.
-            make: Makes the optimizer of the parameters, which are its keyword argument `parameters`.
-            cls: Its class; None if there are only tables.
-            policy: Its policy.
-            given: The names of all other arguments that were given for it.
+        `make` makes the optimizer of the parameters, which are its keyword argument `parameters`. `given` are the names
+        of all arguments that were given for it besides its class, which is None if there are only tables, and its
+        policy.
 
-        Raises:
-            InvalidArgumentError: A table stands in a group of parameters, or alone in place of a list; or an argument
-                holds for nothing, because there are only tables.
+        Raises `InvalidArgumentError` if a table stands in a group of parameters, or alone in place of a list; or an
+        argument holds for nothing, because there are only tables.
         """
         if isinstance(listed, Table):
             raise InvalidArgumentError(
                 f"give a list with {listed!r} in it, [table, *net.parameters()]; the rows of a table are stepped by "
                 "the optimizer that it was made with, ps.table(…, optimizer=tc.tables.Adagrad(…))"
             )
-        tables, rest = _split(list(listed))
-        if rest or not tables:
-            check_class(cls)
+        tables, rest = _split(listed)
+        if cls is None and (rest or not tables):
+            raise InvalidArgumentError(
+                "parameters need the class of an optimizer, such as torch.optim.SGD, and not None"
+            )
         if not tables:
             return Pending.run(self._loop, make(parameters=rest))
         if rest:
@@ -208,9 +200,10 @@ class Tables:
                 if found.class_name == names.SHARD:
                     await delete_rows(session, name)
 
-    async def _found(self, wanted: Wanted, policy: Policy | None, replace: bool) -> Table:
+    async def _found(self, asked: Sequence[str], wanted: Wanted, policy: Policy | None, replace: bool) -> Table:
+        """A table that exists, found on one of the owners that are asked."""
         name = wanted.name
-        sessions = await self._sessions.all_of(self._sessions.names if wanted.owners is None else wanted.owners)
+        sessions = await self._sessions.all_of(asked)
         for position, session in enumerate(sessions):
             try:
                 found = await self._attach(session, name)
@@ -292,11 +285,7 @@ class Tables:
 
 
 def _codecs(compress: Compress) -> Choice | None:
-    """The codecs for the gradients of rows.
-
-    Raises:
-        InvalidArgumentError: One of them does not suit rows.
-    """
+    """The codecs for the gradients of rows. Raises `InvalidArgumentError` if one of them does not suit rows."""
     if compress is None:
         return None
     choice = choice_of(compress)
@@ -320,11 +309,10 @@ async def _undo(made: Iterable[RemoteObject | BaseException]) -> None:
                 await delete_rows(each.session, each.name)
 
 
-def _split(listed: Sequence[Any]) -> tuple[list[Table], list[Any]]:
+def _split(listed: Iterable[Any]) -> tuple[list[Table], list[Any]]:
     """The tables among parameters and groups of parameters, and the rest.
 
-    Raises:
-        InvalidArgumentError: A table stands in a group, whose options it would not have.
+    Raises `InvalidArgumentError` for a table in a group, whose options it would not have.
     """
     tables, rest = [], []
     for each in listed:

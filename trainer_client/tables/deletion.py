@@ -23,14 +23,8 @@ AllOf: TypeAlias = "Callable[[Iterable[str]], Awaitable[list[Session]]]"
 def delete(all_of: AllOf, session: Session, name: str) -> Pending[None]:
     """Removes a named object from an owner; if it is a table, its rows from all owners that have some.
 
-    Args:
-        all_of: The sessions with several owners. Raises `UnknownNameError` if there is none with one of them.
-        session: The session with the owner that is asked.
-        name: The name.
-
-    Raises:
-        UnknownNameError: There is no object of that name; or it is a table, and this client is not connected to one of
-            its owners. Nothing was deleted.
+    `all_of` gives the sessions with several owners, and raises `UnknownNameError` if there is none with one of them.
+    That is raised then with nothing deleted, as it is where there is no object of that name.
     """
     asked = session.submit(Request(delete=DeleteRequest(name=name)), None, _owners)
     deleting = Pending.run(session.loop, _delete_rest(all_of, asked, name))
@@ -41,8 +35,7 @@ def delete(all_of: AllOf, session: Session, name: str) -> Pending[None]:
 def delete_rows(session: Session, name: str) -> Pending[None]:
     """Removes the rows of a table from one of its owners. The others have to be asked, too.
 
-    Raises:
-        UnknownNameError: The owner has no object of that name.
+    Raises `UnknownNameError` if the owner has no object of that name.
     """
     return session.submit(Request(delete=DeleteRequest(name=name, everywhere=True)), None, nothing)
 

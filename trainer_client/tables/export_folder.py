@@ -26,9 +26,6 @@ class ExportFolder:
 
     What a killed program has left is known by the file `UNFINISHED` that nobody has locked, and the next export removes
     it.
-
-    Args:
-        path: The folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,9 +36,8 @@ class ExportFolder:
     def take(self) -> None:
         """Makes the folder, or removes what an export has left in it that was killed.
 
-        Raises:
-            InvalidArgumentError: It has other files, or another export writes into it.
-            OSError: It cannot be made.
+        Raises `InvalidArgumentError` if it has other files, or another export writes into it, and `OSError` if it
+        cannot be made.
         """
         self._make()
         there = self._names()
@@ -61,11 +57,7 @@ class ExportFolder:
         self._unlock()
 
     def discard(self) -> None:
-        """Removes the files of an export that is not whole, and folders that were made for it.
-
-        Raises:
-            OSError: A file cannot be removed.
-        """
+        """Removes the files of an export that is not whole, and folders that were made for it, or raises `OSError`."""
         if self._descriptor >= 0:
             self._remove_own()
             self.release()

@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import torch
 
@@ -28,21 +28,8 @@ _PART_BYTES: Final = 64 << 20
 """Bytes of rows after which a file is written."""
 
 
-class Parts(Protocol):
-    """Writes and reads files of one format."""
-
-    def write(self, path: Path, block: Block) -> None:
-        """Writes rows into a new file."""
-
-    def shapes(self, path: Path) -> dict[str, tuple[int, ...]]:
-        """The shapes of what is in a file, by name."""
-
-    def read(self, path: Path, rows: int) -> Iterator[Block]:
-        """What is in a file, at most so many rows at a time."""
-
-
 class Safetensors:
-    """One tensor for each part of a block, under its name."""
+    """Reads and writes files with one tensor for each part of a block, under its name."""
 
     def __init__(self) -> None:
         try:
@@ -56,6 +43,7 @@ class Safetensors:
         self._save: Any = save_file
 
     def write(self, path: Path, block: Block) -> None:
+        """Writes rows into a new file."""
         # The library makes files that only their owner may read. An export is for other programs and users, unlike a
         # checkpoint, so its files have the mode that any new file has here, as those of Parquet and the list do.
         path.touch()
@@ -64,10 +52,12 @@ class Safetensors:
         path.chmod(stat.S_IMODE(mode))
 
     def shapes(self, path: Path) -> dict[str, tuple[int, ...]]:
+        """The shapes of what is in a file, by name."""
         with self._open(path, "pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
     def read(self, path: Path, rows: int) -> Iterator[Block]:
+        """What is in a file, at most so many rows at a time."""
         with self._open(path, "pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             count = slices["ids"].get_shape()[0]
@@ -76,7 +66,10 @@ class Safetensors:
 
 
 class Parquet:
-    """One column for each part of a block; those with several numbers for a row are lists of fixed size, in float32."""
+    """The same with one column for each part of a block.
+
+    Those with several numbers for a row are lists of fixed size, in float32.
+    """
 
     def __init__(self) -> None:
         try:
@@ -119,22 +112,14 @@ _FORMATS: Final[Mapping[str, type[Safetensors | Parquet]]] = {"safetensors": Saf
 
 
 class PartsWriter:
-    """Writes the rows of a table into several files. Its methods block.
+    """Writes the rows of a table into several files in a folder, as `ExportFolder`. Its methods block.
 
     All files have the mode of new files, which the umask decides (usually 0644): an export is read by other programs
     and users. Checkpoints hold sessions of trainers and are only for the owner's user (0600).
 
-    Args:
-        folder: A folder that is empty or does not exist, or has what an export has left that was killed.
-        format: Their format.
-        name: Name of the table.
-        dim: Numbers in a row.
-        dtype: Their dtype.
-        optimizer: Kind of the optimizer whose state is written; empty for none.
-        part_bytes: Bytes of rows after which a file is written.
-
-    Raises:
-        InvalidArgumentError: There is no such format, or what writes it is not installed.
+    `optimizer` is the kind of the optimizer whose state is written; empty for none. A file is written after
+    `part_bytes` bytes of rows. Raises `InvalidArgumentError` if there is no such format, or what writes it is not
+    installed.
     """
 
     def __init__(
@@ -191,8 +176,7 @@ class PartsWriter:
     def discard(self) -> None:
         """Removes what it has written, unless it has finished. What is called afterwards does nothing.
 
-        Raises:
-            OSError: A file cannot be removed. The next export into this folder does that.
+        Raises `OSError` if a file cannot be removed. The next export into this folder does that.
         """
         with self._lock:
             self._discarded, self._waiting = True, []
@@ -222,11 +206,7 @@ class PartsWriter:
 class PartsReader:
     """Reads what a `PartsWriter` has written. Its methods block.
 
-    Args:
-        folder: The folder.
-
-    Raises:
-        InvalidArgumentError: It has no whole export.
+    Raises `InvalidArgumentError` if the folder has no whole export.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -258,14 +238,9 @@ class PartsReader:
         self._parts = _parts(format)
 
     def check(self, dim: int, optimizer: str | None) -> None:
-        """Checks that the files can be put into a table.
+        """Raises `InvalidArgumentError` if the files cannot be put into a table.
 
-        Args:
-            dim: Numbers in a row of the table.
-            optimizer: Kind of its optimizer; None if the state is not wanted.
-
-        Raises:
-            InvalidArgumentError: They cannot.
+        `optimizer` is the kind of the table's optimizer; None if the state is not wanted.
         """
         if self._dim != dim:
             raise InvalidArgumentError(f"{self._folder} has rows of {self._dim} numbers, and the table of {dim}")

@@ -13,13 +13,7 @@ T = TypeVar("T")
 
 
 class Joined(Pending[T]):
-    """A result that is made from those of several calls, in the thread that reads it. Cancelling it cancels them all.
-
-    Args:
-        loop: The client's event loop.
-        parts: The calls.
-        read: Makes the result from theirs.
-    """
+    """A result that is made from those of several calls, in the thread that reads it. Cancelling it cancels them."""
 
     __slots__ = ("_parts",)
 

@@ -136,11 +136,7 @@ def _wait(look_up: Callable[..., Pending[torch.Tensor]], *arguments: Any) -> tor
 
 
 def unwrapped_table(given: Any) -> Table:
-    """The table itself, also of what the blocking client returns.
-
-    Raises:
-        InvalidArgumentError: It is no table.
-    """
+    """The table itself, also of what the blocking client returns. Raises `InvalidArgumentError` if it is no table."""
     found = getattr(given, "unwrapped", given)
     if not isinstance(found, Table):
         raise InvalidArgumentError(f"the layer needs a table, as Client.table() returns, not a {type(given).__name__}")

@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from trainer_client.pending import Pending
     from trainer_client.tables.contents import TableContents
 
-T = TypeVar("T", bound="TableContents")
+K = TypeVar("K", bound="TableContents")
+T = TypeVar("T")
 
 
-def look_up(loop: asyncio.AbstractEventLoop, queries: Sequence[Query], timeout: float | None) -> Pending[list[Any]]:
+def look_up(
+    loop: asyncio.AbstractEventLoop,
+    queries: Sequence[Query],
+    timeout: float | None,
+    read: Callable[[list[torch.Tensor]], T],
+) -> Pending[T]:
     """Asks the owners of some tables, each with one request. Inside a context the calls are recorded.
 
-    Args:
-        loop: The client's event loop.
-        queries: What is looked up in each table.
-        timeout: Seconds this may take; None is no limit.
-
-    Returns:
-        The result of each query.
+    `read` makes the result from those of the queries, in the thread that reads it.
     """
     by_owner: dict[str, list[int]] = {}
     for number, query in enumerate(queries):
@@ -57,7 +57,7 @@ def look_up(loop: asyncio.AbstractEventLoop, queries: Sequence[Query], timeout: 
         requests.append(handle.call_encoding(None if is_plain else partial(_encoded, tables), "look_up", parts))
     context = current_context() if torch.is_grad_enabled() else None
     noted = None if context is None else context.looked_up
-    return Joined(loop, requests, partial(_finish, queries, by_owner, noted))
+    return Joined(loop, requests, partial(_finish, queries, by_owner, noted, read))
 
 
 def _encoded(tables: Sequence[TableContents], position: int, gradient: torch.Tensor) -> torch.Tensor | Encoded:
@@ -71,9 +71,13 @@ def _finish(
     queries: Sequence[Query],
     asked: Mapping[str, Sequence[int]],
     noted: dict[str, Sequence[Part]] | None,
+    read: Callable[[list[torch.Tensor]], T],
     answers: list[Any],
-) -> list[torch.Tensor]:
-    """The results of queries; `noted` gets the tables that their pass may train, if it has recorded the look-up."""
+) -> T:
+    """What `read` makes of the results of queries.
+
+    `noted` gets the tables that their pass may train, if it has recorded the look-up.
+    """
     found: list[dict[str, torch.Tensor]] = [{} for _ in queries]
     for (owner, numbers), answer in zip(asked.items(), answers, strict=True):
         for number, rows in zip(numbers, answer, strict=True):
@@ -87,19 +91,18 @@ def _finish(
         for query, rows in zip(queries, found, strict=True):
             if any(each.requires_grad for each in rows.values()):  # those of a frozen table do not
                 noted[query.table.name] = query.table.optimizer.parts
-    return results
+    return read(results)
 
 
 def look_up_all(
-    loop: asyncio.AbstractEventLoop, wanted: Mapping[T, Any], timeout: float | None
-) -> Pending[dict[T, torch.Tensor]]:
+    loop: asyncio.AbstractEventLoop, wanted: Mapping[K, Any], timeout: float | None
+) -> Pending[dict[K, torch.Tensor]]:
     """Looks up in several tables; arguments and errors as for `Client.look_up`."""
     if not wanted:
         raise InvalidArgumentError("look_up() needs at least one table")
     queries = [query_of(table, what) for table, what in wanted.items()]
-    read: Callable[[list[Any]], Any] = partial(_by_table, list(wanted))
-    return Joined(loop, [look_up(loop, queries, timeout)], read)
+    return look_up(loop, queries, timeout, partial(_by_table, list(wanted)))
 
 
-def _by_table(tables: Sequence[T], results: list[Any]) -> dict[T, torch.Tensor]:
-    return dict(zip(tables, results[0], strict=True))
+def _by_table(tables: Sequence[K], results: list[torch.Tensor]) -> dict[K, torch.Tensor]:
+    return dict(zip(tables, results, strict=True))

@@ -92,9 +92,7 @@ class OffersTables:
             *(name, dim, rows, dtype, init, optimizer, seed, max_rows, groups, owners, admit, evict, non_finite)
         )
         wanted.check()
-        if dim is None:
-            return self._tables.attach(wanted, policy, replace, compress)
-        return self._tables.create(wanted, policy, replace, compress)
+        return self._tables.table(wanted, policy, replace, compress)
 
     def look_up(
         self, wanted: Mapping[Table, Any], *, timeout: float | None = DEFAULT

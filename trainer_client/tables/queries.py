@@ -67,12 +67,7 @@ def zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def repeated(parts: Sequence[torch.Tensor], positions: torch.Tensor | None) -> torch.Tensor:
-    """The rows of several answers, one for each position.
-
-    Args:
-        parts: Rows [n, dim] of each answer.
-        positions: Which of all these rows is wanted at each position, int64; None for all, in their order.
-    """
+    """The rows of several answers, [n, dim] each, by their positions among all; None for all, in their order."""
     rows = parts[0] if len(parts) == 1 else torch.cat(list(parts))
     if positions is None:
         return rows
@@ -81,13 +76,11 @@ def repeated(parts: Sequence[torch.Tensor], positions: torch.Tensor | None) -> t
 
 
 class Asked(NamedTuple):
-    """What one owner is asked.
+    """What one owner is asked: ids, int64 [n], at least one. Without bags they are different ones, in ascending order.
 
-    Attributes:
-        ids: int64 [n]; at least one. Without bags they are different ones, in ascending order.
-        offsets: Where each bag begins, int64; None to get the row of each id.
-        weights: What the row of each id is multiplied with; None for 1.
-        given: How many ids the program has given for these, which are different; None if none was left out.
+    `offsets` say where each bag begins; None to get the row of each id. `weights` are what the row of each id is
+    multiplied with; None for 1. `given` is how many ids the program has given for these, which are different; None if
+    none was left out.
     """
 
     ids: torch.Tensor
@@ -108,10 +101,8 @@ class Asked(NamedTuple):
 class Query(NamedTuple):
     """The part of a look-up that is for one table.
 
-    Attributes:
-        table: The table.
-        asked: What each owner is asked, by name. Owners without any of the ids are left out.
-        finish: Makes the result from their answers, in the same order.
+    `asked` has what each owner is asked, by name. Owners without any of the ids are left out. `finish` makes the result
+    from their answers, in the same order.
     """
 
     table: TableContents
@@ -126,11 +117,7 @@ def _fits(ids: torch.Tensor, is_sorted: bool) -> bool:
 
 
 def rows_query(table: TableContents, ids: torch.Tensor) -> Query:
-    """Asks for the row of each id.
-
-    Raises:
-        InvalidArgumentError: The ids do not fit the table.
-    """
+    """Asks for the row of each id. Raises `InvalidArgumentError` if the ids do not fit the table."""
     flat = checked_ids(ids, table.rows, table.name)
     asked, positions = _distinct(table, flat.reshape(-1))
     return Query(table, asked, partial(_spread, (*flat.shape, table.dim), table.dtype, positions))
@@ -168,11 +155,7 @@ def bags_query(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Query:
-    """Asks for the pooled rows of bags of ids; arguments as for `Table.bag`.
-
-    Raises:
-        InvalidArgumentError: They do not fit the table, or each other.
-    """
+    """Asks for the pooled rows of bags of ids; arguments and errors as for `Table.bag`."""
     checked = checked_ids(ids, table.rows, table.name)
     if table.rows is not None and padding_idx is not None and padding_idx < 0:
         padding_idx += table.rows
@@ -198,8 +181,7 @@ def bags_query(
 def query_of(table: TableContents, what: Any) -> Query:
     """The query for an entry of `Client.look_up`: ids, or the arguments of `Table.bag` as a tuple or dictionary.
 
-    Raises:
-        InvalidArgumentError: It is neither.
+    Raises `InvalidArgumentError` if it is neither.
     """
     if isinstance(what, torch.Tensor):
         return rows_query(table, what)

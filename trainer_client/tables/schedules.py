@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,6 @@ from trainer_client.optimizers.results import all_of
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
-    import asyncio
-
     from torch.optim import Optimizer, lr_scheduler
 
     from trainer_client.optimizers.optimizer import DistributedOptimizer
@@ -70,7 +69,7 @@ class SchedulerWithTables:
         """The present learning rates of the parameters, one per parameter group; without them, that of a table."""
         if self.local is None:
             return self._on_owners[0].get_last_lr()
-        return Pending.run(self._loop, _of([float(each) for each in self.local.get_last_lr()]))
+        return Pending.run(self._loop, asyncio.sleep(0, [float(each) for each in self.local.get_last_lr()]))
 
     def state_dict(self) -> Pending[dict[str, Any]]:
         """The states: `parameters`, None if there are only tables, and `tables`, by name."""
@@ -108,16 +107,11 @@ async def create(
     name: str,
     loop: asyncio.AbstractEventLoop,
 ) -> SchedulerWithTables:
-    """Makes a scheduler for each optimizer of tables and parameters; errors as for `Client.scheduler`.
+    """Makes a scheduler for each optimizer of tables, by name, and of parameters; errors as for `Client.scheduler`.
 
-    Args:
-        parameters: The optimizer of the parameters; None if there are only tables.
-        optimizers: The optimizers of the tables, by name.
-        make: Makes the scheduler of one of them, which has parts on owners, under a `name`.
-        make_local: Makes that of an optimizer of torch in this process.
-        name: The name for the scheduler of the parameters; those of tables have the table's name behind it. Empty for
-            the names of their optimizers.
-        loop: The client's event loop.
+    `make` makes the scheduler of one of them, which has parts on owners, under a `name`, and `make_local` that of an
+    optimizer of torch in this process. The scheduler of the parameters has the given name, and those of tables have the
+    table's name behind it. An empty name is for the names of their optimizers.
     """
     tables = {table: await make(each, name=f"{name}.{table}" if name else "") for table, each in optimizers.items()}
     made, local = None, None
@@ -129,11 +123,7 @@ async def create(
 
 
 def check_states(state: Any, tables: Mapping[str, Any], has_parameters: bool) -> None:
-    """Checks that there is a state for each table, and one for the parameters if there are some.
-
-    Raises:
-        InvalidArgumentError: There is not.
-    """
+    """Raises `InvalidArgumentError` unless there is a state for each table, and one for parameters if any are there."""
     fits = isinstance(state, Mapping) and state.keys() == {"parameters", "tables"}
     if not fits or not isinstance(state["tables"], Mapping):
         raise InvalidArgumentError('the state of tables and parameters has the keys "parameters" and "tables"')
@@ -142,7 +132,3 @@ def check_states(state: Any, tables: Mapping[str, Any], has_parameters: bool) ->
     if (state["parameters"] is not None) != has_parameters:
         there = "no parameters" if has_parameters else "parameters, too"
         raise InvalidArgumentError(f"this is the state of an optimizer that has {there}")
-
-
-async def _of(rates: list[float]) -> list[float]:
-    return rates

@@ -95,7 +95,7 @@ class Table(TableContents):
             TooLargeError: An owner would have more rows than it allows. It has made no row, but others may have.
             StaleHandleError: The table was deleted.
         """
-        return Joined(self._loop, [look_up(self._loop, [rows_query(self, ids)], timeout)], _only)
+        return look_up(self._loop, [rows_query(self, ids)], timeout, _only)
 
     def bag(
         self,
@@ -132,7 +132,7 @@ class Table(TableContents):
             TooLargeError, StaleHandleError: As for rows.
         """
         query = bags_query(self, ids, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
-        return Joined(self._loop, [look_up(self._loop, [query], timeout)], _only)
+        return look_up(self._loop, [query], timeout, _only)
 
     def parameters(self) -> list[RemoteParameter]:
         """Handles that stand for all its rows, one for each owner: to clip gradients, or to freeze the table."""
@@ -156,5 +156,5 @@ class Table(TableContents):
         return f"<Table {self.name!r}, {kind} of {self.dim} {self.dtype}, on {', '.join(self.owners)}>"
 
 
-def _only(results: list[Any]) -> Any:
-    return results[0][0]
+def _only(results: list[torch.Tensor]) -> torch.Tensor:
+    return results[0]

@@ -32,22 +32,9 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 class Wanted(NamedTuple):
-    """The table that a program asks for. What it has left to the default, or to the table that exists, is None.
+    """The table that a program asks for, as the arguments of `Client.table`.
 
-    Attributes:
-        name: Its name.
-        dim: Numbers in a row; None for a table that exists.
-        rows: Number of rows.
-        dtype: Dtype of the rows.
-        init: How rows begin.
-        optimizer: Which optimizer updates rows.
-        seed: Seed of the values that rows begin with.
-        max_rows: Most rows on each owner.
-        groups: Options of the optimizer for ranges of ids.
-        owners: Names of its owners.
-        admit: Which new ids get a row.
-        evict: When rows are removed.
-        non_finite: Whether its optimizer refuses gradients with NaN or infinity.
+    What it has left to the default, or to the table that exists, is None.
     """
 
     name: str
@@ -67,8 +54,7 @@ class Wanted(NamedTuple):
     def check(self) -> None:
         """Checks what does not need an owner.
 
-        Raises:
-            InvalidArgumentError: An argument is of another kind, or admission or eviction do not fit.
+        Raises `InvalidArgumentError` if an argument is of another kind, or admission or eviction do not fit.
         """
         if not isinstance(self.name, str) or not self.name:
             raise InvalidArgumentError(f"the name of a table is a text, not {_told(self.name)}")
@@ -122,27 +108,8 @@ def _told(value: Any) -> str:
     return told if len(told) <= 100 and not isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
 
 
-def check_class(cls: Any) -> None:
-    """Checks the class of an optimizer that has parameters.
-
-    Raises:
-        InvalidArgumentError: There is none.
-    """
-    if cls is None:
-        raise InvalidArgumentError("parameters need the class of an optimizer, such as torch.optim.SGD, and not None")
-
-
 def check_only_tables(tables: Sequence[Table], cls: Any, given: Sequence[str]) -> None:
-    """Checks that nothing was asked of an optimizer that has tables and no parameters.
-
-    Args:
-        tables: The tables.
-        cls: The class that was asked for.
-        given: The names of the arguments that were given.
-
-    Raises:
-        InvalidArgumentError: There is a class, or an argument.
-    """
+    """Raises `InvalidArgumentError` if a class or other arguments were given for an optimizer that has only tables."""
     if cls is None and not given:
         return
     named = [*([] if cls is None else [name_of(cls)]), *(f"{each}=" for each in given)]
@@ -158,8 +125,7 @@ def check_only_tables(tables: Sequence[Table], cls: Any, given: Sequence[str]) -
 def check_policies(tables: Sequence[Table], policy: Policy | None) -> None:
     """Checks that a policy for tables and parameters is the one that the tables have, as far as this client knows.
 
-    Raises:
-        InvalidArgumentError: A table was made or found with another, or with none.
+    Raises `InvalidArgumentError` if a table was made or found with another, or with none.
     """
     for table in tables:
         if policy is not None and table.optimizer.policy != policy:
@@ -173,11 +139,9 @@ def check_policies(tables: Sequence[Table], policy: Policy | None) -> None:
 
 
 def differences(known: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """The arguments that differ, with both values; of options of the same kind only the fields that differ.
+    """The arguments that differ between a table that exists, `known`, and what a program asks for, with both values.
 
-    Args:
-        known: The settings of the table that exists.
-        asked: Those that the program asks for.
+    Of options of the same kind only the fields that differ are named.
     """
     told: list[str] = []
     for name, wanted in asked.items():

@@ -24,10 +24,8 @@ def same(one: Any, other: Any) -> bool:
 def merged(values: Sequence[Any]) -> Any:
     """One value in place of those that several owners had: of numbers the largest, and of tensors each largest element.
 
-    What tables count beside their rows are upper bounds, such as the sightings of ids in a counting filter.
-
-    Raises:
-        CheckpointError: They are neither equal, nor numbers, nor tensors of one shape.
+    What tables count beside their rows are upper bounds, such as the sightings of ids in a counting filter. Raises
+    `CheckpointError` if values are neither equal, nor numbers, nor tensors of one shape.
     """
     first = values[0]
     if all(same(first, each) for each in values[1:]):

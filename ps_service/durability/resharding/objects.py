@@ -24,13 +24,10 @@ def request_of(record: pb.ObjectRecord) -> Any:
 class Objects:
     """The objects of one owner.
 
-    Attributes:
-        source: Its checkpoint.
-        tables: Name of each table, by object id.
-        of_tables: The optimizers and schedulers of tables, each with the name of the table, and after what it was made
-            with.
-        others: All other objects with a name, and those that they were made with, which come first.
-        left_out: How many objects had no name: they belonged to trainers, which begin anew.
+    `tables` has the name of each table, by object id. `of_tables` are the optimizers and schedulers of tables, each
+    with the name of the table, and after what it was made with. `others` are all other objects with a name, and those
+    that they were made with, which come first. `left_out` counts those without a name: they belonged to trainers, which
+    begin anew.
     """
 
     source: Source
@@ -48,8 +45,7 @@ class Objects:
 def objects_in(source: Source) -> Objects:
     """Sorts the objects of a checkpoint.
 
-    Raises:
-        CheckpointError: An object was made with several tables, or with a table and is no optimizer.
+    Raises `CheckpointError` for an object that was made with several tables, or with a table and is no optimizer.
     """
     found = Objects(source)
     by_id = {record.object_id: record for record in source.checkpoint.objects}

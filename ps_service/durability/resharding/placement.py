@@ -20,12 +20,10 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for.
+    """What was asked for: names of the new owners, or how many there are to be.
 
-    Attributes:
-        owners: Names of the new owners, or how many there are to be.
-        homes: By the name of an owner before, the name of the owner that gets its objects that are no tables.
-        tables: By the name of a table, the names of its owners.
+    `homes` has, by the name of an owner before, the name of the owner that gets its objects that are no tables.
+    `tables` has, by the name of a table, the names of its owners.
     """
 
     owners: tuple[str, ...] | int
@@ -35,12 +33,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Placement:
-    """Which owner gets what.
+    """Which of the new owners gets what.
 
-    Attributes:
-        owners: Names of the new owners.
-        homes: For each owner before, the new owner that gets its objects that are no tables; absent if it has none.
-        routings: For each table, which owner has which rows.
+    `homes` has, for each owner before, the new owner that gets its objects that are no tables; absent if it has none.
+    `routings` says for each table which owner has which rows.
     """
 
     owners: tuple[str, ...]
@@ -49,18 +45,13 @@ class Placement:
 
 
 def place(wanted: Wanted, objects: Mapping[str, Objects], tables: Sequence[SplitTable]) -> Placement:
-    """Places what several owners had.
+    """Places what several owners had; `objects` are by name of the owner.
 
     A table of all owners goes to all new ones. A table of some of them stays with these, if they all remain. Other
     objects stay with the owner of the same name, unless they are given another home.
 
-    Args:
-        wanted: What was asked for.
-        objects: By name of the owner.
-        tables: The tables.
-
-    Raises:
-        CheckpointError: There is no such owner or table, an object would have no owner, or a name would be there twice.
+    Raises `CheckpointError` if there is no such owner or table, an object would have no owner, or a name would be there
+    twice.
     """
     before = tuple(objects)
     owners = named(wanted.owners, before)
@@ -90,9 +81,8 @@ def place(wanted: Wanted, objects: Mapping[str, Objects], tables: Sequence[Split
 def named(owners: tuple[str, ...] | int, before: Sequence[str]) -> tuple[str, ...]:
     """The names of the new owners: for a number, those from before, and then the next numbers.
 
-    Raises:
-        CheckpointError: There are none, one is there twice or leads out of the folder, or the names from before have no
-            numbers.
+    Raises `CheckpointError` if there are none, one is there twice or leads out of the folder, or the names from before
+    have no numbers.
     """
     if not isinstance(owners, int):
         if not owners or len(set(owners)) < len(owners):

@@ -27,24 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class OfTable:
-    """An optimizer or scheduler of a table, as all owners of the table have it.
-
-    Attributes:
-        name: Its name.
-        records: Its record on each owner, in the order of the owners.
-        sources: The checkpoint of each.
-    """
+    """An optimizer or scheduler of a table: its record and the checkpoint of each owner, in the order of the owners."""
 
     name: str
     records: list[pb.ObjectRecord]
     sources: list[Source]
 
     def state(self) -> Any:
-        """Its state, which is the same on all owners.
-
-        Raises:
-            CheckpointError: It is not.
-        """
+        """Its state, which is the same on all owners, or a `CheckpointError` is raised."""
         states = [
             value_files.load(record.state, record.tensors, source.tensors)
             for record, source in zip(self.records, self.sources, strict=True)
@@ -60,8 +50,7 @@ class OfTable:
 def of_table(table: SplitTable, objects: Mapping[str, Objects]) -> list[OfTable]:
     """The optimizers and schedulers of a table, each after what it was made with.
 
-    Raises:
-        CheckpointError: One is missing on an owner.
+    Raises `CheckpointError` if one is missing on an owner.
     """
     found: dict[str, OfTable] = {}
     for owner in table.routing.owners:
@@ -79,11 +68,8 @@ def of_table(table: SplitTable, objects: Mapping[str, Objects]) -> list[OfTable]
 class Records:
     """Makes the records of one new owner.
 
-    Args:
-        owner: Its name.
-        homes: For each owner before, the new owner that gets its other objects.
-        policies: The policies of optimizers over several owners, by name.
-        tensors: Writes tensors.
+    `homes` has for each owner before the new owner that gets its other objects; `policies` those of optimizers over
+    several owners, by name.
     """
 
     def __init__(

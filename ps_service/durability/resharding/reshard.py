@@ -5,28 +5,25 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ps_service.durability import files
-from ps_service.durability.manifest import Manifest
 from ps_service.durability.resharding.merging import different_moments
 from ps_service.durability.resharding.objects import Objects, objects_in
 from ps_service.durability.resharding.placement import Placement, Wanted, place
 from ps_service.durability.resharding.records import OfTable, Records, of_table
 from ps_service.durability.resharding.source import Source
 from ps_service.durability.resharding.split_table import SplitTable, tables_in
-from ps_service.durability.snapshot import STATE, line
+from ps_service.durability.snapshot import finished
 from ps_service.durability.store import CheckpointError, Store
 from ps_service.durability.tensors import TensorWriter
 from ps_wire.limits import MIB
-from ps_wire.release import RELEASE
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
+    from ps_service.durability.manifest import Manifest
     from ps_wire.v1.values_pb2 import Value
 
 _PART_BYTES: Final = 64 * MIB
@@ -40,12 +37,8 @@ APART_SECONDS: Final = 300.0
 class Result:
     """What becomes of the checkpoints.
 
-    Attributes:
-        placement: Which owner gets what.
-        rows: For each table the number of rows of each owner.
-        objects: Names of the other objects of each owner.
-        left_out: How many objects of trainers are left out, because they have no name.
-        folders: The data directories that were written, by owner.
+    `rows` are numbers by table and owner. `objects` are names of the other objects of each owner, and `left_out` counts
+    those of trainers, which have none. `folders` are the data directories that were written, by owner.
     """
 
     placement: Placement
@@ -58,30 +51,23 @@ class Result:
 def reshard(
     given: Sequence[Path], to: Path, wanted: Wanted, *, dry_run: bool = False, apart: float = APART_SECONDS
 ) -> Result:
-    """Writes the checkpoints of new owners from those of others.
+    """Writes the checkpoints of new owners from those of others, which are given by data directory or folder.
 
     Rows of tables are divided anew, with all that is kept for each. Optimizers and schedulers of a table are made on
     each of its owners; their options and states are those of before, and their versions the largest one. Other named
     objects go as they are to one owner. Sessions, passes and rounds that are open are left out: trainers connect anew.
 
     It is checked first whether everything fits, so that nothing is written if it does not. If writing fails, what was
-    written is removed. Memory holds some blocks of rows, and a file of tensors.
+    written is removed. Memory holds some blocks of rows, and a file of tensors. In the folder `to` each new owner gets
+    a data directory of its name. `apart` is the most seconds between the times at which the checkpoints were written.
 
-    Args:
-        given: The data directories of all owners, or folders of checkpoints. They are not changed.
-        to: The folder in which each new owner gets a data directory of its name.
-        wanted: The new owners, and what goes where.
-        dry_run: Whether nothing is written.
-        apart: Most seconds between the times at which the checkpoints were written.
-
-    Raises:
-        CheckpointError: A checkpoint is missing, damaged, or of another moment than others; something does not fit; or
-            a new data directory is not empty, or cannot be written.
+    Raises `CheckpointError` if a checkpoint is missing, damaged, or of another moment than others; something does not
+    fit; or a new data directory is not empty, or cannot be written.
     """
     with ExitStack() as stack:
         sources: dict[str, Source] = {}
         for path in given:
-            source = stack.enter_context(Source(path))
+            source = stack.enter_context(closing(Source(path)))
             if (other := sources.setdefault(source.owner, source)) is not source:
                 raise CheckpointError(f"{other.folder} and {source.folder} are both of owner {source.owner!r}")
         sources = dict(sorted(sources.items()))
@@ -109,13 +95,7 @@ def _check_times(sources: Mapping[str, Source], apart: float) -> None:
 
 
 class _Move:
-    """Moves what some owners had to others.
-
-    Args:
-        tables: The tables.
-        objects: All else, by name of the owner.
-        placement: Which owner gets what.
-    """
+    """Moves what some owners had to others."""
 
     def __init__(self, tables: Sequence[SplitTable], objects: Mapping[str, Objects], placement: Placement) -> None:
         self._tables = tables
@@ -188,11 +168,4 @@ class _Move:
         if (same := self._objects.get(owner)) is not None:
             checkpoint.generator = same.source.checkpoint.generator
         tensors.flush()
-        files.write_file(folder / STATE, checkpoint.SerializeToString())
-        return Manifest(
-            owner=owner,
-            incarnations=(),
-            written=datetime.now(UTC).isoformat(timespec="seconds"),
-            version=RELEASE,
-            objects=[line(record) for record in checkpoint.objects],
-        )
+        return finished(folder, checkpoint, owner)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -16,20 +15,10 @@ from ps_service.durability.tensors import TensorReader
 
 
 class Source:
-    """The newest checkpoint of one owner. A context manager, which keeps the owner from starting meanwhile.
+    """The newest checkpoint of one owner, given by its data directory, or any checkpoint, given by its own folder.
 
-    Args:
-        path: The owner's data directory, or the folder of one of its checkpoints.
-
-    Attributes:
-        owner: Name of the owner.
-        folder: Folder of the checkpoint.
-        written: When it was written.
-        checkpoint: What it holds, without tensors.
-        tensors: Its tensors.
-
-    Raises:
-        CheckpointError: There is no checkpoint, it is damaged, another release wrote it, or the owner runs.
+    The owner cannot start until it is closed. Raises `CheckpointError` if there is no checkpoint, it is damaged,
+    another release wrote it, or the owner runs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,11 +58,3 @@ class Source:
         """Lets the owner start again."""
         if self._store is not None:
             self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

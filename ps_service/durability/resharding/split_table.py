@@ -54,14 +54,10 @@ class Part:
 
 @dataclass
 class SplitTable:
-    """A table, as the checkpoints of all of its owners have it.
+    """A table, as the checkpoints of all of its owners have it; its parts are in the order of the owners in its
+    routing.
 
-    Attributes:
-        name: Its name.
-        parts: Its rows in each checkpoint, in the order of the owners in its routing.
-        settings: What it was made with.
-        routing: Which owner has which rows.
-        rest: Its state beside rows and routing, that of all owners together.
+    `settings` is what it was made with, and `rest` its state beside rows and routing, that of all owners together.
     """
 
     name: str
@@ -73,8 +69,7 @@ class SplitTable:
     def count(self, after: Routing) -> Counter[str]:
         """The number of rows that each owner will have.
 
-        Raises:
-            CheckpointError: A checkpoint has a row that belongs to another owner.
+        Raises `CheckpointError` if a checkpoint has a row that belongs to another owner.
         """
         counts: Counter[str] = Counter(dict.fromkeys(after.owners, 0))
         for place, part in enumerate(self.parts):
@@ -110,13 +105,9 @@ def _joined(parts: dict[str, list[torch.Tensor]]) -> Block:
 
 
 def tables_in(sources: Mapping[str, Source]) -> list[SplitTable]:
-    """The tables in the checkpoints of all owners.
+    """The tables in the checkpoints of all owners, by name of the owner.
 
-    Args:
-        sources: The checkpoints, by name of the owner.
-
-    Raises:
-        CheckpointError: The checkpoint of an owner of a table is missing, or they are of different moments.
+    Raises `CheckpointError` if that of an owner of a table is missing, or they are of different moments.
     """
     found: dict[str, dict[str, Part]] = {}
     for owner, source in sources.items():

@@ -28,8 +28,7 @@ def add(
 ) -> Any:
     """Gives rows to those of some ids, from position `begin`, that have none. All are below the number of entries.
 
-    Returns:
-        Where it stopped: `len(ids)` at the end; the position of an id for which there is no room.
+    Returns where it stopped: `len(ids)` at the end, or the position of an id for which there is no room.
     """
     for i in range(begin, len(ids)):
         if rows[i] >= 0:

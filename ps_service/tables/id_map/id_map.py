@@ -1,18 +1,21 @@
-"""A map from ids to rows, by whichever implementation is available."""
+"""A map from ids to rows: what all implementations have in common."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from ps_service.tables import compiled
-from ps_service.tables.id_map.direct_layout import MOST_IDS, MOST_SHARES
-from ps_service.tables.id_map.numpy_direct_map import NumpyDirectMap
-from ps_service.tables.id_map.numpy_map import NumpyIdMap
+from ps_service.tables.reservation import Reservation
+from ps_wire.errors import TooLargeError
+
+Ids = npt.NDArray[np.int64]
 
 
-class IdMap(Protocol):
+class IdMap(ABC):
     """A map from any int64 id to the number of a row.
 
     Ids get the lowest rows that were never used, in the order in which they are first added, after the rows of removed
@@ -20,68 +23,110 @@ class IdMap(Protocol):
 
     Attributes:
         implementation: "numba" or "torch", which is numpy here.
+        capacity: The most rows.
+        row_ids: The id of each row.
+        free: Rows that were freed, as a stack; the first `counts[1]` are valid.
+        counts: Rows that were ever used, and freed rows.
     """
 
     implementation: str
 
+    def __init__(self, capacity: int) -> None:
+        self.capacity: Final = capacity
+        self.clear()
+
+    def clear(self) -> None:
+        """Removes all ids, and gives the memory back."""
+        ids = Reservation.make(self.capacity, torch.int64)
+        self._reserved_ids = ids
+        self.row_ids: Ids = np.zeros(0, np.int64) if ids is None else ids.tensor.numpy()
+        self.free: Ids = np.zeros(0, np.int64)
+        self.counts: Ids = np.zeros(2, np.int64)
+
+    @abstractmethod
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids, int64 [n]; -1 where an id has none."""
 
+    @abstractmethod
     def find_or_add(self, ids: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows of ids, adding those that are missing.
+        """The rows of ids, which may repeat, adding those that are missing; and which positions added an id, bool [n].
 
-        Args:
-            ids: int64 [n]; may repeat.
-            most: How many ids the map may have afterwards.
-
-        Returns:
-            The rows, int64 [n], and which of the positions added an id, bool [n].
-
-        Raises:
-            TooLargeError: There would be more than `most` ids. The map is as before.
+        Raises `TooLargeError` if there would be more than `most` ids. The map is as before then.
         """
 
+    @abstractmethod
     def remove(self, ids: torch.Tensor) -> torch.Tensor:
         """Removes ids, which may repeat and may be missing. Returns the rows that are free now, int64."""
 
     def items(self) -> tuple[torch.Tensor, torch.Tensor]:
         """All ids and their rows, both int64 [len], in the order of the rows."""
+        ids, in_use = self.between(0, self.rows)
+        rows = np.flatnonzero(in_use.numpy())
+        return torch.from_numpy(ids.numpy()[rows]), torch.from_numpy(rows)
 
     def ids_of(self, rows: torch.Tensor) -> torch.Tensor:
         """The ids of rows that are in use."""
+        return torch.from_numpy(self.row_ids.take(rows.numpy(), mode="clip"))
 
     def between(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The ids of the rows from `begin` to before `end`, int64 [n], as a view, and which of the rows are in use."""
-
-    def clear(self) -> None:
-        """Removes all ids."""
+        used, freed = self.counts.tolist()
+        end = max(begin, min(end, used))
+        in_use = np.ones(end - begin, np.bool_)
+        free = self.free[:freed]
+        in_use[free[(free >= begin) & (free < end)] - begin] = False
+        return torch.from_numpy(self.row_ids[begin:end]), torch.from_numpy(in_use)
 
     @property
     def rows(self) -> int:
         """How many rows were ever in use: one more than the largest number of a row."""
+        return int(self.counts[0])
 
     @property
     def memory(self) -> int:
         """Bytes in use."""
+        return 8 * int(self.counts[0]) + self.free.nbytes
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        used, freed = self.counts.tolist()
+        return int(used - freed)
+
+    def make_room(self, rows: int) -> None:
+        """Makes room for the ids of this many rows in all."""
+        if self._reserved_ids is not None:
+            self._reserved_ids.grown(rows)
+        elif rows > len(self.row_ids):
+            grown = np.zeros(min(max(rows, 2 * len(self.row_ids), 1024), self.capacity), np.int64)
+            grown[: len(self.row_ids)] = self.row_ids
+            self.row_ids = grown
+
+    def make_room_to_free(self, rows: int) -> None:
+        """Makes room for this many more freed rows."""
+        needed = int(self.counts[1]) + rows
+        if needed > len(self.free):
+            grown = np.zeros(max(needed, 2 * len(self.free), 1024), np.int64)
+            grown[: len(self.free)] = self.free
+            self.free = grown
+
+    def take(self, count: int) -> Ids:
+        """Rows for new ids, int64 [count]: freed ones first, of which the last freed comes first."""
+        used, freed = self.counts.tolist()
+        again = min(count, freed)
+        self.counts[1] -= again
+        self.counts[0] += count - again
+        self.make_room(used + count - again)
+        return np.concatenate([self.free[freed - again : freed][::-1], np.arange(used, used + count - again)])
+
+    def put_back(self, rows: Ids) -> None:
+        """Frees rows, of which the last is used again first."""
+        self.make_room_to_free(len(rows))
+        count = int(self.counts[1])
+        self.free[count : count + len(rows)] = rows
+        self.counts[1] += len(rows)
 
 
-def make_id_map(capacity: int, implementation: str | None = None, ids: int | None = None, shares: int = 1) -> IdMap:
-    """An empty map.
-
-    An array with an entry for each id is faster than a hash table. It is taken where it needs no more memory, too.
-
-    Args:
-        capacity: The most rows it will ever have.
-        implementation: "numba" or "torch", which is numpy here; None for the first that is installed.
-        ids: Their number if all ids are below it, and none negative; None for any ids.
-        shares: Among how many maps those ids are divided.
-    """
-    entries = ids if ids is not None and ids <= MOST_IDS and shares <= MOST_SHARES else None
-    if implementation == "torch" or (implementation is None and not compiled.available()):
-        return NumpyIdMap(capacity) if entries is None else NumpyDirectMap(entries, capacity)
-    from ps_service.tables.id_map.numba_direct_map import NumbaDirectMap
-    from ps_service.tables.id_map.numba_map import NumbaIdMap
-
-    return NumbaIdMap(capacity) if entries is None else NumbaDirectMap(entries, capacity)
+def too_many(most: int) -> TooLargeError:
+    """The error for a map that would have more ids than it may."""
+    return TooLargeError(
+        f"there would be more than {most:,} rows, the limit of this table; raise it, evict rows, or admit fewer ids"
+    )

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 
 from ps_service.tables.compiled import compiled
-from ps_service.tables.id_map.layout import REMOVED, ROW_MASK, SEGMENT_SHIFT, SEGMENTS, TAG_SHIFT
+from ps_service.tables.id_map.hashed_map import REMOVED, ROW_MASK, SEGMENT_SHIFT, SEGMENTS, TAG_SHIFT
+from ps_service.tables.kernels.loops import mixed_of
 from ps_service.tables.kernels.prefetching import prefetch
-from ps_wire.tables.hashing import FIRST, SECOND
 
-_FIRST = np.uint64(FIRST)
-_SECOND = np.uint64(SECOND)
 _ROW = np.uint64(ROW_MASK)
 _TAG = np.uint64(TAG_SHIFT)
 _SEGMENT = np.uint64(SEGMENT_SHIFT)
@@ -27,16 +25,7 @@ _GROUP = 64
 _TURNS = 3
 """Groups under way."""
 
-_S24, _S27, _S30, _S31 = np.uint64(24), np.uint64(27), np.uint64(30), np.uint64(31)
-
-
-@compiled
-def mixed_of(identity: Any, salt: Any) -> Any:
-    """`ps_wire.tables.hashing.mix` of one id."""
-    x = np.uint64(identity) + salt
-    x = (x ^ (x >> _S30)) * _FIRST
-    x = (x ^ (x >> _S27)) * _SECOND
-    return x ^ (x >> _S31)
+_S24 = np.uint64(24)
 
 
 @compiled
@@ -74,7 +63,7 @@ def position_of(slots: Any, sizes: Any, row_ids: Any, mixed: Any, identity: Any)
 def mix_group(slots: Any, sizes: Any, salt: Any, ids: Any, mixed: Any) -> None:
     """Mixes ids, and asks the processor for the slots where their searches begin."""
     for i in range(len(ids)):
-        mixed[i] = mixed_of(ids[i], salt)
+        mixed[i] = mixed_of(np.uint64(ids[i]) + salt)
         segment = np.int64(mixed[i] >> _SEGMENT)
         size = sizes[segment]
         prefetch(slots, size * (_SEGMENTS + segment) + np.int64(home_of(size, tag_of(mixed[i]))))
@@ -106,14 +95,9 @@ def advance(slots: Any, sizes: Any, row_ids: Any, salt: Any, ids: Any, rows: Any
     """Prepares the search for ids, in groups: mixes group `turn`, and reads the slots for the group before it.
 
     A group is finished two turns after it was mixed. So whatever is read for it was asked for a turn before, and the
-    processor waits for little.
-
-    Args:
-        rows: Gets for a group that was read the rows that its ids have, unless another id has the same tag nearby.
-        mixed: The mixed ids of `_TURNS` groups.
-
-    Returns:
-        The begin and the end of the group that can be finished now, and its place in `mixed`.
+    processor waits for little. `rows` gets for a group that was read the rows that its ids have, unless another id has
+    the same tag nearby; `mixed` has the mixed ids of `_TURNS` groups. Returns the begin and the end of the group that
+    can be finished now, and its place in `mixed`.
     """
     begin = turn * _GROUP
     if begin < len(ids):
@@ -192,11 +176,10 @@ def find_or_add(
     new: Any,
     begin: Any,
 ) -> Any:
-    """Writes the rows of ids from position `begin`, adding those that are missing.
+    """Writes the rows of ids from position `begin`, adding those that are missing. Returns where it stopped.
 
-    Returns:
-        Where it stopped: `len(ids)` at the end; the position of an id for which there is no room.
-        -1 minus a position says that the array of slots is too small.
+    That is `len(ids)` at the end, or the position of an id for which there is no room. -1 minus a position says that
+    the array of slots is too small.
     """
     mixed = np.empty((_TURNS, _GROUP), np.uint64)
     left, found = ids[begin:], rows[begin:]
@@ -240,7 +223,7 @@ def remove(slots: Any, sizes: Any, row_ids: Any, free: Any, counts: Any, salt: A
     """Removes ids and writes their rows. Returns how many there were."""
     count = 0
     for i in range(len(ids)):
-        at = position_of(slots, sizes, row_ids, mixed_of(ids[i], salt), ids[i])
+        at = position_of(slots, sizes, row_ids, mixed_of(np.uint64(ids[i]) + salt), ids[i])
         if at >= 0:
             row = np.int64((slots[at] & _ROW) - _ONE)
             slots[at] = _MARK

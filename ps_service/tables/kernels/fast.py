@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ps_service.tables.kernels import loops, updates
 from ps_service.tables.kernels.grouped import Grouped
-from ps_service.tables.kernels.plain import PlainKernels
-from ps_service.tables.kernels.stepping import arrays_of, step_in_place
+from ps_service.tables.kernels.kernels import Kernels
 from ps_service.tables.randomness import INITIAL, normal_quantiles
 from ps_wire.tables.hashing import mix_one
-from ps_wire.tables.options import Normal, Uniform
+from ps_wire.tables.options import FTRL, SGD, Adagrad, LazyAdam, Normal, PartialRowWiseAdam, RowWiseAdagrad, Uniform
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from ps_service.tables.optimizers import Rates
     from ps_service.tables.rows import Rows
+    from ps_service.tables.rules import Rates
 
 _NO_FACTORS = _NO_QUANTILES = np.zeros(0, np.float32)
 _NO_OFFSETS = np.zeros(0, np.int64)
 
+_STEPS = 4096
+"""Numbers of steps whose corrections are in a table. A power takes as long as a row of 64 values."""
 
-class NumbaKernels(PlainKernels):
+
+class NumbaKernels(Kernels):
     """`Kernels` compiled by numba. Rows in 16 bits, or without one flat tensor, go through torch."""
 
     implementation = "numba"
@@ -61,7 +64,7 @@ class NumbaKernels(PlainKernels):
 
     def sum(self, grouped: Grouped) -> torch.Tensor:
         sums = np.empty((len(grouped.ids), grouped.gradients.shape[1]), np.float32)
-        updates.sum_all(arrays_of(grouped), sums)
+        updates.sum_all(_arrays_of(grouped), sums)
         return torch.from_numpy(sums)
 
     def begin(self, rows: Rows, numbers: torch.Tensor, ids: torch.Tensor, fresh: bool) -> None:
@@ -91,12 +94,31 @@ class NumbaKernels(PlainKernels):
 
     def update(self, rows: Rows, numbers: torch.Tensor, grouped: Grouped, rates: Rates) -> None:
         flats = {name: storage.flat for name, storage in rows.states.items()}
-        values = rows.values.flat
-        if values is None or values.dtype != torch.float32 or any(each is None for each in flats.values()):
+        flat = rows.values.flat
+        if flat is None or flat.dtype != torch.float32 or any(each is None for each in flats.values()):
             super().update(rows, numbers, grouped, rates)
             return
+        values = flat.numpy()
         states = {name: each.numpy() for name, each in flats.items() if each is not None}
-        step_in_place(rows.rule.options, values.numpy(), states, numbers.numpy(), grouped, rates)
+        gradients = (numbers.numpy(), _arrays_of(grouped))
+        lrs, decays = _each(rates.lr), _each(rates.weight_decay)
+        match rows.rule.options:
+            case SGD(momentum=momentum) if momentum:
+                updates.momentum(values, states["velocity"], *gradients, lrs, decays, np.float32(momentum))
+            case SGD():
+                updates.sgd(values, *gradients, lrs, decays)
+            case Adagrad(eps=eps):
+                updates.adagrad(values, states["sum"], *gradients, lrs, decays, np.float32(eps))
+            case RowWiseAdagrad(eps=eps):
+                updates.row_wise_adagrad(values, states["sum"], *gradients, lrs, decays, np.float32(eps))
+            case LazyAdam(eps=eps, betas=(first, second)) | PartialRowWiseAdam(eps=eps, betas=(first, second)):
+                updates.adam(
+                    *(values, states["moment"], states["square"], states["steps"], *gradients, lrs, decays),
+                    *(first, second, _corrections(first), _corrections(second), np.float32(eps)),
+                )
+            case FTRL() as options:
+                limits = [np.float32(each) for each in (options.beta, options.l1, options.l2)]
+                updates.ftrl(values, states["linear"], states["sum"], *gradients, lrs, *limits)
 
 
 def _numbered(ids: torch.Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -111,3 +133,19 @@ def _numbered(ids: torch.Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.
         *(ids.numpy(), np.zeros(1 << bits, np.int32), np.uint64(64 - bits), factor, different, counts, numbers)
     )
     return different[:distinct], counts[:distinct], numbers
+
+
+def _arrays_of(grouped: Grouped) -> tuple[npt.NDArray[Any], ...]:
+    """The arrays that the loops take."""
+    return grouped.begins.numpy(), grouped.sources.numpy(), grouped.scales.numpy(), grouped.gradients.numpy()
+
+
+def _each(rate: Any) -> npt.NDArray[np.float32]:
+    """A rate as an array with one number for all rows or one for each."""
+    return rate.view(-1).numpy() if isinstance(rate, torch.Tensor) else np.array([rate], np.float32)
+
+
+@lru_cache(maxsize=16)
+def _corrections(beta: float) -> npt.NDArray[np.float64]:
+    """`1 - beta ** steps` for the first numbers of steps."""
+    return 1 - np.float64(beta) ** np.arange(_STEPS)

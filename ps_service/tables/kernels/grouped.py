@@ -10,17 +10,19 @@ import torch
 _FINITE: Final = torch.finfo(torch.float32).max / 2
 
 
+def bag_of_each(offsets: torch.Tensor, count: int) -> torch.Tensor:
+    """The bag of each of `count` positions, int64 [count], where bags begin at `offsets`."""
+    ends = torch.cat([offsets[1:], offsets.new_tensor([count])])
+    return torch.repeat_interleave(torch.arange(len(offsets)), ends - offsets, output_size=count)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Grouped:
-    """Gradients of n positions, for m different ids.
+    """Gradients of n positions, for m different ids, int64 [m].
 
-    Attributes:
-        ids: The different ids, int64 [m].
-        begins: Where the positions of each id begin in `sources`, and the end, int64 [m + 1].
-        sources: The row of `gradients` for each position, int64 [n]: the positions of the first id in the order in
-            which they were given, then those of the second, and so on.
-        scales: The factor of each position, float32 [n], or of all of them, [1].
-        gradients: float32 [k, dim].
+    `sources` has the row of `gradients`, float32 [k, dim], for each position: the positions of the first id in the
+    order in which they were given, then those of the second, and so on, int64 [n]. `begins` says where those of each id
+    begin, and the end, int64 [m + 1]. `scales` has the factor of each position, float32 [n], or of all of them, [1].
     """
 
     ids: torch.Tensor

@@ -1,38 +1,28 @@
-"""The interface of the implementations, and which one is taken."""
+"""The arithmetic of tables with torch alone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.functional import embedding_bag
 
-from ps_service.tables import compiled
-from ps_service.tables.kernels.plain import PlainKernels
+from ps_service.tables.kernels.grouped import Grouped, bag_of_each
 
 if TYPE_CHECKING:
-    from ps_service.tables.kernels.grouped import Grouped
-    from ps_service.tables.optimizers import Rates
     from ps_service.tables.rows import Rows
+    from ps_service.tables.rules import Rates
 
 
-class Kernels(Protocol):
-    """What is computed with ids and rows. Arguments have been checked.
+class Kernels:
+    """What is computed with ids and rows. Arguments have been checked. `implementation` is "numba" or "torch"."""
 
-    Attributes:
-        implementation: "numba" or "torch".
-    """
-
-    implementation: str
+    implementation = "torch"
 
     def unique(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The different ids, and for each id its position among them.
-
-        Args:
-            ids: int64 [n].
-
-        Returns:
-            int64 [m] in an order of the implementation, and int64 [n] with `different[inverse] == ids`.
-        """
+        """The different ids, int64 [m] in an order of the implementation, and the position of each id among them."""
+        different, inverse = torch.unique(ids, return_inverse=True)
+        return different, inverse
 
     def group(
         self,
@@ -43,70 +33,46 @@ class Kernels(Protocol):
     ) -> Grouped:
         """Puts the gradients of equal ids together.
 
-        Args:
-            ids: int64 [n].
-            gradients: float32 [k, dim].
-            offsets: Where each of k bags of ids begins, int64 [k], whose ids have its gradient; None if k is n, and
-                each id has its own.
-            scales: A factor for each id, float32 [n]; None for 1.
+        `gradients` are float32 [k, dim]: one for each id, or with `offsets` one for each of k bags, whose ids all have
+        it. `scales` are a factor for each id, float32 [n]; None for 1.
         """
+        different, inverse = self.unique(ids)
+        order = inverse.argsort(stable=True)
+        begins = torch.zeros(len(different) + 1, dtype=torch.int64)
+        begins[1:] = torch.bincount(inverse, minlength=len(different)).cumsum(0)
+        return Grouped(
+            different,
+            begins,
+            order if offsets is None else bag_of_each(offsets, len(ids))[order],
+            torch.ones(1) if scales is None else scales[order],
+            gradients.contiguous(),
+        )
 
     def sum(self, grouped: Grouped) -> torch.Tensor:
         """The sums of the gradients of each id, in the order in which they were given, float32 [m, dim]."""
+        factors = grouped.scales if len(grouped.scales) == len(grouped.sources) else None
+        return embedding_bag(
+            grouped.sources, grouped.gradients, grouped.begins[:-1], mode="sum", per_sample_weights=factors
+        )
 
     def begin(self, rows: Rows, numbers: torch.Tensor, ids: torch.Tensor, fresh: bool) -> None:
-        """Writes the first values of rows.
-
-        Args:
-            rows: The rows.
-            numbers: Which ones, int64 [n]; they differ.
-            ids: Their ids, int64 [n].
-            fresh: Whether none of them was used before.
-        """
+        """Writes the first values of different rows; `fresh` says that none of them was used before."""
+        rows.values.write(numbers, rows.initial(ids))
+        rows.begin_states(numbers, fresh)
 
     def read(self, rows: Rows, numbers: torch.Tensor) -> torch.Tensor:
-        """Copies of rows, [n, dim] of their dtype.
-
-        Args:
-            rows: The rows.
-            numbers: Which ones, int64 [n]: all of them are there.
-        """
+        """Copies of rows that are there, [n, dim] of their dtype."""
+        return rows.values.read(numbers)
 
     def update(self, rows: Rows, numbers: torch.Tensor, grouped: Grouped, rates: Rates) -> None:
-        """Applies gradients with one step of the rows' optimizer.
-
-        Args:
-            rows: The rows.
-            numbers: The rows of the ids of `grouped`, int64 [m].
-            grouped: The gradients.
-            rates: Learning rate and weight decay.
-        """
+        """Applies gradients with one step of the rows' optimizer; `numbers` are the rows of the ids of `grouped`."""
+        rows.update_copies(numbers, grouped.ids, self.sum(grouped), rates)
 
     def pool(
-        self, rows: Rows, numbers: torch.Tensor, offsets: torch.Tensor, mode: str, weights: torch.Tensor | None
+        self, rows: Rows, numbers: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None
     ) -> torch.Tensor:
-        """Pools rows.
-
-        Args:
-            rows: The rows.
-            numbers: The row of each position, int64 [n].
-            offsets: Where each bag begins, int64 [bags].
-            mode: "sum" or "mean".
-            weights: float32 [n], with "sum" only.
-
-        Returns:
-            float32 [bags, dim].
-        """
-
-
-def make_kernels(implementation: str | None = None) -> Kernels:
-    """The kernels.
-
-    Args:
-        implementation: "numba" or "torch"; None for the first that is installed.
-    """
-    if implementation == "torch" or (implementation is None and not compiled.available()):
-        return PlainKernels()
-    from ps_service.tables.kernels.fast import NumbaKernels
-
-    return NumbaKernels()
+        """The sums of the rows of bags, float32 [bags, dim]; `weights` are float32 [n], None for 1."""
+        flat = rows.values.flat
+        if flat is None or flat.dtype != torch.float32:  # torch would pool rows in 16 bits into 16 bits
+            flat, numbers = rows.values.read(numbers).float(), torch.arange(len(numbers))
+        return embedding_bag(numbers, flat, offsets, mode="sum", per_sample_weights=weights)

@@ -28,14 +28,8 @@ def mixed_of(x: Any) -> Any:
 def number(ids: Any, places: Any, shift: Any, factor: Any, different: Any, counts: Any, numbers: Any) -> Any:
     """Numbers the different ids in the order in which they come, with a hash table of zeros `places`.
 
-    Args:
-        factor: A random odd number, so that nobody can choose ids that collide.
-        different: Gets the different ids.
-        counts: Gets how often each comes.
-        numbers: Gets the number of each position's id.
-
-    Returns:
-        How many differ.
+    `factor` is a random odd number, so that nobody can choose ids that collide. `different` gets the different ids,
+    `counts` how often each comes, and `numbers` the number of each position's id. Returns how many differ.
     """
     mask = len(places) - 1
     count = 0
@@ -64,14 +58,9 @@ def number(ids: Any, places: Any, shift: Any, factor: Any, different: Any, count
 def place(counts: Any, numbers: Any, offsets: Any, factors: Any, begins: Any, sources: Any, scales: Any) -> None:
     """Sorts positions by the number of their id, keeping their order: a counting sort.
 
-    Args:
-        counts: How many positions each number has, [m]. It is overwritten.
-        numbers: The number of each position's id, [n].
-        offsets: Where each bag of positions begins; empty if each position is its own.
-        factors: A factor for each position; empty for 1.
-        begins: Gets where the positions of each number begin, [m + 1].
-        sources: Gets the bags of the positions, or the positions, [n].
-        scales: Gets the factors, if there are any.
+    `counts` has how many positions each of m numbers has, and is overwritten. `offsets` are empty if each position is a
+    bag of its own, and `factors` for 1. `begins` [m + 1] gets where the positions of each number begin, `sources` [n]
+    the bags of the positions, or the positions, and `scales` the factors, if there are any.
     """
     total = 0
     for i in range(len(counts)):

@@ -3,7 +3,7 @@
 `rows` are different rows. `grouped` is `(begins, sources, scales, gradients)`: the gradient of row `i` is the sum of
 some rows of `gradients`, those with the numbers `sources[begins[i]:begins[i + 1]]`, in this order, each multiplied by
 its number of `scales`, which has one for all or one for each source. `lrs` and `decays` have one number for each row,
-or one for all. The formulas are those of `ps_service.tables.optimizers`.
+or one for all. The formulas are those of `ps_service.tables.rules`.
 """
 
 from __future__ import annotations
@@ -79,15 +79,7 @@ def sgd(values: Any, rows: Any, grouped: Any, lrs: Any, decays: Any) -> None:
 
 
 @compiled
-def momentum(
-    values: Any,
-    velocities: Any,
-    rows: Any,
-    grouped: Any,
-    lrs: Any,
-    decays: Any,
-    factor: Any,
-) -> None:
+def momentum(values: Any, velocities: Any, rows: Any, grouped: Any, lrs: Any, decays: Any, factor: Any) -> None:
     """`SGD` with momentum."""
     begins, sources, scales, gradients = grouped
     gradient = np.empty(values.shape[1], np.float32)
@@ -105,15 +97,7 @@ def momentum(
 
 
 @compiled
-def adagrad(
-    values: Any,
-    sums: Any,
-    rows: Any,
-    grouped: Any,
-    lrs: Any,
-    decays: Any,
-    eps: Any,
-) -> None:
+def adagrad(values: Any, sums: Any, rows: Any, grouped: Any, lrs: Any, decays: Any, eps: Any) -> None:
     """`Adagrad`."""
     begins, sources, scales, gradients = grouped
     gradient = np.empty(values.shape[1], np.float32)
@@ -131,15 +115,7 @@ def adagrad(
 
 
 @compiled
-def row_wise_adagrad(
-    values: Any,
-    sums: Any,
-    rows: Any,
-    grouped: Any,
-    lrs: Any,
-    decays: Any,
-    eps: Any,
-) -> None:
+def row_wise_adagrad(values: Any, sums: Any, rows: Any, grouped: Any, lrs: Any, decays: Any, eps: Any) -> None:
     """`RowWiseAdagrad`."""
     begins, sources, scales, gradients = grouped
     gradient = np.empty(values.shape[1], np.float32)
@@ -213,17 +189,7 @@ def adam(
 
 
 @compiled
-def ftrl(
-    values: Any,
-    linears: Any,
-    sums: Any,
-    rows: Any,
-    grouped: Any,
-    lrs: Any,
-    beta: Any,
-    l1: Any,
-    l2: Any,
-) -> None:
+def ftrl(values: Any, linears: Any, sums: Any, rows: Any, grouped: Any, lrs: Any, beta: Any, l1: Any, l2: Any) -> None:
     """`FTRL`."""
     begins, sources, scales, gradients = grouped
     gradient = np.empty(values.shape[1], np.float32)

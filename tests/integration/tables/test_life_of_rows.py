@@ -14,7 +14,7 @@ import torch
 
 import trainer_client as tc
 from ps_service.server import Server
-from ps_service.tables.keyed import KeyedShard
+from ps_service.tables.shard import TableShard
 from tests.conftest import StartOwner
 from tests.integration.restarting import Owner
 from tests.waiting import until
@@ -31,10 +31,10 @@ class Clock:
         return self.now
 
 
-def shard_of(server: Server, name: str, clock: Clock | None = None) -> KeyedShard:
+def shard_of(server: Server, name: str, clock: Clock | None = None) -> TableShard:
     """The rows of a table on an owner, from now on with this clock; then rows do not expire by themselves."""
     table = server.engine.registry.named(name).value
-    shard: KeyedShard = table.shard
+    shard: TableShard = table.shard
     if clock is not None:
         table.ttl = None
         shard._population._clock = clock  # type: ignore[misc]
@@ -97,7 +97,7 @@ async def test_a_gradient_of_a_row_that_went_does_not_reach_its_successor(owner:
             clock.now += 99
             await elsewhere(train(other, theirs, TWO))
             clock.now += 1
-            assert shard.evict().tolist() == [1]
+            assert shard.expire(0, 100)[0].tolist() == [1]
             await elsewhere(train(other, theirs, THREE))  # gets the number that the row of 1 had
             clock.now += 1
             await elsewhere(train(other, theirs, ONE))
@@ -131,7 +131,7 @@ async def test_rounds_leave_out_rows_that_went_meanwhile(
             clock.now += 50
             shard.look_up(TWO)
             clock.now += 50
-            assert shard.evict().tolist() == [1]
+            assert shard.expire(0, 100)[0].tolist() == [1]
             await asyncio.gather(offered, elsewhere(join()))
     # The gradients of two trainers are divided by 2. Of those for 1, only that of its new row counts.
     assert (await items(torch.tensor([1, 2, 3])))[:, 0].tolist() == [-1.5, -0.5, -1.5]

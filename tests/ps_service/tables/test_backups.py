@@ -32,7 +32,7 @@ def table(dtype: torch.dtype = torch.float32) -> HostedTable:
         groups=[],
         owners=["ps0"],
     )
-    made.rows_of(IDS)
+    made.shard.rows_of(IDS)
     return made
 
 
@@ -53,12 +53,12 @@ def test_rows_have_moved_by_what_whole_copies_say(steps: list[list[set[int]]], w
     items = table()
     history, copies = ParameterHistory([items.parameter], 0.25), {}
     history.keep(0)
-    copies[0] = items.read(everything)
+    copies[0] = items.shard.read(everything)
     for version, parts in enumerate(steps, start=1):
         for numbers in parts:
             update(items, list(numbers))
         history.keep(version)
-        copies[version] = items.read(everything)
+        copies[version] = items.shard.read(everything)
     rows = torch.tensor(sorted(wanted))
     gradient = rows_gradient(rows, torch.ones(len(rows), 2))
     for version, then in copies.items():
@@ -66,7 +66,7 @@ def test_rows_have_moved_by_what_whole_copies_say(steps: list[list[set[int]]], w
         assert found is not None
         # Of 17 versions, as of other parameters; a gradient of an older one is left as it is.
         is_kept = version >= len(steps) - 16
-        moved = (items.read(everything) - then)[rows] if is_kept else torch.zeros(len(rows), 2)
+        moved = (items.shard.read(everything) - then)[rows] if is_kept else torch.zeros(len(rows), 2)
         torch.testing.assert_close(summed_rows(found)[1], 1 + 0.25 * moved, rtol=0, atol=0)
 
 
@@ -76,7 +76,7 @@ def test_a_row_that_began_anew_has_not_moved() -> None:
     update(items, [0, 1])
     backups.end(1)
     items.shard.remove(IDS[:1])
-    other, _ = items.rows_of(torch.tensor([1234]))
+    other, _ = items.shard.rows_of(torch.tensor([1234]))
     assert items.shard._population.generations.numbers(other).tolist() == [0]  # the number is used again
     moved = backups.moved(torch.cat([other, torch.tensor([1])]), 0)
     assert not moved[0].any() and moved[1].any()

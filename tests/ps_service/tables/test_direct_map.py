@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ps_service.tables import compiled
 from ps_service.tables.id_map import IdMap, make_id_map
-from ps_service.tables.id_map.direct_layout import MOST_IDS, MOST_SHARES, DirectLayout
+from ps_service.tables.id_map.direct_map import MOST_IDS, MOST_SHARES, DirectMap
 from ps_service.tables.reservation import Reservation
 from ps_service.tables.shard import TableShard
 from ps_wire.errors import TooLargeError
@@ -78,7 +78,7 @@ def test_other_ids_have_no_row_and_get_none(make_map: MakeMap) -> None:
 
 def test_a_table_of_fixed_size_has_such_a_map_where_it_takes_no_more_memory() -> None:
     def is_direct(rows: int | None, owners: int) -> bool:
-        return isinstance(TableShard(1, SGD(), rows=rows, owners=owners)._map._layout, DirectLayout)  # type: ignore[attr-defined]
+        return isinstance(TableShard(1, SGD(), rows=rows, owners=owners)._map, DirectMap)
 
     assert is_direct(1000, 1) and is_direct(MOST_IDS, MOST_SHARES)
     assert not is_direct(None, 1) and not is_direct(MOST_IDS + 1, 1) and not is_direct(1000, MOST_SHARES + 1)

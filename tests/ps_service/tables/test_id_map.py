@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ps_service.tables import compiled
 from ps_service.tables.id_map import IdMap, make_id_map
-from ps_service.tables.id_map.layout import SEGMENTS, Layout
+from ps_service.tables.id_map.hashed_map import SEGMENTS, HashedMap
 from ps_service.tables.reservation import Reservation
 from ps_wire.errors import TooLargeError
 from ps_wire.tables.hashing import FIRST, SECOND
@@ -101,8 +101,8 @@ def test_what_segments_leave_when_they_grow_is_given_back(batch: int, make_map: 
     for part in ids.split(batch):
         _add(map_, part)
     assert torch.equal(map_.find(ids), torch.arange(400_000))
-    layout: Layout = map_._layout  # type: ignore[attr-defined]
-    in_use = layout.slots[: 2 * SEGMENTS * int(layout.sizes.max())]
+    assert isinstance(map_, HashedMap)
+    in_use = map_.slots[: 2 * SEGMENTS * int(map_.sizes.max())]
     # Segments of less than a page share theirs with others, so what they leave stays.
     assert 400_000 <= np.count_nonzero(in_use) < 400_000 + SEGMENTS * 512
 
@@ -164,7 +164,7 @@ def test_all_implementations_do_what_a_dictionary_does(steps: list[tuple[bool, l
 
 def _ids_of_one_segment(map_: IdMap, count: int) -> torch.Tensor:
     """Ids that a map puts into its segment 3, found by undoing its mix."""
-    salt = map_._layout.salt  # type: ignore[attr-defined]
+    salt = map_.salt  # type: ignore[attr-defined]
     words = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F) & np.uint64((1 << 56) - 1) | np.uint64(3 << 56)
     words = _unshift(words, 31) * np.uint64(pow(0x94D049BB133111EB, -1, 1 << 64))
     words = _unshift(words, 27) * np.uint64(pow(0xBF58476D1CE4E5B9, -1, 1 << 64))
@@ -205,7 +205,7 @@ def _unmixed(word: int, salt: int) -> int:
 
 def test_ids_with_the_same_tag_are_told_apart(make_map: MakeMap) -> None:
     map_ = make_map(1000)
-    salt = int(map_._layout.salt)  # type: ignore[attr-defined]
+    salt = int(map_.salt)  # type: ignore[attr-defined]
     ids = torch.tensor([_unmixed(0xABCDEF0123 << 24 | low, salt) for low in range(300)])
     assert _add(map_, ids[:200]).tolist() == list(range(200))
     assert map_.find(ids).tolist() == [*range(200), *[-1] * 100]

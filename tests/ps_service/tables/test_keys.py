@@ -9,9 +9,10 @@ import torch
 
 from ps_service.tables import compiled
 from ps_service.tables.generations import Generations
-from ps_service.tables.keyed import KeyedShard
+from ps_service.tables.kernels import Grouped
 from ps_service.tables.row_gradients import key_space
 from ps_service.tables.seen import first
+from ps_service.tables.shard import TableShard
 from ps_wire.tables.life import AfterSightings, Eviction
 from ps_wire.tables.options import SGD, Adagrad, Constant
 from ps_wire.tables.sums import grouped
@@ -19,6 +20,10 @@ from ps_wire.tables.sums import grouped
 
 def ids(*given: int) -> torch.Tensor:
     return torch.tensor(given, dtype=torch.int64)
+
+
+def update(shard: TableShard, keys: torch.Tensor, gradients: torch.Tensor) -> None:
+    shard.update(Grouped.of_different(keys, gradients))
 
 
 @pytest.fixture(params=["torch", *(["numba"] if compiled.available() else [])])
@@ -55,36 +60,36 @@ def test_keys_are_less_than_the_rows_that_a_gradient_has(dim: int) -> None:
 
 
 def test_a_late_gradient_does_not_reach_the_row_of_another_id(implementation: str) -> None:
-    shard = KeyedShard(2, SGD(1.0), Constant(1.0), implementation=implementation)
+    shard = TableShard(2, SGD(1.0), Constant(1.0), implementation=implementation)
     keys, _ = shard.rows_of(ids(1, 2))
     shard.remove(ids(1))
     again, _ = shard.rows_of(ids(3))
     assert (again & 0xFF).tolist() == [0], "it has the number that the row of 1 had"
-    shard.update(keys, torch.ones(2, 2))
+    update(shard, keys, torch.ones(2, 2))
     assert shard.look_up(ids(1, 2, 3), add=False).tolist() == [[1, 1], [0, 0], [1, 1]]
     assert (shard.statistics.late, shard.statistics.updated) == (1, 1)
     shard.rows_of(ids(1))
-    shard.update(keys[:1], torch.ones(1, 2))
+    update(shard, keys[:1], torch.ones(1, 2))
     assert shard.look_up(ids(1), add=False).tolist() == [[1, 1]], "a row that began anew is another row"
     shard.clear()
     shard.rows_of(ids(1, 2, 3))
-    shard.update(torch.cat([keys, again]), torch.ones(3, 2))
+    update(shard, torch.cat([keys, again]), torch.ones(3, 2))
     assert shard.look_up(ids(1, 2, 3), add=False).tolist() == [[1, 1]] * 3
     assert shard.updates == 4
 
 
 def test_the_row_that_ids_without_one_read_is_not_trained(implementation: str) -> None:
-    shard = KeyedShard(
+    shard = TableShard(
         2, SGD(1.0), Constant(1.0), admission=AfterSightings(2, default=5.0), implementation=implementation
     )
     keys, rows = shard.rows_of(ids(1, 2))
     assert rows.tolist() == [[5, 5], [5, 5]]
     own = shard.own(keys)
     assert own is not None and not own.any()
-    shard.update(grouped(keys).targets, torch.ones(1, 2))
+    update(shard, grouped(keys).targets, torch.ones(1, 2))
     keys, pooled, kept = shard.pooled_rows_of(ids(1, 3), ids(0), torch.tensor([1.0, 2.0]), True)
     assert (pooled.tolist(), kept.tolist()) == ([[11.0, 11.0]], [[1, 1], [5, 5]])  # type: ignore[union-attr]
-    shard.update(keys, torch.ones(2, 2))
+    update(shard, keys, torch.ones(2, 2))
     assert shard.look_up(ids(1, 2, 3), add=False).tolist() == [[0, 0], [5, 5], [5, 5]]
     shard.clear()
     keys, _ = shard.rows_of(ids(7))
@@ -94,7 +99,7 @@ def test_the_row_that_ids_without_one_read_is_not_trained(implementation: str) -
 def test_what_makes_room_is_never_looked_up_in_the_same_request(implementation: str) -> None:
     eviction = Eviction(at_capacity="least_recent", share=0.0, spare=0.0)
     clock = iter(range(1, 1000))
-    shard = KeyedShard(
+    shard = TableShard(
         *(1, SGD(1.0), Constant(0.0)),
         admission=AfterSightings(2),
         eviction=eviction,
@@ -116,7 +121,7 @@ def test_what_makes_room_is_never_looked_up_in_the_same_request(implementation: 
 def test_gradients_by_key_in_any_order(seed: int, implementation: str) -> None:
     """Random look-ups, late updates and removals, against a dictionary with a row for each life of an id."""
     draw = random.Random(seed)
-    shard = KeyedShard(1, Adagrad(1.0), Constant(0.5), implementation=implementation)
+    shard = TableShard(1, Adagrad(1.0), Constant(0.5), implementation=implementation)
     alive: dict[int, list[float]] = {}
     held: list[tuple[torch.Tensor, list[list[float]]]] = []
     for _ in range(120):
@@ -129,7 +134,7 @@ def test_gradients_by_key_in_any_order(seed: int, implementation: str) -> None:
                 held.append((keys, lives))
             case "step" if held:
                 keys, lives = held.pop(draw.randrange(len(held)))
-                shard.update(keys, torch.full((len(keys), 1), 2.0))
+                update(shard, keys, torch.full((len(keys), 1), 2.0))
                 for life in lives:
                     life[1] += 4
                     life[0] -= 2 / life[1] ** 0.5
@@ -148,7 +153,7 @@ def test_gradients_by_key_in_any_order(seed: int, implementation: str) -> None:
 def test_a_table_that_is_nearly_full_makes_room_in_turns(by: str, implementation: str) -> None:
     clock = iter(range(1, 10_000))
     eviction = Eviction(at_capacity=by, share=0.2, spare=0.0)  # type: ignore[arg-type]
-    shard = KeyedShard(
+    shard = TableShard(
         *(1, SGD(1.0), Constant(0.0)),
         eviction=eviction,
         max_rows=100,
@@ -157,12 +162,12 @@ def test_a_table_that_is_nearly_full_makes_room_in_turns(by: str, implementation
     )
     for each in range(90):
         shard.rows_of(ids(each))
-    assert (shard.excess, list(shard.turns(7, expire=True))) == (0, [None] * 13)
+    assert (shard.excess, list(shard.turns(expire=True, turn_rows=7))) == (0, [None] * 13)
     for each in range(90, 95):
         shard.rows_of(ids(each))
     shard.load([{"ids": torch.arange(95), "values": torch.arange(95)[:, None] / 10 + 1.0}], clear=False)
     expected = shard.evict(15, dry_run=True).tolist()
-    turns = shard.turns(7, expire=False)
+    turns = shard.turns(expire=False, turn_rows=7)
     for _ in range(14):
         next(turns)
     assert (shard.excess, shard.size) == (15, 95)

@@ -12,7 +12,7 @@ from ps_service.tables.storage import BlockRows
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.tables.life import AfterSightings, Eviction, WithProbability
 from ps_wire.tables.options import SGD, Adagrad, Constant, Normal
-from tests.ps_service.tables.conftest import MakeShard
+from tests.ps_service.tables.conftest import MakeShard, train
 
 
 class Clock:
@@ -29,7 +29,7 @@ def _ids(*ids: int) -> torch.Tensor:
 
 
 def _all_ids(shard: TableShard) -> list[int]:
-    return sorted(each for block in shard.state() for each in block["ids"].tolist())
+    return sorted(each for block in shard.contents.blocks() for each in block["ids"].tolist())
 
 
 def test_an_id_gets_its_row_with_the_sighting_that_was_asked_for(make_shard: MakeShard) -> None:
@@ -39,20 +39,19 @@ def test_an_id_gets_its_row_with_the_sighting_that_was_asked_for(make_shard: Mak
     assert shard.look_up(_ids(7), add=False).tolist() == [[-2.0, -2.0]]
     assert shard.size == 0
     assert shard.look_up(_ids(7, 8)).tolist() == [[1.0, 1.0], [-2.0, -2.0]]
-    assert shard.bag(_ids(7, 8), _ids(0), "sum").tolist() == [[-1.0, -1.0]]
+    assert shard.pooled_rows_of(_ids(7, 8), _ids(0), None, False)[1].tolist() == [[-1.0, -1.0]]
     counted = shard.statistics
     assert (shard.size, counted.added, counted.refused, counted.missing) == (1, 1, 3 + 1 + 1 + 1, 1)
 
 
 def test_gradients_of_ids_without_a_row_are_dropped(make_shard: MakeShard) -> None:
-    shard = make_shard(2, SGD(0.5), Constant(1.0), admission=AfterSightings(2))
-    for _ in range(2):
+    shard = make_shard(2, SGD(0.5), Constant(1.0), admission=AfterSightings(4))
+    for _ in range(4):
         shard.look_up(_ids(1, 3))
-    shard.look_up(_ids(2))
-    shard.apply(_ids(1, 2, 3, 1), torch.ones(4, 2))
-    shard.apply_bags(_ids(2, 2, 3), _ids(0, 1), torch.ones(2, 2), "sum", torch.tensor([5.0, 6.0, 2.0]))
+    train(shard, _ids(1, 2, 3, 1), torch.ones(4, 2))
+    train(shard, _ids(2, 2, 3), torch.ones(2, 2), _ids(0, 1), torch.tensor([5.0, 6.0, 2.0]))
     assert shard.look_up(_ids(1, 2, 3, 4), add=False).tolist() == [[0, 0], [0, 0], [-0.5, -0.5], [0, 0]]
-    shard.apply(_ids(2), torch.ones(1, 2))
+    train(shard, _ids(2), torch.ones(1, 2))
     assert (shard.size, shard.statistics.gradients, shard.statistics.updated) == (2, 8, 3)
 
 
@@ -92,19 +91,19 @@ def test_rows_expire(make_shard: MakeShard) -> None:
     clock = Clock()
     shard = make_shard(1, Adagrad(0.1), Normal(), eviction=Eviction(ttl=100, spare=10), clock=clock)
     first = shard.look_up(_ids(1, 2, 3))
-    shard.apply(_ids(1, 2, 3), torch.ones(3, 1))
+    train(shard, _ids(1, 2, 3), torch.ones(3, 1))
     clock.now += 99
     shard.look_up(_ids(2))
     shard.look_up(_ids(3), add=False)  # is no training
-    assert shard.evict().tolist() == []
+    assert shard.expire(0, 3)[0].tolist() == []
     clock.now += 1
-    assert shard.evict(dry_run=True).tolist() == [1, 3]
+    assert shard.expire(0, 3, dry_run=True)[0].tolist() == [1, 3]
     assert shard.size == 3
-    assert shard.evict().tolist() == [1, 3]
+    assert [each.tolist() for each in (shard.expire(0, 1)[0], shard.expire(1, 2)[0])] == [[1], [3]]
     assert (_all_ids(shard), shard.statistics.expired) == ([2], 2)
     assert torch.equal(shard.look_up(_ids(3, 1)), first[[2, 0]])  # they begin anew
     clock.now += 100
-    assert sorted(shard.evict().tolist()) == [1, 2, 3]
+    assert sorted(shard.expire(0, 3)[0].tolist()) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("by", ["least_recent", "least_frequent", "smallest_norm"])
@@ -159,19 +158,19 @@ def test_statistics_say_how_a_table_is_used(make_shard: MakeShard) -> None:
     shard = make_shard(1, SGD(), Normal())
     shard.look_up(_ids(1, 2, 2))
     shard.look_up(_ids(1, 5), add=False)
-    shard.apply(_ids(1, 1, 1, 2), torch.ones(4, 1))
+    train(shard, _ids(1, 1, 1, 2), torch.ones(4, 1))
     shard.remove(_ids(1))
     counted = shard.statistics
-    assert (counted.looked_up, counted.added, counted.missing, counted.removed) == (5, 2, 1, 1)
-    assert (counted.hits, counted.gradients, counted.updated) == (2, 4, 2)
+    assert (counted.looked_up, counted.added, counted.missing, counted.removed) == (9, 2, 1, 1)
+    assert (counted.hits, counted.gradients, counted.updated) == (6, 4, 2)
 
 
 def test_values_are_put_in_place_of_others(make_shard: MakeShard) -> None:
     shard = make_shard(2, Adagrad(0.1), Normal())
     shard.look_up(_ids(1))
-    shard.apply(_ids(1), torch.ones(1, 2))
+    train(shard, _ids(1), torch.ones(1, 2))
     shard.load([{"ids": _ids(1, 9), "values": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}], clear=False)
-    (block,) = shard.state()
+    (block,) = shard.contents.blocks()
     assert (block["ids"].tolist(), block["values"].tolist()) == ([1, 9], [[1, 2], [3, 4]])
     assert block["state.sum"].tolist() == [[1, 1], [0, 0]]
     for ids, values in (

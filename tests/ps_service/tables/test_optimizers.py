@@ -23,7 +23,7 @@ from ps_wire.tables.options import (
     RowOptimizer,
     RowWiseAdagrad,
 )
-from tests.ps_service.tables.conftest import MakeShard
+from tests.ps_service.tables.conftest import MakeShard, train
 
 DIM, IDS, STEPS = 5, 12, 25
 
@@ -108,7 +108,7 @@ def test_touched_rows_are_stepped_as_rows_of_their_own(
             shard.set_options(lr=0.02)
             for each in optimizers:
                 each.param_groups[0]["lr"] = 0.02
-        shard.apply(every[chosen], gradients)
+        train(shard, every[chosen], gradients)
         for i in chosen.unique().tolist():
             parameters[i].grad = gradients[chosen == i].sum(0)
             optimizers[i].step()
@@ -122,7 +122,7 @@ def test_decoupled_decay_of_plain_gradient_descent(make_shard: MakeShard) -> Non
     shard = make_shard(3, SGD(0.1, weight_decay=0.5), Normal(1.0))
     ids = torch.tensor([4])
     before = shard.look_up(ids)
-    shard.apply(ids, torch.ones(1, 3))
+    train(shard, ids, torch.ones(1, 3))
     torch.testing.assert_close(shard.look_up(ids), before * (1 - 0.05) - 0.1)
 
 
@@ -131,7 +131,7 @@ def test_groups_of_rows_have_rates_of_their_own(make_shard: MakeShard) -> None:
     shard = make_shard(2, SGD(0.1), Normal(1.0), groups=groups)
     ids = torch.tensor([-6, -5, -1, 0, 9, 10, 19, 20])
     before = shard.look_up(ids)
-    shard.apply(ids, torch.ones(8, 2))
+    train(shard, ids, torch.ones(8, 2))
     lr = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.1, 1.0, 1.0, 0.1])[:, None]
     decay = torch.tensor([0, 0.5, 0.5, 0, 0, 0, 0, 0])[:, None]
     torch.testing.assert_close(shard.look_up(ids), before * (1 - lr * decay) - lr)
@@ -144,7 +144,7 @@ def test_another_learning_rate_of_the_table_scales_those_of_groups(make_shard: M
     before = shard.look_up(ids)
     for lr in (0.01, 0.2, 0.0):
         shard.set_options(lr=lr)
-        shard.apply(ids, torch.ones(3, 2))
+        train(shard, ids, torch.ones(3, 2))
         before = before - lr * factors
         torch.testing.assert_close(shard.look_up(ids), before)
 
@@ -155,11 +155,11 @@ def test_small_updates_of_rows_in_16_bits_are_not_lost_on_average(dtype: torch.d
     ids = torch.arange(64)
     shard.load([{**next(iter(_filled(shard, ids))), "values": torch.ones(64, 64, dtype=dtype)}])
     for _ in range(50):
-        shard.apply(ids, torch.full((64, 64), 1e-4))  # nearest rounding would leave 1.0 as it is
+        train(shard, ids, torch.full((64, 64), 1e-4))  # nearest rounding would leave 1.0 as it is
     mean = shard.look_up(ids).double().mean().item()
     assert mean == pytest.approx(1 - 50e-4, abs=4e-4)
 
 
 def _filled(shard: TableShard, ids: torch.Tensor) -> list[dict[str, torch.Tensor]]:
     shard.look_up(ids)
-    return list(shard.state())
+    return list(shard.contents.blocks())

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps_service.tables.id_map import layout
+from ps_service.tables.id_map import hashed_map
 from ps_service.tables.plan import PlannedTable, enough_owners, plan
 from ps_service.tables.shard import TableShard
 from ps_wire.errors import InvalidArgumentError
@@ -23,7 +23,7 @@ GIB = 1 << 30
 @pytest.fixture
 def same_salt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory of a map of ids depends on its random salt a little; here it is the same in every run."""
-    monkeypatch.setattr(layout, "secrets", SimpleNamespace(randbits=lambda bits: 0x9E3779B97F4A7C15))
+    monkeypatch.setattr(hashed_map, "secrets", SimpleNamespace(randbits=lambda bits: 0x9E3779B97F4A7C15))
 
 
 def items(rows: int = 50_000_000, **options: object) -> PlannedTable:

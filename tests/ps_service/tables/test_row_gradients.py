@@ -13,8 +13,8 @@ from ps_service.passes.gradients import Gradient, Gradients, is_finite
 from ps_service.tables import compiled
 from ps_service.tables.hosted_table import HostedTable
 from ps_service.tables.kernels import make_kernels
-from ps_service.tables.keyed import KeyedShard
 from ps_service.tables.row_gradients import UnsummedGradient, rows_gradient
+from ps_service.tables.shard import TableShard
 from ps_service.tables.stand_in import summed_rows
 from ps_wire.tables import options
 from ps_wire.tables.life import AfterSightings
@@ -159,7 +159,7 @@ def test_the_bytes_that_a_pass_holds_end_where_they_began() -> None:
 
 
 def test_the_gradient_of_ids_without_a_row_is_left_out() -> None:
-    shard = KeyedShard(2, options.SGD(1.0), admission=AfterSightings(2))
+    shard = TableShard(2, options.SGD(1.0), admission=AfterSightings(2))
     keys, _ = shard.rows_of(torch.tensor([1, 2, 1]))
     again, _ = shard.rows_of(torch.tensor([1, 3]))
     both = torch.cat([keys, again])

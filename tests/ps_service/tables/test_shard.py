@@ -13,7 +13,7 @@ from torch.nn.functional import embedding_bag
 from ps_service.tables import storage
 from ps_service.tables.reservation import Reservation
 from ps_service.tables.shard import Implementation, TableShard
-from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError, TooLargeError
+from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.tables.options import (
     FTRL,
     SGD,
@@ -30,7 +30,7 @@ from ps_wire.tables.options import (
     Zeros,
 )
 from ps_wire.tables.routing import slots_of
-from tests.ps_service.tables.conftest import IMPLEMENTATIONS, MakeShard
+from tests.ps_service.tables.conftest import IMPLEMENTATIONS, MakeShard, train
 
 OPTIMIZERS = [
     SGD(0.1),
@@ -50,7 +50,7 @@ def _ids(*ids: int) -> torch.Tensor:
 
 
 def _content(shard: TableShard) -> dict[str, list[object]]:
-    blocks = list(shard.state())
+    blocks = list(shard.contents.blocks())
     return {name: torch.cat([each[name] for each in blocks]).tolist() for name in blocks[0]} if blocks else {}
 
 
@@ -90,7 +90,7 @@ def test_initial_values_have_the_distributions_that_were_asked_for(make_shard: M
 def test_a_row_that_was_removed_begins_anew(make_shard: MakeShard) -> None:
     shard = make_shard(2, Adagrad(0.1, initial_accumulator=0.5), Normal())
     before = shard.look_up(_ids(1, 2))
-    shard.apply(_ids(1, 2), torch.ones(2, 2))
+    train(shard, _ids(1, 2), torch.ones(2, 2))
     assert shard.remove(_ids(2, 7)) == 1
     assert torch.equal(shard.look_up(_ids(2))[0], before[1])
     assert _content(shard)["state.sum"][1] == [0.5, 0.5]
@@ -98,7 +98,7 @@ def test_a_row_that_was_removed_begins_anew(make_shard: MakeShard) -> None:
 
 def test_a_row_that_was_removed_keeps_nothing_for_the_next_id(make_shard: MakeShard) -> None:
     shard = make_shard(2, LazyAdam(), Normal())
-    shard.apply(_ids(1, 2), torch.ones(2, 2))
+    train(shard, _ids(1, 2), torch.ones(2, 2))
     shard.remove(_ids(2))
     shard.look_up(_ids(3))
     content = _content(shard)
@@ -106,31 +106,35 @@ def test_a_row_that_was_removed_keeps_nothing_for_the_next_id(make_shard: MakeSh
     assert [content[f"state.{name}"][1] for name in ("moment", "square", "steps")] == [[0, 0], [0, 0], [0]]
 
 
-@pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_bags_are_those_of_torch(mode: str, dtype: torch.dtype, make_shard: MakeShard) -> None:
+def test_bags_are_those_of_torch(dtype: torch.dtype, make_shard: MakeShard) -> None:
     torch.manual_seed(0)
     shard = make_shard(4, SGD(), Normal(1.0), dtype)
     ids, offsets = torch.randint(-20, 20, (50,)), _ids(0, 3, 3, 20, 49)
     rows = shard.look_up(torch.arange(-20, 20)).float()
-    for weights in (None, torch.randn(50)) if mode == "sum" else (None,):
-        expected = embedding_bag(ids + 20, rows, offsets, mode=mode, per_sample_weights=weights)
-        torch.testing.assert_close(shard.bag(ids, offsets, mode, weights), expected)
+    for weights in (None, torch.randn(50)):
+        expected = embedding_bag(ids + 20, rows, offsets, mode="sum", per_sample_weights=weights)
+        torch.testing.assert_close(shard.bag(ids, offsets, weights), expected)
+        torch.testing.assert_close(shard.pooled_rows_of(ids, offsets, weights, False)[1], expected)
+    other = make_shard(4, SGD(), Normal(1.0), dtype)
+    other.look_up(torch.arange(-20, 0))
+    torch.testing.assert_close(other.bag(ids, offsets, weights), expected)
+    assert other.size == 20
     assert shard.bag(_ids(), _ids(0, 0)).tolist() == [[0.0] * 4] * 2
     assert shard.bag(_ids(), _ids()).shape == (0, 4)
 
 
-@pytest.mark.parametrize(("mode", "weighted"), [("sum", False), ("sum", True), ("mean", False)])
-def test_gradients_of_bags_are_those_of_torch(mode: str, weighted: bool, make_shard: MakeShard) -> None:
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gradients_of_bags_are_those_of_torch(weighted: bool, make_shard: MakeShard) -> None:
     torch.manual_seed(0)
     shard = make_shard(4, SGD(1.0), Normal(1.0))
-    ids, offsets = torch.randint(-20, 20, (50,)), torch.tensor([0, 3, 3, 20, 49], dtype=torch.int32)
+    ids, offsets = torch.randint(-20, 20, (50,)), _ids(0, 3, 3, 20, 49)
     weights = torch.randn(50) if weighted else None
     rows = shard.look_up(torch.arange(-20, 20)).requires_grad_()
     gradients = torch.randn(5, 4)
-    embedding_bag(ids + 20, rows, offsets.long(), mode=mode, per_sample_weights=weights).backward(gradients)
+    embedding_bag(ids + 20, rows, offsets, mode="sum", per_sample_weights=weights).backward(gradients)
     assert rows.grad is not None
-    shard.apply_bags(ids, offsets, gradients, mode, weights)
+    train(shard, ids, gradients, offsets, weights)
     torch.testing.assert_close(shard.look_up(torch.arange(-20, 20)), rows.detach() - rows.grad)
 
 
@@ -147,7 +151,7 @@ def test_a_table_has_the_same_bits_on_one_two_and_three_owners(
         for shards in tables:
             for owner, shard in enumerate(shards):
                 mine = slots_of(ids) % len(shards) == owner
-                shard.apply(ids[mine], gradients[mine])
+                train(shard, ids[mine], gradients[mine])
     results = []
     for shards in tables:
         values = torch.empty(60, 3, dtype=dtype)
@@ -165,8 +169,8 @@ def test_a_state_goes_into_other_shards(optimizer: RowOptimizer, dtype: torch.dt
     torch.manual_seed(0)
     shard = make_shard(3, optimizer, Normal(1.0), dtype)
     ids = torch.randint(-50, 50, (200,))
-    shard.apply(ids, torch.randn(200, 3))
-    blocks = list(shard.state(13))
+    train(shard, ids, torch.randn(200, 3))
+    blocks = list(shard.contents.blocks(13))
     assert max(len(block["ids"]) for block in blocks) == 13
     copies = [make_shard(3, optimizer, Normal(1.0), dtype) for _ in range(2)]
     for owner, copy in enumerate(copies):
@@ -174,17 +178,17 @@ def test_a_state_goes_into_other_shards(optimizer: RowOptimizer, dtype: torch.dt
         copy.load({name: each[slots_of(block["ids"]) % 2 == owner] for name, each in block.items()} for block in blocks)
     assert sum(copy.size for copy in copies) == shard.size
     gradients = torch.randn(200, 3)
-    shard.apply(ids, gradients)
+    train(shard, ids, gradients)
     for owner, copy in enumerate(copies):
         mine = slots_of(ids) % 2 == owner
-        copy.apply(ids[mine], gradients[mine])
+        train(copy, ids[mine], gradients[mine])
         assert torch.equal(copy.look_up(ids[mine]), shard.look_up(ids[mine]))
 
 
 def test_blocks_that_do_not_fit_are_refused(make_shard: MakeShard) -> None:
     shard = make_shard(2, Adagrad(), Zeros())
     shard.look_up(_ids(1, 2))
-    (block,) = shard.state()
+    (block,) = shard.contents.blocks()
     for wrong in (
         *({}, {"ids": block["ids"]}, {**block, "more": block["ids"]}, {**block, "values": torch.zeros(2, 3)}),
         *({**block, "values": block["values"].half()}, {**block, "state.sum": block["state.sum"].double()}),
@@ -206,13 +210,8 @@ def test_blocks_that_do_not_fit_are_refused(make_shard: MakeShard) -> None:
         lambda shard: shard.bag(_ids(1, 2), _ids(0, 2, 1)),
         lambda shard: shard.bag(_ids(1, 2), _ids(0, 3)),
         lambda shard: shard.bag(_ids(1, 2), torch.zeros(1)),
-        lambda shard: shard.bag(_ids(1, 2), _ids(0), "max"),
-        lambda shard: shard.bag(_ids(1, 2), _ids(0), "mean", torch.ones(2)),
-        lambda shard: shard.bag(_ids(1, 2), _ids(0), "sum", torch.ones(3)),
-        lambda shard: shard.apply(_ids(1, 2), torch.zeros(2, 4)),
-        lambda shard: shard.apply(_ids(1, 2), torch.zeros(1, 3)),
-        lambda shard: shard.apply(_ids(1), torch.zeros(1, 3, dtype=torch.int64)),
-        lambda shard: shard.apply_bags(_ids(1, 2), _ids(0), torch.zeros(2, 3)),
+        lambda shard: shard.bag(_ids(1, 2), _ids(0), torch.ones(3)),
+        lambda shard: shard.bag(_ids(1, 2), _ids(0), torch.ones(2, dtype=torch.int64)),
         lambda shard: shard.set_options(speed=1),
         lambda shard: shard.set_options(lr=-1),
         lambda shard: shard.set_options(momentum=0.5),
@@ -227,29 +226,14 @@ def test_arguments_that_do_not_fit_are_refused_and_change_nothing(
     assert (shard.size, shard.updates, shard.optimizer) == (0, 0, SGD())
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_gradients_that_are_not_finite_are_refused_whole(bad: float, make_shard: MakeShard) -> None:
-    shard = make_shard(2, SGD(), Normal())
-    before = shard.look_up(_ids(1, 2))
-    gradients = torch.tensor([[1.0, 1.0], [1.0, bad]])
-    with pytest.raises(NonFiniteGradientError):
-        shard.apply(_ids(1, 2), gradients)
-    with pytest.raises(NonFiniteGradientError):
-        shard.apply_bags(_ids(1, 2, 3), _ids(0, 1), gradients)
-    assert torch.equal(shard.look_up(_ids(1, 2)), before)
-    assert shard.size == 2
-    shard.refuse_non_finite = False
-    assert shard.apply(_ids(1, 2), gradients) == 1
-
-
 def test_more_rows_than_the_limit_are_refused_and_change_nothing(make_shard: MakeShard) -> None:
     shard = make_shard(2, SGD(), Normal(), max_rows=3)
     shard.look_up(_ids(1, 2))
     before = _content(shard)
     for use in (
         lambda: shard.look_up(_ids(1, 3, 4)),
-        lambda: shard.bag(_ids(1, 3, 4), _ids(0)),
-        lambda: shard.apply(_ids(1, 3, 4), torch.ones(3, 2)),
+        lambda: shard.rows_of(_ids(1, 3, 4)),
+        lambda: shard.pooled_rows_of(_ids(1, 3, 4), _ids(0), None, False),
     ):
         with pytest.raises(TooLargeError):
             use()
@@ -264,7 +248,7 @@ def test_a_table_of_fixed_size_has_no_other_ids(make_shard: MakeShard) -> None:
         with pytest.raises(InvalidArgumentError, match="10 rows"):
             shard.look_up(wrong)
         with pytest.raises(InvalidArgumentError, match="10 rows"):
-            shard.apply(wrong, torch.zeros(len(wrong), 2))
+            shard.remove(wrong)
     assert shard.size == 10
 
 
@@ -294,7 +278,7 @@ def test_a_table_without_reserved_memory_has_the_same_rows(
     for _ in range(5):
         ids, gradients = torch.randint(-200, 200, (100,)), torch.randn(100, 3)
         for shard in shards:
-            shard.apply(ids, gradients)
+            train(shard, ids, gradients)
     mine, other = _content(shards[0]), _content(shards[1])
     assert mine.pop("ids") == other.pop("ids")
     for name in mine:
@@ -324,8 +308,8 @@ def test_a_table_does_what_a_tensor_does(
         ids = _ids(*(each for each, _ in pairs))
         gradients = torch.tensor([[float(each), -float(each)] for _, each in pairs]).view(-1, 2)
         if as_bags:
-            shard.apply_bags(ids, torch.arange(len(ids)), gradients)
+            train(shard, ids, gradients, torch.arange(len(ids)))
         else:
-            shard.apply(ids, gradients)
+            train(shard, ids, gradients)
         tensor.index_add_(0, ids + 6, gradients, alpha=-0.5)
     assert torch.equal(shard.look_up(_ids(*asked)), tensor[_ids(*asked) + 6])

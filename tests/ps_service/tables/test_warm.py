@@ -9,6 +9,7 @@ from ps_service.tables import compiled
 from ps_service.tables.shard import TableShard
 from ps_service.tables.warm import warm
 from ps_wire.tables.options import SGD, LazyAdam, Normal, RowGroup, RowOptimizer, RowWiseAdagrad, Uniform
+from tests.ps_service.tables.conftest import train
 
 
 @pytest.mark.skipif(not compiled.available(), reason="numba is not installed")
@@ -29,8 +30,8 @@ def test_everything_is_compiled_when_it_is_warm() -> None:
             shard = TableShard(5, optimizer, init, groups=[RowGroup(0, 3, lr=1.0)], rows=rows)
             ids, offsets = torch.tensor([[5, 6], [7, 5], [8, 8]])[:, 0], torch.tensor([0, 2])
             shard.look_up(ids)
-            shard.bag(ids, offsets, "sum", torch.ones(3))
-            shard.apply_bags(ids, offsets, torch.ones(2, 5), "sum", torch.ones(3))
-            shard.apply_bags(ids, offsets, torch.ones(2, 5).t().contiguous().t(), "mean")
+            shard.bag(ids, offsets, torch.ones(3))
+            train(shard, ids, torch.ones(2, 5), offsets, torch.ones(3))
+            train(shard, ids, torch.ones(2, 5).t().contiguous().t(), offsets)
             shard.remove(ids)
     assert compiled_versions() == before

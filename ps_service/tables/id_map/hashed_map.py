@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ps_service.tables.id_map.numbering import Ids, Numbering
+from ps_service.tables.id_map.id_map import IdMap, Ids
 from ps_service.tables.reservation import Reservation
 
 Words = npt.NDArray[np.uint64]
@@ -41,8 +41,8 @@ MOST_ROWS: Final = REMOVED - 1
 """The most rows that a map can have."""
 
 
-class Layout(Numbering):
-    """The arrays of a map.
+class HashedMap(IdMap):
+    """The arrays of such a map.
 
     Attributes:
         salt: Is added to ids before they are mixed. It is random and secret, so nobody can choose ids that
