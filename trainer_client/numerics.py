@@ -7,7 +7,7 @@ from operator import index
 from typing import Any
 
 from ps_wire.codec import dtypes
-from ps_wire.numerics.autocast import Autocasts, is_active
+from ps_wire.numerics.autocast import Autocasts
 from ps_wire.numerics.seeds import Seeds, of_torch
 from ps_wire.runtime.scopes import current_scope
 
@@ -34,11 +34,7 @@ class Seeding:
         return None if seeds is None else seeds.branch()
 
     def next(self, of_context: Seeds | None) -> int | None:
-        """The seed of the next call; None without a seed.
-
-        Args:
-            of_context: The seeds of the context that the call is made in; None outside of contexts.
-        """
+        """The seed of the next call, from the seeds of the context that it is made in, if any; None without a seed."""
         scope = current_scope.get()
         if scope is not None and scope.seeds is not None:
             return scope.seeds.next()
@@ -47,16 +43,15 @@ class Seeding:
 
 
 def write_numerics(request: Any, seed: int | None = None) -> None:
-    """Writes the numerics of a call or backward into its request, if they are not the default.
+    """Writes the numerics of a call or backward into its request, which has a field `numerics`.
 
-    Args:
-        request: A message with a field `numerics`.
-        seed: The seed of its random numbers; None for none.
+    Need not be called without a seed and outside of autocast regions (`is_active`).
 
     Raises:
         TypeError: The seed is no integer.
     """
-    if is_active() and (autocasts := Autocasts.current()).regions:
+    autocasts = Autocasts.current()
+    if autocasts.regions:
         for each in autocasts.regions:
             request.numerics.autocast.add(device=each.device, dtype=dtypes.to_wire(each.dtype))
         request.numerics.uncached = not autocasts.cached

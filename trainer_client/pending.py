@@ -46,19 +46,20 @@ class Pending(Unawaited, Generic[T]):
         cancel: Called when it is cancelled.
 
     Attributes:
+        settled: Whether the result or an error is there. Unlike `done`, this does not ask for a result that stays away.
+        is_lazy: Whether the result stays away until somebody asks for it.
         origin: What the program has called; None if that is not told.
-        is_lazy: Whether the result may not come before somebody asks for it.
     """
 
     __slots__ = (
         *("__weakref__", "_cancel", "_error", "_loop", "_made_at", "_mutex", "_outcome", "_trace", "_value", "_wakers"),
-        "origin",
+        *("is_lazy", "origin", "settled"),
     )
-    is_lazy = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, cancel: Callable[[], None] | None = None) -> None:
         self._loop = loop
         self._cancel = cancel
+        self.settled = self.is_lazy = False
         self._mutex = threading.Lock()
         self._outcome: Outcome[T] | None = None
         self._wakers: list[Callable[[], None]] = []
@@ -83,7 +84,7 @@ class Pending(Unawaited, Generic[T]):
 
         def start() -> None:
             nonlocal task
-            if pending.done():
+            if pending.settled:
                 work.close()  # it was cancelled before it could begin
                 return
             task = loop.create_task(work)
@@ -117,11 +118,7 @@ class Pending(Unawaited, Generic[T]):
     ) -> Pending[T]:
         """Calls a function in a thread, with the caller's context variables. The function may wait for other calls.
 
-        Args:
-            loop: The client's event loop.
-            function: The function.
-            args: Its arguments.
-            cancel: Called when the result is cancelled. A function that has begun goes on.
+        `cancel` is called when the result is cancelled. A function that has begun goes on.
         """
         if forks.is_foreign(loop):
             raise forks.refusal()
@@ -130,7 +127,7 @@ class Pending(Unawaited, Generic[T]):
         return pending
 
     def _call(self, function: Callable[..., T], args: tuple[Any, ...]) -> None:
-        if self._outcome is not None:
+        if self.settled:
             return  # it was cancelled before it could begin
         try:
             result = function(*args)
@@ -152,15 +149,15 @@ class Pending(Unawaited, Generic[T]):
         return whole
 
     def resolve(self, outcome: Outcome[T]) -> bool:
-        """Sets the outcome, which is evaluated in the thread that reads the result. Later outcomes are ignored.
+        """Sets the outcome, which is evaluated in the thread that reads the result; says whether it was the first.
 
-        Returns:
-            Whether this was the first outcome.
+        Later outcomes are ignored.
         """
         with self._mutex:
-            if self._outcome is not None:
+            if self.settled:
                 return False
             self._outcome = outcome
+            self.settled = True
             wakers, self._wakers = self._wakers, []
         if type(outcome) is Failure:
             self._failed(outcome)
@@ -179,24 +176,19 @@ class Pending(Unawaited, Generic[T]):
 
     def done(self) -> bool:
         """Whether the result or an error is there."""
-        if self._outcome is None and self.is_lazy:
+        if not self.settled and self.is_lazy:
             self._wanted()
-        return self._outcome is not None
-
-    @property
-    def settled(self) -> bool:
-        """Whether the result or an error is there. Unlike `done`, this does not ask for a result that stays away."""
-        return self._outcome is not None
+        return self.settled
 
     def _wanted(self) -> None:
         """Called when a lazy result is not there, and is waited for, or asked about."""
 
     def _hurry(self) -> None:
-        """Called when a task begins to wait for a result that is not there."""
+        """Called on the client's event loop when a task begins to wait for a result that is not there."""
 
     def cancel(self) -> None:
         """Cancels the request, also on the owner. Every wait ends with a `CancelledCallError`. No effect once done."""
-        if self._outcome is None:
+        if not self.settled:
             error = CancelledCallError("the call was cancelled; the owner may have run it all the same")
             if self.resolve(raiser(error)):
                 self._when_cancelled()
@@ -220,7 +212,7 @@ class Pending(Unawaited, Generic[T]):
         """
         if timeout is not None:
             check_timeout(timeout)
-        if self._outcome is None:
+        if not self.settled:
             if self._loop is not None and forks.is_foreign(self._loop):
                 raise forks.refusal()
             if self._loop is not None and asyncio._get_running_loop() is self._loop:
@@ -239,12 +231,13 @@ class Pending(Unawaited, Generic[T]):
         return self.result()
 
     def __await__(self) -> Generator[Any, None, T]:
-        if self._outcome is None:
+        if not self.settled:
             loop = asyncio.get_running_loop()
-            if loop is not self._loop and self._loop is not None and forks.is_foreign(self._loop):
+            if loop is self._loop:
+                self._hurry()
+            elif self._loop is not None and forks.is_foreign(self._loop):
                 raise forks.refusal()
             future: asyncio.Future[None] = loop.create_future()
-            self._hurry()
             # Cancelling from another thread resolves there.
             self.on_done(partial(_wake, loop, threading.get_ident(), future))
             try:
@@ -257,7 +250,7 @@ class Pending(Unawaited, Generic[T]):
     def on_done(self, wake: Callable[[], Any]) -> None:
         """Calls a function once the result is there, in the thread that sets it; at once if it is there already."""
         with self._mutex:
-            waits = self._outcome is None
+            waits = not self.settled
             if waits:
                 self._wakers.append(wake)
         if not waits:
@@ -284,13 +277,9 @@ class Pending(Unawaited, Generic[T]):
         return self.result()
 
     def result(self) -> T:
-        """The result. Must be done.
-
-        Raises:
-            Exception: The error of the operation.
-        """
-        assert self._outcome is not None
+        """The result, or the error of the operation. Must be done."""
         with self._mutex:
+            assert self._outcome is not None
             if self._value is _NOT_YET and self._error is None:
                 try:
                     self._value = self._outcome()
@@ -308,12 +297,7 @@ class Pending(Unawaited, Generic[T]):
     def error(self) -> BaseException | None:
         """The error that it was resolved with; None for an error that shows when the result is read."""
         outcome = self._outcome
-        return self._error if outcome is None else self.error_in(outcome) or self._error
-
-    @staticmethod
-    def error_in(outcome: Outcome[Any]) -> BaseException | None:
-        """The error of an outcome that `raiser` has made; None for others, whose error shows when it is read."""
-        return outcome.error if type(outcome) is Failure else None
+        return outcome.error if type(outcome) is Failure else self._error
 
     @property
     def failure(self) -> Failure | None:
@@ -349,7 +333,7 @@ def raiser(error: BaseException) -> Outcome[Any]:
 def when_all_done(parts: Iterator[Pending[Any]], tell: Callable[[], Any]) -> None:
     """Calls a function once all are done, in the thread that sets the last result."""
     for part in parts:
-        if part._outcome is None:
+        if not part.settled:
             part.on_done(partial(when_all_done, parts, tell))
             return
     tell()

@@ -131,7 +131,7 @@ async def test_a_request_that_was_never_sent_is_answered_and_dropped() -> None:
             assert await counter.get() == 0
             session = counter.session
             async with asyncio.timeout(60):
-                while session._requests.given_up:
+                while session.requests.given_up:
                     await ps.status()
             # They leave no gaps among the numbers that were taken.
             (known,) = owner.engine.sessions.all()
@@ -161,7 +161,7 @@ async def test_an_upload_that_is_overtaken_by_very_many_requests_is_still_taken(
         counter = await ps.create(COUNTER)
         (session,) = owner.engine.sessions.all()
         # As if so many had passed an upload whose number is the next.
-        number = counter.session._requests.window._last_number + 1
+        number = counter.session.requests.window._last_number + 1
         for later in range(number + 1, number + 70_000):
             session.taken_numbers.add(later)
         assert await counter.add(5) == 5

@@ -246,7 +246,7 @@ async def test_a_forward_is_one_write(owner_process: OwnerProcess, monkeypatch: 
                 with monkeypatch.context() as patch:
                     written = noted_writes(patch)
                     # As when a task begins to await it.
-                    ps.session("ps0").flush()
+                    ps.session("ps0").requests.flush()
                     assert len(written) == 1
                 await ctx.backward((await scoring).sum())
 

@@ -48,7 +48,7 @@ async def test_overlapping_pushes_step_in_their_order() -> None:
         net = await ps.module(Wide, name="net", seed=1)
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
         replica = await net.replica(overlap=2)
-        unanswered = net.session._requests.window
+        unanswered = net.session.requests.window
         with hosted_optimizer(server).lock:
             for _ in range(3):
                 replica(torch.ones(1, 64)).sum().backward()
@@ -71,7 +71,7 @@ async def test_a_push_that_waits_for_the_one_before_can_be_cancelled() -> None:
                 pushes.append(replica.push(opt))
             pushes[1].cancel()
             # The third still waits for the first.
-            assert len([*net.session._requests.window.unanswered]) == 1
+            assert len([*net.session.requests.window.unanswered]) == 1
         with pytest.raises(tc.errors.CancelledCallError):
             await pushes[1]
         assert await pushes[0] == {"ps0": 1} and await pushes[2] == {"ps0": 2}

@@ -117,9 +117,7 @@ class OffersPasses:
         id = ContextId(self.trainer, self._openings.number())
         gradients = None if self.keep is None else self.keep(id)
         seeds, tracing = self._seeding.branch(), self._tracing
-        context = Context(id, self._loop, self.others.reach, seeds, self._openings, gradients, tracing)
-        self._openings.opened(context, context.ending())
-        return context
+        return Context(id, self._loop, self.others.reach, seeds, self._openings, gradients, tracing)
 
     def _attempt(self, run: Run | None) -> Context:
         """A new context for an attempt of a pass; None for a pass that is not run again."""

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
-from torch.autograd.graph import GradientEdge
 
 from ps_wire.errors import ClosedError
 from ps_wire.numerics.autocast import NONE, Autocasts
@@ -20,7 +19,7 @@ from ps_wire.runtime.nothing import nothing
 from trainer_client.graph.backward_order import Queue
 from trainer_client.graph.engine import propagate, propagate_from
 from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
-from trainer_client.graph.short_graphs import short_graph
+from trainer_client.graph.short_graphs import Graph, short_graph
 from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
 from trainer_client.graph.way_back import Pass
 from trainer_client.pending import Pending, raiser, when_all_done
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from ps_wire.runtime.latency import Latency
     from trainer_client.contexts.gradients import LocalGradients
     from trainer_client.graph.batch import Answer, Follow
-    from trainer_client.graph.short_graphs import Second, ShortGraph
+    from trainer_client.graph.short_graphs import Second
     from trainer_client.session.session import Session
 
 
@@ -45,14 +44,7 @@ class FailingPass(Pass, Protocol):
 
 
 class Start(NamedTuple):
-    """The arguments of a backward, as for `torch.autograd.backward`.
-
-    Attributes:
-        roots: The tensors to propagate from.
-        gradients: Their gradients.
-        retain_graph: Whether to keep the graph for another backward.
-        follow: What an owner does after it, in the same request if that can be.
-    """
+    """The arguments of a backward, as for `torch.autograd.backward`, and what owners do after it."""
 
     roots: Sequence[torch.Tensor]
     gradients: torch.Tensor | Sequence[torch.Tensor | None] | None
@@ -61,15 +53,9 @@ class Start(NamedTuple):
 
 
 class Backwards:
-    """Runs the backwards of a context. It does not refer to the context, to avoid a reference cycle.
+    """Runs the backwards of a context, without a reference to it, which would be a cycle.
 
-    Args:
-        loop: The client's event loop.
-        gradients: Receives the gradients of local leaves.
-
-    Attributes:
-        running: The one for which torch's engine runs.
-        thread: The thread that runs it; 0 for none.
+    Torch's engine runs for `running`, in the thread with the number `thread`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gradients: LocalGradients) -> None:
@@ -93,11 +79,7 @@ class Backwards:
     def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
         """The requests of the unfinished backward, if there is one, and all that it needs was sent to one owner.
 
-        Args:
-            session: The session with that owner.
-
-        Returns:
-            Nothing if the backward has more to do here first.
+        Nothing if the backward has more to do here first.
         """
         backward, posts = self._sent
         if [backward] != list(self.unfinished):
@@ -134,76 +116,63 @@ class Backwards:
     def run(self, context: FailingPass, start: Start) -> None:
         """Runs a backward in this thread, which must not be that of the event loop.
 
-        Raises:
-            ClosedError: The client is closed.
+        Raises also if the client is closed.
         """
         self._run_in_turn(context, self._queue.join(), NONE, start)
 
-    def _run_here(self, turn: int, graph: ShortGraph, start: Start) -> Pending[None]:
+    def _run_here(self, turn: int, graph: Graph, start: Start) -> Pending[None]:
         """Runs a backward whose turn it is on the event loop. The turn ends when all owners have answered.
 
-        Args:
-            turn: The number of the backward.
-            graph: Its graph, whose leaves are reserved for it.
-            start: Where it starts.
+        The leaves of the graph are reserved for it.
         """
         done: Pending[None] = Pending(self._loop)
         current: RunningBackward | LocalBackward
         current = LocalBackward(start.retain_graph, turn) if graph.second is None else _waiting(graph, start, turn)
         found: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
-        failure: BaseException | None = None
+
+        def settle(failure: BaseException | None = None) -> None:
+            """All owners have answered."""
+            if self._sent[0] is done:
+                self._sent = (None, ())  # the answers hold gradients
+            failure = failure or first_failure(current.posts)
+            if failure is None and found:
+                self._gradients.add(found)
+            self._queue.leave(turn)
+            done.resolve(nothing if failure is None else raiser(failure))
+
+        def sent() -> None:
+            """All requests are sent."""
+            self._sent = done, list(current.posts)
+            when_all_done(iter(current.posts), settle)
+
+        def go_on(second: Second, answer: tuple[Pending[Answer], int], autocasts: Autocasts) -> None:
+            """The owner has answered the call that the backward waits for."""
+            try:
+                with torch.inference_mode(False), autocasts.entered():
+                    self._propagate_further(current, second, start, answer)
+            except BaseException as error:
+                when_all_done(iter(current.posts), partial(settle, error))
+            else:
+                sent()
+
         try:
+            engine = partial(propagate, start.roots, start.gradients, start.retain_graph, graph.ends)
+            run = partial(self._propagate, current, graph.latency, start.follow, engine)
             if graph.leaves:
                 with reservations.freed(graph.leaves), borrowed_grads(graph.leaves):
-                    self._propagate(current, graph, start)
+                    run()
                     found = grads_of(graph.leaves)
             else:
-                self._propagate(current, graph, start)
+                run()
+        except BaseException as error:
+            when_all_done(iter(current.posts), partial(settle, error))
+        else:
             if graph.second is not None and (answer := _answer_to(graph.second)) is not None:
-                go_on = partial(self._go_on, current, done, found, graph.second, start, answer, Autocasts.current())
-                answer[0].on_done(partial(copy_context().run, go_on))
-                return done
-            self._sent = done, list(current.posts)
-        except BaseException as error:
-            failure = error
-        when_all_done(iter(current.posts), partial(self._settle, current, done, found, failure))
+                further = partial(go_on, graph.second, answer, Autocasts.current())
+                answer[0].on_done(partial(copy_context().run, further))
+            else:
+                sent()
         return done
-
-    def _go_on(
-        self,
-        current: RunningBackward | LocalBackward,
-        done: Pending[None],
-        found: Sequence[tuple[torch.Tensor, torch.Tensor]],
-        second: Second,
-        start: Start,
-        answer: tuple[Pending[Answer], int],
-        autocasts: Autocasts,
-    ) -> None:
-        """The owner has answered the call that a backward on the event loop waits for."""
-        failure: BaseException | None = None
-        try:
-            with torch.inference_mode(False), autocasts.entered():
-                self._propagate_further(current, second, start, answer)
-            self._sent = done, list(current.posts)
-        except BaseException as error:
-            failure = error
-        when_all_done(iter(current.posts), partial(self._settle, current, done, found, failure))
-
-    def _settle(
-        self,
-        current: RunningBackward | LocalBackward,
-        done: Pending[None],
-        found: Sequence[tuple[torch.Tensor, torch.Tensor]],
-        failure: BaseException | None,
-    ) -> None:
-        """All owners have answered a backward that ran on the event loop."""
-        if self._sent[0] is done:
-            self._sent = (None, ())  # the answers hold gradients
-        failure = failure or first_failure(current.posts)
-        if failure is None and found:
-            self._gradients.add(found)
-        self._queue.leave(current.number)
-        done.resolve(nothing if failure is None else raiser(failure))
 
     def _run_in_turn(self, context: FailingPass, number: int, autocasts: Autocasts, start: Start) -> None:
         with self._queue.turn(number), autocasts.entered():
@@ -213,37 +182,45 @@ class Backwards:
             if self._loop.is_closed():
                 raise ClosedError("this client is closed, and so is its event loop")
             graph = short_graph(start.roots, context)
-            leaves: Sequence[torch.Tensor]
             current: RunningBackward | LocalBackward
-            if graph is not None and graph.second is None:
-                leaves, current = graph.leaves, LocalBackward(start.retain_graph, number)
-            elif graph is not None:
-                leaves, current = graph.leaves, _waiting(graph, start, number)
-            else:
+            if graph is None:
                 leaves, calls = reached_from(start.roots)
-                own = [call for call in calls if call.context is context]
-                current = RunningBackward(start.retain_graph, number, own, holding_latency(leaves, own))
-            with self._gradients.reserved(leaves), borrowed_grads(leaves):
+                graph = Graph(None, False, leaves, [call for call in calls if call.context is context])
+                current = _waiting(graph, start, number)
+            elif graph.second is None:
+                current = LocalBackward(start.retain_graph, number)
+            else:
+                current = _waiting(graph, start, number)
+            with self._gradients.reserved(graph.leaves), borrowed_grads(graph.leaves):
                 try:
-                    self._propagate(current, graph, start)
-                    second = None if graph is None else graph.second
-                    if second is not None and (answer := _answer_to(second)) is not None:
+                    engine = partial(propagate, start.roots, start.gradients, start.retain_graph, graph.ends)
+                    self._propagate(current, graph.latency, start.follow, engine)
+                    if graph.second is not None and (answer := _answer_to(graph.second)) is not None:
                         answer[0].wait()
-                        self._propagate_further(current, second, start, answer)
+                        self._propagate_further(current, graph.second, start, answer)
                 finally:
                     failure = first_failure(current.posts)
                 if failure is not None:
                     raise failure
-                self._gradients.add(grads_of(leaves))
+                self._gradients.add(grads_of(graph.leaves))
 
-    def _propagate(self, current: RunningBackward | LocalBackward, graph: ShortGraph | None, start: Start) -> None:
-        """Runs torch's engine, up to the call that a short backward waits for."""
-        second = None if graph is None else graph.second
-        ends = () if graph is None or second is None else [GradientEdge(node, 0) for node in graph.ends]
-        run = partial(propagate, start.roots, start.gradients, start.retain_graph, ends)
-        self._run_engine(current, run, None if graph is None else graph.latency)
-        waits = second is not None and (second.call.batch is not None or second.call.answer is not None)
-        current.finish(None if waits else start.follow)
+    def _propagate(
+        self,
+        current: RunningBackward | LocalBackward,
+        latency: Latency | None,
+        follow: Follow | None,
+        engine: Callable[[], None],
+    ) -> None:
+        """Runs torch's engine in this thread, notes how long graphs of the kind take, and sends the gradients."""
+        self.running, self.thread = current, threading.get_ident()
+        began = None if latency is None else latency.begin()
+        try:
+            engine()
+        finally:
+            self.running, self.thread = None, 0
+        if latency is not None and began is not None:
+            latency.end(began)
+        current.finish(follow)
 
     def _propagate_further(
         self,
@@ -252,12 +229,7 @@ class Backwards:
         start: Start,
         answer: tuple[Pending[Answer], int],
     ) -> None:
-        """Runs torch's engine from the inputs of the call that has been answered.
-
-        Raises:
-            PsError: The owner failed.
-        """
-        assert isinstance(current, RunningBackward)
+        """Runs torch's engine from the inputs of the call that was answered, or raises the owner's error."""
         post, index = answer
         gradients = post.result().gradients
         # The end of the backward need not wait for it again.
@@ -268,26 +240,17 @@ class Backwards:
                 edges.append(edge)
                 found.append(gradient.to(device))
         if edges:
-            self._run_engine(current, partial(propagate_from, edges, found, start.retain_graph), second.latency)
-        current.finish(start.follow)
-
-    def _run_engine(
-        self, current: RunningBackward | LocalBackward, run: Callable[[], None], latency: Latency | None
-    ) -> None:
-        """Runs torch's engine in this thread, and notes how long graphs of the kind take."""
-        self.running, self.thread = current, threading.get_ident()
-        began = None if latency is None else latency.begin()
-        try:
-            run()
-        finally:
-            self.running, self.thread = None, 0
-        if latency is not None and began is not None:
-            latency.end(began)
+            engine = partial(propagate_from, edges, found, start.retain_graph)
+            self._propagate(current, second.latency, start.follow, engine)
+        else:
+            current.finish(start.follow)
 
 
-def _waiting(graph: ShortGraph, start: Start, number: int) -> RunningBackward:
-    """The state of a backward of a short graph that waits for an owner."""
-    return RunningBackward(start.retain_graph, number, graph.calls, holding_latency(graph.leaves, graph.calls))
+def _waiting(graph: Graph, start: Start, number: int) -> RunningBackward:
+    """The state of a backward that may wait for owners."""
+    latency = holding_latency(graph.leaves, graph.calls)
+    goes_on = None if graph.second is None else graph.second.call
+    return RunningBackward(start.retain_graph, number, graph.calls, latency, goes_on)
 
 
 def _answer_to(second: Second) -> tuple[Pending[Answer], int] | None:

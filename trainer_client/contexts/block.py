@@ -22,12 +22,7 @@ T = TypeVar("T")
 
 
 class PassSpan:
-    """The span of the block of a context.
-
-    Args:
-        tracing: Makes it.
-        id: Id of the context.
-    """
+    """The span of the block of a context."""
 
     __slots__ = ("_id", "_inside", "_span", "_tracing")
 
@@ -79,11 +74,7 @@ class Block(ABC):
 
     @abstractmethod
     def end(self, *, error: BaseException | None = None) -> None:
-        """Ends the block.
-
-        Args:
-            error: The exception that ends it.
-        """
+        """Ends the block, maybe with an exception."""
 
     def waits_for(self, work: Pending[T]) -> Pending[T]:
         """The block will end after this. Returns it."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ps_wire.errors import CancelledCallError, InvalidArgumentError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ps_wire.runtime.failures import PassFailures
-    from ps_wire.v1.operations_pb2 import BackwardRequest, EndContextRequest
+    from ps_wire.v1.operations_pb2 import EndContextRequest
     from ps_wire.v1.values_pb2 import Handle
     from trainer_client.graph.batch import Answer, Batch
     from trainer_client.session.session import Session
@@ -32,12 +33,7 @@ _NOTE: Final = "The step raised this. The backward has succeeded, and the contex
 
 
 class Part(NamedTuple):
-    """The part of an optimizer on one owner.
-
-    Attributes:
-        session: The session with the owner.
-        name: The handle of the part.
-    """
+    """The part of an optimizer on one owner, and its handle there."""
 
     session: Session
     name: Handle
@@ -112,29 +108,20 @@ class ClosedPass(Protocol):
     def write_end(self, request: EndContextRequest) -> None:
         """Asks an owner to end the pass, in a request that does more."""
 
-    def finish(self, told: Session | None = None) -> None:
+    def close(self, *, told: Session | None = None) -> None:
         """Ends the pass inside of its block; `told` has ended it already."""
 
 
 class Closing:
-    """Steps optimizers after a backward has succeeded everywhere, and then ends the pass.
+    """Steps optimizers after a backward has succeeded everywhere, and then ends the pass, if it `ends`.
 
-    If all of it is for one owner, and that owner gets the last request of the backward, then that request asks for it.
-    Otherwise requests of their own follow. If the parts of an optimizer on several owners have to check the gradients
-    before one of them steps, and the backward ends with one request to each of these owners, these ask for the checks.
+    If all of it is for one owner, and that owner gets the last request of the backward, then that request asks for
+    it. Otherwise requests of their own follow. If the parts of an optimizer on several owners have to check the
+    gradients before one of them steps, and the backward ends with one request to each of these owners, these ask
+    for the checks.
 
-    Args:
-        context: The pass.
-        step: An optimizer, or several, which step in that order.
-        ends: Whether the pass ends.
-
-    Attributes:
-        session: The session with the only owner; None if there are several, or if a step has to wait for something
-            else than this owner's backward.
-
-    Raises:
-        InvalidArgumentError: This is no optimizer, or belongs to another client.
-        ContextEndedError, ContextLostError: As in `Context.check`.
+    Making it raises `InvalidArgumentError` if this is no optimizer, or one of another client, and the errors of
+    `Context.check`.
     """
 
     def __init__(self, context: ClosedPass, step: Stepping[Any] | Sequence[Stepping[Any]], ends: bool) -> None:
@@ -161,58 +148,47 @@ class Closing:
         if self._together and len(self._optimizers) > 1:
             joinable = False
         context.check(*sessions)
-        self.session: Session | None = sessions[0] if joinable and len(set(sessions)) == 1 else None
-        self._is_joined = self.session is not None
+        self.answers: list[Pending[Answer]] = []
+        self._is_joinable = joinable and len(set(sessions)) == 1
+        # Whether the owner was asked for the steps in the last request of the backward.
+        self._is_asked = False
         # What each owner checks.
         self._checks: dict[Session, list[Handle]] = {}
-        if self.session is None and len(self._optimizers) == 1 and self._optimizers[0].checks_ahead:
+        if not self._is_joinable and len(self._optimizers) == 1 and self._optimizers[0].checks_ahead:
             for part in self._parts:
                 self._checks.setdefault(part.session, []).append(part.name)
-        self._answer: Pending[Answer] | None = None
-        self._checked: list[Pending[Answer]] = []
         self._backward: Pending[None] | None = None
         self._steps: Pending[Any] | None = None
         self._cancelled = False
 
-    # As what follows a backward in its last requests
-
-    def fits(self, batches: Sequence[Batch]) -> bool:
-        """Whether these requests may ask for it: one for the steps on the only owner, or one for the check on each."""
-        if self.session is not None:
-            return len(batches) == 1 and batches[0].session is self.session
-        return len(batches) == len(self._checks) > 0 and self._checks.keys() == {each.session for each in batches}
-
-    def write(self, session: Session, request: BackwardRequest) -> None:
-        """Asks the owner for the steps and the end, or for a check."""
-        if not self._is_joined:
-            request.checks.extend(self._checks.get(session, ()))
+    def join(self, batches: Sequence[Batch]) -> None:
+        """Asks in the last requests of the backward for the steps and the end, or each owner for a check."""
+        if self._cancelled or not batches:
             return
-        for part in self._parts:
-            request.steps.add().CopyFrom(part.name)
-            self._context.stepped.add(part.name.object_id)
-        request.together = self._together
-        request.wait_seconds = owner_seconds(self._parts[0].session.settings.timeout)
-        if self._ends:
-            self._context.write_end(request.end)
-
-    def sent(self, session: Session, answer: Pending[Answer]) -> None:
-        """The request was sent; its answer tells of the steps, or of the check."""
-        if not self._is_joined:
-            self._checked.append(answer)
+        if self._is_joinable:
+            if len(batches) > 1 or batches[0].session is not self._parts[0].session:
+                return
+            request = batches[0].request
+            for part in self._parts:
+                request.steps.add().CopyFrom(part.name)
+                self._context.stepped.add(part.name.object_id)
+            request.together = self._together
+            request.wait_seconds = owner_seconds(self._parts[0].session.settings.timeout)
+            if self._ends:
+                self._context.write_end(request.end)
+            self._is_asked = True
+        elif len(batches) == len(self._checks) and self._checks.keys() == {each.session for each in batches}:
+            for batch in batches:
+                batch.request.checks.extend(self._checks[batch.session])
         else:
-            self._answer = answer
-
-    # After the backward
+            return
+        for batch in batches:
+            batch.follow = self
 
     def follow(self, loop: asyncio.AbstractEventLoop, backward: Pending[None]) -> Pending[Any]:
-        """Steps once a backward has succeeded.
+        """The versions of the optimizer, or of each, once a backward has succeeded.
 
-        Args:
-            loop: The client's event loop.
-            backward: The backward.
-
-        Returns:
-            The versions of the optimizer, or of each. Cancelling it prevents the steps that have not begun.
+        Cancelling it prevents the steps that have not begun.
         """
         self._backward = backward
         done: Pending[Any] = Pending(loop, self._cancel)
@@ -225,98 +201,87 @@ class Closing:
     ) -> None:
         try:
             backward.passed_on()
-            self._check()
-            if self._answer is None or self._has_local_part:
+            if not self._is_asked or self._has_local_part:
                 steps = self._steps = variables.run(Pending.run, loop, self._step())
                 steps.origin = Origin("a pass", "backward with a step")
                 steps.on_done(lambda: done.resolve(steps.result))
                 return
-            versions, error = self._stepped(self._answer)
-            if error is not None:
-                raise error
-            result = self._end(versions)
+            result = self._end(*self._stepped())
         except BaseException as error:
             done.resolve(raiser(error))
         else:
             done.resolve(lambda: result)
 
     async def _step(self) -> Any:
-        if self._answer is None:
-            versions: list[Any] = []
-            for optimizer in self._optimizers:
-                self._check()
-                with _explained():
-                    step = optimizer.step_accepted if self._are_accepted() else optimizer.step
-                    versions.append(await step(self._context))
-        else:
-            versions, error = self._stepped(self._answer)
+        if self._is_asked:
+            versions, error = self._stepped()
             for optimizer in self._optimizers[: len(versions)]:
                 if optimizer.has_local_part:
                     await optimizer.step_local_part(self._context)
-            if error is not None:
-                raise error
+            return self._end(versions, error)
+        versions = []
+        for optimizer in self._optimizers:
+            if self._cancelled:
+                raise _withdrawn()
+            with _explained():
+                step = optimizer.step_accepted if self._are_accepted() else optimizer.step
+                versions.append(await step(self._context))
         return self._end(versions)
 
     def finish(self) -> Any:
-        """Steps, in this thread, which must not be that of the client's event loop.
-
-        Returns:
-            As `follow`.
-        """
-        if self._answer is None:
-            with _explained():
-                accepted = self._are_accepted()
-                versions = [
-                    (optimizer.apply_accepted if accepted else optimizer.apply)(self._context)
-                    for optimizer in self._optimizers
-                ]
-        else:
-            versions, error = self._stepped(self._answer)
+        """Steps, in this thread, which must not be that of the client's event loop; returns what `follow` does."""
+        if self._is_asked:
+            versions, error = self._stepped()
             for optimizer in self._optimizers[: len(versions)]:
                 if optimizer.has_local_part:
                     optimizer.apply_local_part(self._context)
-            if error is not None:
-                raise error
+            return self._end(versions, error)
+        with _explained():
+            accepted = self._are_accepted()
+            versions = [
+                (optimizer.apply_accepted if accepted else optimizer.apply)(self._context)
+                for optimizer in self._optimizers
+            ]
         return self._end(versions)
 
     def _are_accepted(self) -> bool:
         """Whether all owners have accepted the gradients already. Raises the error of the first that refuses them."""
-        answers = [each.result() for each in self._checked]
+        answers = [each.result() for each in self.answers]
         for each in answers:
             if each.step_error is not None:
                 raise each.step_error
         return bool(answers) and all(each.checked for each in answers)
 
-    def _stepped(self, answer: Pending[Answer]) -> tuple[list[Versions], Exception | None]:
+    def _stepped(self) -> tuple[list[Any], Exception | None]:
         """The versions of the optimizers that have stepped on the owner, and the error of the first that has not."""
-        _, versions, error, replies, values, _ = answer.result()
+        if self._cancelled:
+            raise _withdrawn()
+        _, versions, error, replies, values, _ = self.answers[0].result()
         if error is not None:
             error.add_note(_NOTE)
         owner = self._parts[0].session.owner
-        if replies:
-            told = zip(versions, replies, values, strict=True)
-            steps = [Stepped({owner: version}, reply, of) for version, reply, of in told]
-        else:
-            steps = [Stepped({owner: version}) for version in versions]
+        told = zip_longest(versions, replies, values)
+        steps = [Stepped({owner: version}, reply, of) for version, reply, of in told]
         if self._together:
             return [] if error is not None else [self._optimizers[0].merged(steps)], error
-        return list(steps), error
+        return steps, error
 
-    def _end(self, versions: list[Any]) -> Any:
+    def _end(self, versions: list[Any], error: Exception | None = None) -> Any:
+        if error is not None:
+            raise error
         if self._ends:
-            self._context.finish(told=self._parts[0].session if self._answer is not None else None)
+            self._context.close(told=self._parts[0].session if self._is_asked else None)
         return versions[0] if self._single else versions
-
-    def _check(self) -> None:
-        if self._cancelled:
-            raise CancelledCallError("the step was cancelled before it began")
 
     def _cancel(self) -> None:
         self._cancelled = True
-        self.session, self._checks = None, {}
-        for pending in (self._answer, *self._checked, self._backward, self._steps):
+        for pending in (*self.answers, self._backward, self._steps):
             if pending is not None:
                 pending.cancel()
+
+
+def _withdrawn() -> CancelledCallError:
+    return CancelledCallError("the step was cancelled before it began")
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -54,13 +54,9 @@ class Context(Block):
     accumulate over several backwards, and are freed at the end of the block, which waits for backwards and steps.
 
     Args:
-        id: Its id on every owner.
-        loop: The client's event loop.
         reach: Opens the session with an owner that took part through another owner.
-        seeds: Makes the seeds of its calls; None for calls without seeds.
-        openings: The open contexts of its client.
+        openings: The open contexts of its client, which it joins.
         gradients: Keeps the gradients of local leaves; None for a store of its own.
-        tracing: Makes the span of its block; None if the program is not traced.
 
     Attributes:
         id: Its id on every owner.
@@ -113,6 +109,9 @@ class Context(Block):
         self.local = gradients or LocalGradients()
         self._backwards = Backwards(loop, self.local)
         self._token: Token[RecordingPass | None] | None = None
+        if openings is not None:
+            # What ends it on its owners if it is freed before its end must not refer to it.
+            openings.opened(self, partial(end_freed, loop, self.message, self._sessions))
 
     # Recording
 
@@ -124,18 +123,9 @@ class Context(Block):
         latency: Latency | None = None,
         reserved: Reserved | None = None,
     ) -> RecordedCall:
-        """Records a call in the graph.
+        """Records a call in the graph; arguments as for `RecordedCall`. Raises as `check`.
 
-        Args:
-            session: The session with the owner that is called.
-            inputs: The call's tensor arguments that require grad.
-            tokens: Tokens of the arguments that stay on an owner and were computed in this pass.
-            latency: How long the backwards of such calls take on the owner; None if that is not known.
-            reserved: Its number and place, if they were reserved before.
-
-        Raises:
-            ContextEndedError: The block was left.
-            InvalidArgumentError: The session belongs to another client.
+        Its number and place may have been reserved before.
         """
         with self._lock:
             self.check(session)
@@ -143,7 +133,7 @@ class Context(Block):
         return RecordedCall(self, session, number, place, inputs, tokens, latency)
 
     def reserve(self, session: Session) -> Reserved:
-        """Reserves the number and place of a call that is recorded later. Raises the errors of `record`."""
+        """Reserves the number and place of a call that is recorded later. Raises as `check`."""
         with self._lock:
             self.check(session)
             return self._reserve(session)
@@ -333,11 +323,9 @@ class Context(Block):
             self.span.begin()
 
     def end(self, over: tuple[int, Sequence[int]] | None = None, error: BaseException | None = None) -> None:
-        """Ends the block. Owners free what they keep for this pass; this does not wait for them.
+        """Ends the block, maybe with an exception. Owners free what they keep for this pass, without a wait for them.
 
-        Args:
-            over: A number, and exceptions below it: all other contexts with lower numbers have ended.
-            error: The exception that ends the block.
+        `over` is a number, with exceptions below it: all other contexts with lower numbers have ended.
         """
         if self.span is not None:
             self.span.end(error)
@@ -353,12 +341,11 @@ class Context(Block):
         self.finished = False
 
     def close(self, over: tuple[int, Sequence[int]] | None = None, told: Session | None = None) -> None:
-        """Ends the pass, and tells the owners; does nothing if it has ended already.
+        """Ends the pass, maybe inside of its block, and tells the owners; does nothing if it has ended already.
 
-        Args:
-            over: As for `end`.
-            told: The session with an owner that has ended it already.
+        `over` is as for `end`, and `told` the session with an owner that has ended it already.
         """
+        self.finished = self._token is not None
         with self._lock:
             if self.ended:
                 return
@@ -373,19 +360,6 @@ class Context(Block):
             tell_end(self.message, sessions, over or (0, ()))
         self.local.clear()
 
-    def ending(self) -> Callable[[], None]:
-        """What ends this pass on its owners after it was freed here: it does not refer to the pass."""
-        return partial(end_freed, self._loop, self.message, self._sessions)
-
-    def finish(self, told: Session | None = None) -> None:
-        """Ends the pass inside of its block, after a step.
-
-        Args:
-            told: The session with an owner that has ended it already.
-        """
-        self.finished = self._token is not None
-        self.close(told=told)
-
     def hand_over(self) -> Context:
         """Makes a new object stand for the pass, which outlives the block; `close` of that ends the pass on the owners.
 
@@ -394,16 +368,16 @@ class Context(Block):
         Raises as `check`.
         """
         self.check()
+        # It takes the place of this one among the open contexts, so that the end of this one does not end the pass.
         other = Context(self.id, self._loop, self._reach, None, self._openings, self.local)
-        other.message, other.attempt, other.joins_any_client = self.message, self.attempt, self.joins_any_client
+        other.message.CopyFrom(self.message)
+        other.attempt, other.joins_any_client = self.attempt, self.joins_any_client
         # Only the push knows which tables are stepped: the block tells nothing of them.
         other.looked_up, other.stepped, self.looked_up = self.looked_up, self.stepped, {}
         with self._lock:
-            other._calls, other._sessions, other._losses = self._calls, self._sessions, self._losses
+            other._calls, other._losses = self._calls, self._losses
+            other._sessions.update(self._sessions)
             self.ended = True
-        if self._openings is not None:
-            # In place of the first one, so that its end does not end the pass.
-            self._openings.opened(other, other.ending())
         self.finished = self._token is not None
         return other
 

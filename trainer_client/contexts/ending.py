@@ -32,13 +32,7 @@ _told: Final[WeakKeyDictionary[Session, set[str]]] = WeakKeyDictionary()
 
 
 def tell_end(id: ContextId, sessions: Sequence[Session], over: tuple[int, Sequence[int]] = (0, ())) -> None:
-    """Tells owners that a pass has ended. Does not wait for them.
-
-    Args:
-        id: The pass.
-        sessions: The sessions with these owners.
-        over: A number, and exceptions below it: all other passes with lower numbers have ended.
-    """
+    """Tells owners that a pass has ended, and others; see `Context.end`. Does not wait for them."""
     for session in sessions:
         frame = Frame()
         request = frame.request.end_context
@@ -58,10 +52,9 @@ def end_freed(loop: asyncio.AbstractEventLoop, id: ContextId, sessions: Mapping[
 
 
 async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine once all are done. Unlike with `await`, cancelling the task that waits cancels none of them.
+    """Runs a coroutine once all have succeeded, or raises the error of the first that has failed.
 
-    Raises:
-        Exception: The error of the first that has failed; the coroutine has not run then.
+    Unlike with `await`, cancelling the task that waits cancels none of them.
     """
     try:
         if parts:
@@ -79,9 +72,7 @@ async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], 
 def tell_untrained(looked_up: Mapping[str, Sequence[Part]], stepped: Set[str]) -> None:
     """Logs, once for each table, that a pass with a step has not stepped its optimizer.
 
-    Args:
-        looked_up: The tables by name, whose rows may be trained, with the parts of their optimizers.
-        stepped: Object ids of what the pass has stepped.
+    `looked_up` has the parts of the optimizers of tables by their names, `stepped` object ids of what the pass stepped.
     """
     for name, parts in looked_up.items():
         if not stepped.isdisjoint(part.name.object_id for part in parts):

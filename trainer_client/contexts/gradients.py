@@ -42,11 +42,7 @@ class LocalGradients:
         self._held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def add(self, found: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Adds gradients to those that are there.
-
-        Args:
-            found: Leaves and their gradients.
-        """
+        """Adds gradients of leaves to those that are there."""
         with self._lock:
             for leaf, grad in found:
                 if grad._is_view():
@@ -115,10 +111,7 @@ async def gradients(
 ) -> dict[RemoteParameter | torch.Tensor, torch.Tensor]:
     """The gradients of a context, by handle for remote parameters and by tensor for local ones.
 
-    Args:
-        context: The pass.
-        reach: Opens the session with an owner that took part through another owner; None if there is no such owner.
-        bare: Makes a handle from a session, a reference and the gradient.
+    `reach` opens the session with an owner that took part through another owner; None if there is no such owner.
     """
     found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(context.local.items())
     request = Request(gradients=GradientsRequest(context=context.message))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ps_wire import errors
@@ -11,7 +12,9 @@ from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.compression.encoded import Encoded
 from ps_wire.limits import MIB
+from ps_wire.numerics.autocast import is_active
 from ps_wire.v1.frames_pb2 import Frame, Reply
+from trainer_client.numerics import write_numerics
 from trainer_client.session.stepped import values_of
 
 if TYPE_CHECKING:
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.errors import PsError
     from ps_wire.runtime.latency import Latency
-    from ps_wire.v1.operations_pb2 import BackwardRequest, StepReply
+    from ps_wire.v1.operations_pb2 import StepReply
     from trainer_client.graph.way_back import Gradient, WayBack
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
@@ -46,55 +49,45 @@ class Answer(NamedTuple):
     """
 
     gradients: list[list[torch.Tensor | None]]
-    versions: list[int]
-    step_error: PsError | None
+    versions: Sequence[int] = ()
+    step_error: PsError | None = None
     stepped: Sequence[StepReply] = ()
     values: Sequence[Mapping[str, Any]] = ()
     checked: bool = False
 
 
 class Follow(Protocol):
-    """What owners do after a backward, in its last requests."""
+    """What owners do after a backward, in its last requests; `answers` gets the answers to these."""
 
-    def fits(self, batches: Sequence[Batch]) -> bool:
-        """Whether it goes with these requests, the last of a backward, because it is for their owners."""
+    answers: list[Pending[Answer]]
 
-    def write(self, session: Session, request: BackwardRequest) -> None:
-        """Asks an owner for it."""
-
-    def sent(self, session: Session, answer: Pending[Answer]) -> None:
-        """The request was sent; this is its answer."""
-
-
-class Described(Protocol):
-    """A backward that is running."""
-
-    def describe(self, request: BackwardRequest) -> None:
-        """Writes into a request what all requests of this backward say."""
+    def join(self, batches: Sequence[Batch]) -> None:
+        """Writes it into the last requests of a backward, and sets their `follow`, if it is for just their owners."""
 
 
 class Batch:
     """The calls of one owner whose gradients go in the next request. Not safe from several threads.
 
-    Args:
-        session: The session with the owner.
-        current: The backward that is running.
+    Attributes:
+        request: The request, for what follows.
+        follow: What the owner does after the backward.
     """
 
-    def __init__(self, session: Session, current: Described) -> None:
+    def __init__(self, session: Session, backward: Batches) -> None:
         self.session = session
-        self._current = current
+        self.follow: Follow | None = None
         self._frame = Frame()
+        self.request = request = self._frame.request.backward
+        request.retain_graph = backward.retain_graph
+        request.backward = backward.number
+        if is_active():
+            write_numerics(request)
         self._payload = PayloadWriter()
         self._encoder = Encoder(self._payload)
         self._calls: list[WayBack] = []
-        # Numbers of the calls that nothing waits for, because the gradients of their inputs stay on the owner.
-        self._unawaited: set[int] = set()
         # Bytes of the inputs, and so of their gradients.
         self._input_bytes = 0
         self._latencies: list[Latency | None] = []
-        # Whether a call has inputs that require grad.
-        self._wanted = False
 
     def takes(self, call: WayBack, gradients: Sequence[Gradient]) -> bool:
         """Whether the request stays small with the gradients of one more call."""
@@ -105,20 +98,13 @@ class Batch:
     def add(self, call: WayBack, after: int | None, positions: Sequence[int], gradients: Sequence[Gradient]) -> None:
         """Adds a call; its backward runs after those of the calls before it.
 
-        Args:
-            call: The call.
-            after: Number of the call whose gradients the owner adds just before; None if it is not known.
-            positions: Positions of the outputs that have a gradient.
-            gradients: As many gradients.
+        The owner adds its gradients just after those of the call with the number `after`; None if that is not known.
         """
-        request = self._frame.request.backward
-        message: Any
+        message: Any = self.request
         if self._calls:
-            message = request.more.add()
+            message = message.more.add()
         else:
-            message = request
-            request.context.CopyFrom(call.context.message)
-            self._current.describe(request)
+            message.context.CopyFrom(call.context.message)
         message.call = call.number
         message.outputs.extend(positions)
         if after is not None:
@@ -128,84 +114,62 @@ class Batch:
         self._encoder.encode_into(message.gradients, gradients)
         self._calls.append(call)
         self._latencies.append(call.latency)
-        if call.devices:
-            self._wanted = True
         self._input_bytes += call.input_bytes
-        call.batch = self
+        call.held = True
 
-    @property
-    def has_unawaited(self) -> bool:
-        """Whether torch's engine goes on without the answer of one of its calls."""
-        return bool(self._unawaited)
-
-    def leave(self, call: WayBack) -> None:
-        """Notes that torch's engine goes on without the answer of a call, whose inputs stay on the owner."""
-        self._unawaited.add(call.number)
-
-    def send(self, follow: Follow | None = None) -> Pending[Answer]:
-        """Sends the request.
-
-        Args:
-            follow: What the owner does after it.
-        """
-        if follow is not None:
-            follow.write(self.session, self._frame.request.backward)
-        read = partial(_read, self._latencies, self._wanted, follow is not None)
+    def send(self) -> tuple[Pending[Answer], bool]:
+        """Sends the request. Also says whether torch's engine goes on without the answer of one of its calls."""
+        calls, follow = self._calls, self.follow
+        read = partial(_read, self._latencies, any(map(_has_inputs, calls)), follow is not None)
         answer = self.session.submit(self._frame, self._payload, read)
         if follow is not None:
-            follow.sent(self.session, answer)
-        for index, call in enumerate(self._calls):
-            call.batch = None
-            if call.leads_on and call.number not in self._unawaited:
+            follow.answers.append(answer)
+        left = False
+        for index, call in enumerate(calls):
+            call.held = False
+            if call.left:
+                left = True
+            elif call.leads_on:
                 call.answer = answer, index
-        return answer
+        return answer, left
+
+
+_has_inputs: Final = attrgetter("devices")
 
 
 class Batches:
-    """The calls whose gradients are held, by the requests in which they will be sent. Not safe from several threads.
+    """The requests of a backward with calls whose gradients are held. Not safe from several threads.
 
     Calls whose backward takes long on the owner have requests of their own, so that they run concurrently there.
+
+    Attributes:
+        retain_graph: Whether the graph is kept for another backward.
+        number: Number of the backward in its context, from 1.
+        posts: The requests with gradients that were sent and have to be waited for, in order.
     """
 
-    def __init__(self) -> None:
-        self._all: list[Batch] = []
+    def __init__(self, retain_graph: bool, number: int) -> None:
+        self.retain_graph = retain_graph
+        self.number = number
+        self.posts: dict[Pending[Any], None] = {}
+        self._held: list[Batch] = []
         # By owner, the request that further calls join.
         self._shared: dict[Session, Batch] = {}
 
-    def has_room(self, call: WayBack, gradients: Sequence[Gradient]) -> bool:
+    def _has_room(self, call: WayBack, gradients: Sequence[Gradient]) -> bool:
         """Whether a call needs no further request because the one that it would join is large."""
         shared = self._shared.get(call.session) if call.together else None
         return shared is None or shared.takes(call, gradients)
 
-    def add(
-        self,
-        current: Described,
-        call: WayBack,
-        after: int | None,
-        positions: Sequence[int],
-        gradients: Sequence[Gradient],
-    ) -> None:
-        """Adds a call.
-
-        Args:
-            current: The backward that is running.
-            call: As for `Batch.add`, like the other arguments.
-            after: See there.
-            positions: See there.
-            gradients: See there.
-        """
+    def _hold(self, call: WayBack, after: int | None, positions: Sequence[int], gradients: Sequence[Gradient]) -> None:
+        """Adds a call to a request; arguments as for `Batch.add`."""
         batch = self._shared.get(call.session) if call.together else None
         if batch is None or not batch.takes(call, gradients):
-            batch = Batch(call.session, current)
-            self._all.append(batch)
+            batch = Batch(call.session, self)
+            self._held.append(batch)
             if call.together:
                 self._shared[call.session] = batch
         batch.add(call, after, positions, gradients)
-
-    def take(self, follow: Follow | None) -> tuple[list[Batch], Follow | None]:
-        """All requests, in order, and what follows if it goes with them; none are left."""
-        taken, self._all, self._shared = self._all, [], {}
-        return taken, follow if follow is not None and follow.fits(taken) else None
 
 
 def _size(gradient: Gradient) -> int:
@@ -220,12 +184,8 @@ def _read(
 ) -> Answer:
     """Reads an answer.
 
-    Args:
-        latencies: How long the backwards of such calls take on the owner.
-        wanted: Whether a call has inputs that require grad.
-        followed: Whether checks, steps or the end of the pass were asked for.
-        reply: The reply.
-        payload: Its payload.
+    `wanted` says whether a call has inputs that require grad, and `followed` whether checks, steps or the end of the
+    pass were asked for.
     """
     backward = reply.backward
     for latency, seconds in zip(latencies, backward.seconds, strict=False):
@@ -238,7 +198,7 @@ def _read(
         for more in backward.more:
             gradients.append(decoder.decode(more))
     if not followed:
-        return Answer(gradients, [], None)
+        return Answer(gradients)
     error = errors.from_message(backward.step_error) if backward.HasField("step_error") else None
     values: Sequence[Mapping[str, Any]] = ()
     if backward.stepped:

@@ -58,12 +58,8 @@ class Openings:
             return self._last
 
     def opened(self, context: Pass, dropped: Callable[[], object] | None = None) -> None:
-        """Adds an open context.
-
-        Args:
-            context: The context.
-            dropped: Called if it is freed before it has ended, maybe by the garbage collector, in any thread. It must
-                not refer to the context.
+        """Adds an open context. If it is freed before it has ended, maybe by the garbage collector, in any thread,
+        `dropped` is called, which must not refer to it.
         """
         number = context.id.number
 

@@ -24,14 +24,8 @@ def propagate(
 ) -> None:
     """Does what `torch.autograd.backward` does. Its checks take as long as the backward of a small loss.
 
-    Args:
-        roots: The tensors to propagate from.
-        gradients: Their gradients; None for roots with one element.
-        retain_graph: Whether to keep the graph for another backward.
-        ends: The nodes at which it ends; empty to go on to the leaves.
-
-    Raises:
-        RuntimeError: Torch raised it. Where a root has no history, it also says how a call gives it one.
+    It ends at the nodes `ends`; without them at the leaves. Where a root has no history, torch's error also says how a
+    call gives it one.
     """
     root = roots[0] if len(roots) == 1 and gradients is None else None
     if (
@@ -60,11 +54,7 @@ def propagate(
 
 
 def propagate_from(edges: Sequence[GradientEdge], gradients: Sequence[torch.Tensor], retain_graph: bool) -> None:
-    """Propagates gradients that an owner has sent, from edges of the graph on.
-
-    Raises:
-        RuntimeError: Torch raised it, for instance because a gradient has another shape than the tensor of its edge.
-    """
+    """Propagates gradients that an owner has sent, from edges of the graph on. Torch checks their shapes."""
     _engine_run_backward(
         tuple(edges), tuple(gradients), retain_graph, False, (), allow_unreachable=True, accumulate_grad=True
     )

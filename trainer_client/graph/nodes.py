@@ -55,7 +55,7 @@ class RecvRpc(torch.autograd.Function):
         call: WayBack = ctx.call
         if call.context.ended:
             raise ContextEndedError(f"context {call.context.id} has ended; call backward inside its block")
-        call.answer = call.batch = None
+        call.answer, call.held, call.left = None, False, False
         positions: list[int] = []
         used: list[torch.Tensor] = []
         for place, gradient in zip(ctx.positions, gradients, strict=False):

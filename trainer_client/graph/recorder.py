@@ -62,18 +62,10 @@ class RecordedCall:
     """One remote call of a pass.
 
     Args:
-        context: The pass.
-        session: The session with the owner that runs the call.
-        number: Its number in the pass.
         place: The numbers of the calls that it is nested in, and its own number among the calls of the innermost one.
         inputs: Its tensor arguments that require grad.
         tokens: Tokens of the arguments that stay on an owner and were computed in this pass.
         latency: How long the backwards of such calls take on the owner; None if that is not known.
-
-    Attributes:
-        context: Id of the pass.
-        number: Its number in the pass.
-        place: As the argument.
     """
 
     def __init__(
@@ -110,15 +102,10 @@ class RecordedCall:
     def receive(
         self, outputs: Sequence[torch.Tensor], positions: Sequence[int], kept: int = 0
     ) -> tuple[torch.Tensor, ...]:
-        """Gives the call's outputs their history.
+        """Gives the outputs that the owner can differentiate their history; returns them, and then the tokens.
 
-        Args:
-            outputs: The outputs that the owner can differentiate.
-            positions: Their positions among all tensors of the result.
-            kept: Number of results that stay on the owner; each gets a token.
-
-        Returns:
-            The outputs, and then the tokens.
+        `positions` are theirs among all tensors of the result. Each of the `kept` results that stay on the owner gets a
+        token.
         """
         if kept:
             outputs = [*outputs, *(torch.empty(0) for _ in range(kept))]

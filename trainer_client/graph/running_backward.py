@@ -11,60 +11,45 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_wire.runtime.latency import Latencies, Latency
 from ps_wire.runtime.nothing import nothing
 from trainer_client.graph.batch import Batches
-from trainer_client.numerics import write_numerics
 from trainer_client.pending import Pending, raiser
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Iterable, Iterator, Sequence
 
     import torch
 
-    from ps_wire.v1.operations_pb2 import BackwardRequest
     from trainer_client.graph.batch import Answer, Batch, Follow
     from trainer_client.graph.way_back import Gradient, WayBack
     from trainer_client.session.session import Session
 
 
-class _Backward:
-    retain_graph: bool
-    number: int
-    posts: dict[Pending[Any], None]
-
-    def describe(self, request: BackwardRequest) -> None:
-        """Writes into a request what all requests of this backward say."""
-        request.retain_graph = self.retain_graph
-        request.backward = self.number
-        write_numerics(request)
-
-
-class RunningBackward(_Backward):
+class RunningBackward(Batches):
     """One backward while it runs. It sends the gradients of calls before torch's engine waits for an owner.
 
     Until then it holds them, so that the gradients of the calls that are ready go in one request to each owner. If the
     local part of such graphs takes long meanwhile, it sends those of each call at once.
 
     Args:
-        retain_graph: Whether the graph is kept for another backward.
-        number: Number of the backward in its context, from 1.
+        retain_graph, number: As the attributes.
         calls: The recorded calls that it can reach.
         latency: How long backwards of such graphs hold gradients; None to hold none.
-
-    Attributes:
-        posts: The requests with gradients that have to be waited for, in order.
+        goes_on: The call from whose inputs torch's engine runs once more, when its owner has answered.
     """
 
     def __init__(
-        self, retain_graph: bool, number: int, calls: Iterable[WayBack] = (), latency: Latency | None = None
+        self,
+        retain_graph: bool,
+        number: int,
+        calls: Iterable[WayBack] = (),
+        latency: Latency | None = None,
+        goes_on: WayBack | None = None,
     ) -> None:
-        self.retain_graph = retain_graph
-        self.number = number
-        self.posts = {}
+        super().__init__(retain_graph, number)
         self._latency = latency or Latency()
+        self._goes_on = goes_on
         # When the measurement began, if gradients are held, or would be.
         self._began: tuple[float, float] | None = None
         self._lock = threading.RLock()
-        self._batches = Batches()
         # Requests with calls whose answers the engine has not waited for.
         self._unawaited: defaultdict[Session, list[Pending[Answer]]] = defaultdict(list)
         self._after: dict[int, int] = {}
@@ -79,11 +64,7 @@ class RunningBackward(_Backward):
     def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[Gradient], kept: bool) -> None:
         """Takes the gradients of a call's outputs, if there are any or if the owner may have some.
 
-        Args:
-            call: The call.
-            positions: Positions of the outputs that have a gradient.
-            gradients: As many gradients.
-            kept: Whether the owner may have gradients of results that stay on it.
+        `kept` says whether the owner may have gradients of results that stay on it.
         """
         if not positions and not kept:
             self.skip(call.number)
@@ -91,45 +72,49 @@ class RunningBackward(_Backward):
         with self._lock:
             if self._began is None:
                 self._began = self._latency.begin()
-            if not self._batches.has_room(call, gradients):
+            if not self._has_room(call, gradients):
                 self._send_all()
         if kept:
             # It runs after the calls that have used its results: in their request, or once that is answered.
             for answer in self._unawaited.pop(call.session, ()):
                 answer.wait()
         with self._lock:
-            self._batches.add(self, call, self.after(call.number), positions, gradients)
+            self._hold(call, self.after(call.number), positions, gradients)
             if not self._latency.is_short:
                 self._send_all()
 
     def must_wait(self, call: WayBack) -> bool:
         """Whether torch's engine has to wait for the answer of a call; sends all gradients in that case."""
         with self._lock:
-            if call.batch is not None and not call.waits:
-                call.batch.leave(call)
+            if call.held and not call.waits:
+                call.left = True
                 return False
             self.finish()
             return True
 
     def finish(self, follow: Follow | None = None) -> None:
-        """Sends all gradients that are held.
+        """Sends all gradients that are held, after a run of torch's engine.
 
-        Args:
-            follow: What owners do after the backward, at the end of it. It goes with the gradients if it fits the
-                requests, and all earlier ones have their answers.
+        What follows the backward goes with them if this was the last run, the requests are for its owners, and all
+        earlier ones have their answers.
         """
         with self._lock:
             if self._began is not None:
                 self._latency.end(self._began)
                 self._began = None
+            last = self._goes_on
+            if last is not None and (last.held or last.answer is not None):
+                follow = None
             self._send_all(None if self.posts else follow)
 
     def _send_all(self, follow: Follow | None = None) -> None:
-        batches, follow = self._batches.take(follow)
+        batches, self._held, self._shared = self._held, [], {}
+        if follow is not None:
+            follow.join(batches)
         for batch in batches:
-            answer = batch.send(follow)
+            answer, left = batch.send()
             self.posts[answer] = None
-            if batch.has_unawaited:
+            if left:
                 self._unawaited[batch.session].append(answer)
 
     def after(self, number: int) -> int | None:
@@ -148,21 +133,11 @@ class RunningBackward(_Backward):
         self._skipped.add(number)
 
 
-class LocalBackward(_Backward):
-    """A backward that needs no gradient from an owner: it computes all gradients first and sends them afterwards.
-
-    Args:
-        retain_graph: Whether the graph is kept for another backward.
-        number: Number of the backward in its context, from 1.
-
-    Attributes:
-        posts: The requests with gradients.
-    """
+class LocalBackward(Batches):
+    """A backward that needs no gradient from an owner: it computes all gradients first and sends them afterwards."""
 
     def __init__(self, retain_graph: bool, number: int) -> None:
-        self.retain_graph = retain_graph
-        self.number = number
-        self.posts = {}
+        super().__init__(retain_graph, number)
         self._found: list[tuple[int, WayBack, Sequence[int], Sequence[Gradient]]] = []
         self._kept = False
 
@@ -177,40 +152,29 @@ class LocalBackward(_Backward):
         return False
 
     def finish(self, follow: Follow | None = None) -> None:
-        """Sends the collected gradients, the latest call first.
-
-        Args:
-            follow: What owners do after the backward. It goes with the gradients if it fits the requests.
-        """
+        """Sends the collected gradients, the latest call first. What follows goes with them if it fits."""
         self._found.sort(key=itemgetter(0), reverse=True)
         last: dict[Session, int] = {}
-        batches = Batches()
         for number, call, positions, gradients in self._found:
-            batches.add(self, call, last.get(call.session, 0), positions, gradients)
+            self._hold(call, last.get(call.session, 0), positions, gradients)
             last[call.session] = number
-        taken, follow = batches.take(follow)
+        batches, self._held = self._held, []
+        if follow is not None:
+            follow.join(batches)
         # What follows goes with one request to each owner.
-        if self._kept and len(taken) > 1 and follow is None:
+        if self._kept and len(batches) > 1 and batches[0].follow is None:
             # A call runs after those that have used its results, and these may be in an earlier request.
             for session in last:
-                own = [batch for batch in taken if batch.session is session]
-                self.posts[sent_in_turn(session.loop, own)] = None
+                done: Pending[None] = Pending(session.loop)
+                self.posts[done] = None
+                _send_in_turn(iter([batch for batch in batches if batch.session is session]), done)
         else:
-            for batch in taken:
-                self.posts[batch.send(follow)] = None
+            for batch in batches:
+                self.posts[batch.send()[0]] = None
 
 
-def sent_in_turn(loop: asyncio.AbstractEventLoop, batches: Iterable[Batch]) -> Pending[None]:
-    """Sends each request once the one before it is answered.
-
-    The result is there once all are answered, or one has failed.
-    """
-    done: Pending[None] = Pending(loop)
-    _send_next(iter(batches), done)
-    return done
-
-
-def _send_next(batches: Iterator[Batch], done: Pending[None], before: Pending[Answer] | None = None) -> None:
+def _send_in_turn(batches: Iterator[Batch], done: Pending[None], before: Pending[Answer] | None = None) -> None:
+    """Sends each request once the one before it is answered. The result is there with the last answer or an error."""
     try:
         if before is not None:
             before.result()
@@ -218,8 +182,8 @@ def _send_next(batches: Iterator[Batch], done: Pending[None], before: Pending[An
         if batch is None:
             done.resolve(nothing)
         else:
-            sent = batch.send()
-            sent.on_done(partial(_send_next, batches, done, sent))
+            sent, _ = batch.send()
+            sent.on_done(partial(_send_in_turn, batches, done, sent))
     except Exception as error:
         done.resolve(raiser(error))
 
@@ -229,12 +193,7 @@ _latencies: Final[Latencies[tuple[int, tuple[str, ...]]]] = Latencies()
 
 
 def holding_latency(leaves: Sequence[torch.Tensor], calls: Iterable[WayBack]) -> Latency:
-    """How long backwards of such graphs hold gradients.
-
-    Args:
-        leaves: The leaves that a backward reaches.
-        calls: The recorded calls that it reaches.
-    """
+    """How long backwards hold gradients that reach these leaves and recorded calls."""
     return _latencies.of((len(leaves), tuple([call.session.owner for call in calls])))
 
 

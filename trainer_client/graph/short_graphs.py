@@ -42,32 +42,26 @@ class Second(NamedTuple):
     edges: Sequence[GradientEdge]
 
 
-class ShortGraph(NamedTuple):
-    """A small graph without code of the program in its backward, which waits at most once.
+class Graph(NamedTuple):
+    """What a backward reaches.
 
     Attributes:
-        latency: How long torch's engine takes for it, up to the call that it waits for.
-        leaves: The leaves.
+        latency: How long torch's engine takes for it, up to the call that it waits for; None if that is not measured.
+        is_short: Whether each run of torch's engine takes less than `LOOP_SECONDS`.
         calls: All recorded calls.
-        ends: The nodes of the leaves and of the calls at which the first run of torch's engine ends.
+        ends: If the backward waits, the nodes of the leaves and of the calls at which the first run ends.
         second: What follows when the owner has answered; None if the backward never waits.
     """
 
-    latency: Latency
-    leaves: list[torch.Tensor]
-    calls: list[WayBack]
-    ends: Sequence[Any]
-    second: Second | None
-
-    @property
-    def is_short(self) -> bool:
-        """Whether each run of torch's engine takes less than `LOOP_SECONDS`."""
-        return self.latency.expected() < LOOP_SECONDS and (
-            self.second is None or self.second.latency.expected() < LOOP_SECONDS
-        )
+    latency: Latency | None
+    is_short: bool
+    leaves: Sequence[torch.Tensor]
+    calls: Sequence[WayBack]
+    ends: Sequence[GradientEdge] = ()
+    second: Second | None = None
 
 
-def short_graph(roots: Sequence[Any], context: Pass) -> ShortGraph | None:
+def short_graph(roots: Sequence[Any], context: Pass) -> Graph | None:
     """Recognizes a small graph whose backward waits at most once: for the gradients of the inputs of one call.
 
     Such a backward runs no hook of a leaf and no autograd function of the program. In a process of a
@@ -76,112 +70,101 @@ def short_graph(roots: Sequence[Any], context: Pass) -> ShortGraph | None:
     What makes the inputs of the call must take part in nothing else of the backward, and reach no leaf. Then all
     gradients are added in the same order if torch's engine runs twice: once up to the call, and once from its inputs.
 
-    Args:
-        roots: The tensors to propagate from.
-        context: The pass of all recorded calls.
-
     Returns:
-        None if the graph is not of this kind, or too large.
+        None if the graph is not of this kind, or too large. All recorded calls are of this pass.
     """
     starts = []
     for root in roots:
         if not isinstance(root, torch.Tensor) or root.grad_fn is None:
             return None
         starts.append(root.grad_fn)
-    walk = _Walk(context)
-    if not walk.go(starts):
+    first = _walk(starts, context)
+    if first is None:
         return None
-    latency, ends, second = _latencies.of(tuple(walk.kinds)), tuple(walk.ends), None
-    if walk.waiting is not None:
-        if walk.is_chained:
-            return None
-        second = _second(walk, walk.waiting)
-        if second is None:
-            return None
-    return ShortGraph(latency, walk.leaves, walk.calls, ends, second)
-
-
-def _second(walk: _Walk, receiving: Any) -> Second | None:
-    """What lies before the inputs of the call that a backward waits for; None if it is not of the kind."""
-    sending = receiving.next_functions[0][0]
+    latency = _latencies.of(tuple(first.kinds))
+    is_short = latency.expected() < LOOP_SECONDS
+    if first.waiting is None:
+        return Graph(latency, is_short, first.leaves, first.calls)
+    sending = first.waiting.next_functions[0][0]
     # Further inputs are tokens.
-    if not isinstance(sending, SENDING) or len(sending.next_functions) != len(receiving.call.devices):
+    if first.is_chained or not isinstance(sending, SENDING):
         return None
-    starts = [node for node, _ in sending.next_functions]
-    first, leaves = walk.seen, len(walk.leaves)
-    walk.seen, walk.kinds, walk.waiting = set(), [], None
-    if not walk.go(starts) or walk.waiting is not None or walk.is_chained:
+    if len(sending.next_functions) != len(first.waiting.call.devices):
         return None
-    if len(walk.leaves) > leaves or not first.isdisjoint(walk.seen):
+    rest = _walk([node for node, _ in sending.next_functions], context)
+    if rest is None or rest.waiting is not None or rest.is_chained or rest.leaves:
+        return None
+    if not first.seen.isdisjoint(rest.seen):
         return None
     edges = [GradientEdge(*edge) for edge in sending.next_functions]
-    return Second(_latencies.of(tuple(walk.kinds)), receiving.call, edges)
+    second = Second(_latencies.of(tuple(rest.kinds)), first.waiting.call, edges)
+    is_short = is_short and second.latency.expected() < LOOP_SECONDS
+    ends = [GradientEdge(node, 0) for node in first.ends]
+    return Graph(latency, is_short, first.leaves, [*first.calls, *rest.calls], ends, second)
 
 
-class _Walk:
-    """A walk over a graph, up to the calls that need no gradient and to one that the backward waits for.
-
-    Args:
-        context: The pass of all recorded calls.
+class _Part(NamedTuple):
+    """A part of a graph, up to the calls that need no gradient and to one that the backward waits for.
 
     Attributes:
-        kinds: The classes of the nodes, in order.
-        leaves: The leaves.
-        calls: The recorded calls.
+        kinds: The classes of the nodes, in the order of the walk.
         ends: The nodes of leaves and calls.
+        seen: All nodes.
         waiting: The node of the call that the backward waits for.
         is_chained: Whether it goes on through another call, because that call's inputs stay on the owner.
-        seen: All nodes.
     """
 
-    def __init__(self, context: Pass) -> None:
-        self._context = context
-        self.kinds: list[type] = []
-        self.leaves: list[torch.Tensor] = []
-        self.calls: list[WayBack] = []
-        self.ends: list[Any] = []
-        self.waiting: Any = None
-        self.is_chained = False
-        self.seen: set[Any] = set()
+    kinds: Sequence[type]
+    leaves: Sequence[torch.Tensor]
+    calls: Sequence[WayBack]
+    ends: Sequence[Any]
+    seen: set[Any]
+    waiting: Any
+    is_chained: bool
 
-    def go(self, starts: Iterable[Any]) -> bool:
-        """Walks from some nodes; returns whether the graph is of the kind."""
-        stack = list(dict.fromkeys(starts))
-        seen = self.seen
-        seen.update(stack)
-        while stack:
-            node = stack.pop()
-            self.kinds.append(type(node))
-            if isinstance(node, RECEIVING):
-                call = node.call
-                if call.context is not self._context:
-                    return False
-                self.calls.append(call)
-                self.ends.append(node)
-                if not call.leads_on:
-                    continue
-                if call.waits:
-                    if self.waiting is not None:
-                        return False
-                    self.waiting = node
-                    continue
-                self.is_chained = True
-            elif isinstance(node, ACCUMULATING):
-                leaf = node.variable
-                if leaf._backward_hooks or leaf._post_accumulate_grad_hooks or _is_in_a_group():
-                    return False
-                self.leaves.append(leaf)
-                self.ends.append(node)
+
+def _walk(starts: Iterable[Any], context: Pass) -> _Part | None:
+    """Walks from some nodes; None if the graph is not of the kind."""
+    kinds: list[type] = []
+    leaves: list[torch.Tensor] = []
+    calls: list[WayBack] = []
+    ends: list[Any] = []
+    waiting, is_chained = None, False
+    stack = list(dict.fromkeys(starts))
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        kinds.append(type(node))
+        if isinstance(node, RECEIVING):
+            call = node.call
+            if call.context is not context:
+                return None
+            calls.append(call)
+            ends.append(node)
+            if not call.leads_on:
                 continue
-            elif isinstance(node, BackwardCFunction) and not isinstance(node, SENDING):
-                return False
-            for following, _ in node.next_functions:
-                if following is not None and following not in seen:
-                    seen.add(following)
-                    stack.append(following)
-            if len(seen) > _MOST_NODES:
-                return False
-        return True
+            if call.waits:
+                if waiting is not None:
+                    return None
+                waiting = node
+                continue
+            is_chained = True
+        elif isinstance(node, ACCUMULATING):
+            leaf = node.variable
+            if leaf._backward_hooks or leaf._post_accumulate_grad_hooks or _is_in_a_group():
+                return None
+            leaves.append(leaf)
+            ends.append(node)
+            continue
+        elif isinstance(node, BackwardCFunction) and not isinstance(node, SENDING):
+            return None
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+        if len(seen) > _MOST_NODES:
+            return None
+    return _Part(kinds, leaves, calls, ends, seen, waiting, is_chained)
 
 
 def _is_in_a_group() -> bool:

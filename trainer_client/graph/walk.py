@@ -19,10 +19,7 @@ _REENTRANT: Final[Any] = CheckpointFunction._backward_cls
 
 
 def reached_from(roots: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:
-    """Finds what a backward from these roots can reach.
-
-    Returns:
-        The leaves that require grad, without the recorder's own, and the `WayBack` of each recorded call.
+    """The leaves that a backward reaches, without the recorder's own, and the `WayBack` of each recorded call.
 
     Raises:
         InvalidArgumentError: A checkpoint would run a backward of its own, outside of the pass.

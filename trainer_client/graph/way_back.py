@@ -50,36 +50,22 @@ class Pass(Protocol):
         """The backward that is running, if this is its thread."""
 
 
-class HeldGradients(Protocol):
-    """A request whose gradients are held; see `Batch`."""
-
-    def leave(self, call: WayBack) -> None:
-        """Notes that torch's engine goes on without the answer of a call."""
-
-
 class WayBack:
     """The state that the two nodes of a call share in a backward.
 
     It must not refer to the nodes: that would be a reference cycle, which keeps the graph before them alive.
 
-    Args:
-        context: The pass.
-        session: The session with the owner that runs the call.
-        number: Its number in the pass.
-        place: The numbers of the calls that it is nested in, and its own.
-        inputs: Its tensor arguments that require grad.
-        latency: How long the backwards of such calls take on the owner; None if that is not known.
-
     Attributes:
-        context: As the argument, like `session`, `number`, `place` and `latency`.
+        place: The numbers of the calls that it is nested in, and its own.
+        latency: How long the backwards of such calls take on the owner; None if that is not known.
         together: Whether its backward is short enough to go in one request with those of other calls.
-        devices: The devices of the inputs.
-        input_bytes: Bytes of the inputs.
+        input_bytes: Bytes of the inputs that require grad.
         leads_on: Whether it has inputs, or arguments that stay on an owner, through which a backward goes on.
         waits: Whether the backward goes on only when the owner has answered. It need not wait if all such arguments
             are results that stay on the same owner, and their calls may go in one request.
         encode: Encodes the gradients of outputs; None to send them as they are.
-        batch: The request in which its gradients will be sent; None if no gradients are held.
+        held: Whether its gradients are in a request that was not sent yet.
+        left: Whether torch's engine goes on meanwhile, because nothing here needs the answer.
         answer: The `Answer` to that request, and the position of the call in it.
     """
 
@@ -103,10 +89,9 @@ class WayBack:
             self.input_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
         self.latency = latency
         self.together = latency is not None and latency.seconds < TOGETHER_SECONDS
-        self.leads_on = False
+        self.leads_on = self.held = self.left = False
         self.waits = True
         self.encode: Encode | None = None
-        self.batch: HeldGradients | None = None
         self.answer: tuple[Pending[Any], int] | None = None
 
     def take_input_gradients(self) -> list[torch.Tensor | None]:

@@ -14,6 +14,7 @@ import torch
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.codec.values import Encoder, Instead
 from ps_wire.errors import PsError
+from ps_wire.numerics.autocast import is_active
 from ps_wire.refs import Ref, new_object_id
 from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT
@@ -21,9 +22,9 @@ from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
 from trainer_client.handles.arrivals import all_there, seconds_left
 from trainer_client.handles.options import USUAL, CallOptions
-from trainer_client.handles.references import Reference, RRef, fetch_in, handle_message, receive, unrecorded
+from trainer_client.handles.references import Reference, RRef, fetch_in, handle_message, receive
 from trainer_client.numerics import write_numerics
-from trainer_client.pending import Pending, raiser
+from trainer_client.pending import DEFAULT, Pending, raiser
 from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.watched import Watched, begin
 
@@ -50,12 +51,9 @@ def call(
     """Calls a method or function on an owner; inside a context, and with grad enabled, the call is recorded.
 
     Args:
-        session: The session with the owner.
         target: The object, or the name of a function.
         method: Name of the method; empty for `forward`.
-        args: The arguments. A `Pending` among them, also in a container, stands for its result.
-        kwargs: The keyword arguments.
-        options: How it is made.
+        args, kwargs: The arguments. A `Pending` among them, also in a container, stands for its result.
         keep: Whether the result stays on the owner; the result of the call is then a handle to it.
         encode: Encodes the gradients of the result before they are sent. No argument is a `Pending` then.
 
@@ -77,11 +75,13 @@ def call(
     seed = options.seed
     if seed is None:
         seed = session.settings.seeding.next(context.seeds if context is not None else None)
-    write_numerics(made.request, seed)
-    seconds = session.settings.seconds(options.timeout)
+    if seed is not None or is_active():
+        write_numerics(made.request, seed)
+    settings = session.settings
+    seconds = settings.timeout if options.timeout == DEFAULT else settings.seconds(options.timeout)
     if session.is_watched():
         what = options.what or _kind_of(target, method)
-        made.watch = begin(session.settings, session.owner, made.frame, options.kind, what)
+        made.watch = begin(settings, session.owner, made.frame, options.kind, what)
     in_graph = context is not None and torch.is_grad_enabled()
     of_pass = None if context is None else context.failures
     if encoded is not None:
@@ -100,21 +100,7 @@ class _NotYet(Exception):
 
 
 class _Call:
-    """A call on its way into its request.
-
-    Args:
-        session: The session with the owner.
-        target: The object, or the name of a function.
-        method: Name of the method; empty for `forward`.
-        args: The arguments.
-        kwargs: The keyword arguments.
-        context: The context that it is made in.
-
-    Attributes:
-        frame: Its frame.
-        request: Its request, in the frame.
-        watch: What is noted about it, if it is watched.
-    """
+    """A call on its way into its request; arguments as for `call`, and the context that it is made in."""
 
     __slots__ = ("_args", "_context", "_follows", "_handles", "_kwargs", "_of", "_session", "frame", "request", "watch")
 
@@ -190,7 +176,11 @@ class _Call:
         context, session, request = self._context, self._session, self.request
         assert context is not None
         inputs = list(filter(_needs_gradient, arguments))
-        tokens = [token for rref in self._handles if (token := rref.token(context.id)) is not None]
+        tokens = []
+        for rref in self._handles:
+            token = rref.token(context.id)
+            if token is not None:
+                tokens.append(token)
         latency = session.backwards.of((request.target.object_id, request.method or request.function))
         recorded = context.record(session, inputs, tokens, latency, reserved)
         request.context.CopyFrom(context.message)
@@ -246,10 +236,6 @@ class _Call:
 def _result(
     session: Session, recorded: RecordedCall | None, held: tuple[object, ...], reply: Reply, payload: PayloadReader
 ) -> Any:
-    if recorded is None:
-        if reply.call.result.HasField("none"):
-            return None
-        return unrecorded(session, payload).decode(reply.call.result)
     return receive(session, reply.call.result, payload, recorded)
 
 
@@ -265,9 +251,6 @@ def _kind_of(target: RRef | str, method: str) -> str:
 
 class Staying:
     """The result of a call that stays on the owner.
-
-    Args:
-        rref: Its handle.
 
     Attributes:
         rref: Its handle, without a reference until the call is answered.
@@ -298,19 +281,14 @@ class PendingCall(InFlightRequest[Any]):
 
     _session: Session
 
-    collects = is_lazy = True
+    collects = True
     origin: Origin
     staying: Staying | None
 
     def stay(self, session: Session, context: RecordingPass | None) -> RRef | None:
-        """A handle of the result if that stays on the owner, so that a call there can take its value.
+        """A handle of the result if that stays on the owner, so that a call there, in that context, can take its value.
 
-        Args:
-            session: The session of that call.
-            context: The context of that call.
-
-        Returns:
-            None if the value has to come here first.
+        None if the value has to come here first.
         """
         own, recorded = self.origin.context, self.origin.recorded
         if session is not self._session or (context is not None and own not in (None, context)):
@@ -322,10 +300,10 @@ class PendingCall(InFlightRequest[Any]):
         if not (self.collected and session.is_here) or request.keep:
             return None
         with self._mutex:
-            if self._wakers or self._outcome is not None:
+            if self._wakers or self.settled:
                 return None
             rref = RRef(session, Ref(session.owner, new_object_id()), None)
-            self.staying = Staying(rref)
+            self.staying, self.is_lazy = Staying(rref), True
         request.result_id = rref.ref.object_id
         if recorded is not None:
             rref.mark(recorded.context, recorded.receive((), (), 1)[0])
@@ -352,10 +330,9 @@ class PendingCall(InFlightRequest[Any]):
 
     def _wanted(self) -> None:
         staying = self.staying
-        if staying is None:
-            return
+        assert staying is not None
         with self._mutex:
-            if staying.fetching is not None or self._outcome is not None:
+            if staying.fetching is not None or self.settled:
                 return
             staying.fetching = Pending(None)
         try:
@@ -378,7 +355,7 @@ class PendingCall(InFlightRequest[Any]):
 
     def _hurry(self) -> None:
         if self.collected:
-            self._session.hurry()
+            self._session.requests.hurry()
 
     def _when_cancelled(self) -> None:
         super()._when_cancelled()
@@ -393,7 +370,7 @@ class WatchedCall(Watched, PendingCall):
 
     @classmethod
     def of(cls, watch: Watch, *args: Any) -> PendingCall:
-        """A call that is watched. The other arguments as for `PendingCall`."""
+        """A call that is watched; the other arguments as for `PendingCall`."""
         made = cls(*args)
         made.watch = watch
         return made

@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 
 
 class Reference:
-    """One counted reference on the owner. It is given back when the last handle that shares it is freed.
-
-    Args:
-        session: The session with the owner.
-        object_id: Id of the object.
-    """
+    """One counted reference on the owner. It is given back when the last handle that shares it is freed."""
 
     def __init__(self, session: Session, object_id: str) -> None:
         self._session = session
@@ -151,13 +146,9 @@ def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
 def fetch_in(
     context: RecordingPass | None, rref: RRef, timeout: float | None, follows: Sequence[InFlightRequest[Any]] = ()
 ) -> Pending[Any]:
-    """Like `fetch`, in a context that need not be the current one.
+    """Like `fetch`, in a context that need not be the current one; None to record nothing.
 
-    Args:
-        context: The context; None to record nothing.
-        rref: The handle.
-        timeout: Seconds this may take; None is no limit.
-        follows: The request that makes the value, if it has no answer yet.
+    `follows` has the request that makes the value, if that has no answer yet.
     """
     frame = Frame()
     request = frame.request.fetch
@@ -177,29 +168,20 @@ def fetch_in(
 
 
 def _fetched(rref: RRef, recorded: RecordedCall | None, reply: Reply, payload: PayloadReader) -> Any:
-    if recorded is None:
-        return unrecorded(rref.session, payload).decode(reply.fetch.value)
     return receive(rref.session, reply.fetch.value, payload, recorded)
-
-
-def unrecorded(session: Session, payload: PayloadReader) -> Decoder:
-    """Decodes results that have no history."""
-    return Decoder(payload, partial(received, session), _marked if session.settings.marks else None, once=True)
 
 
 def _marked(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def receive(session: Session, message: Value, payload: PayloadReader, recorded: RecordedCall) -> Any:
-    """Decodes the result of a recorded call: tensors get their history, and handles their references.
-
-    Args:
-        session: The session with the owner that answered.
-        message: The result.
-        payload: The tensor bytes of the answer.
-        recorded: The call in the graph.
-    """
+def receive(session: Session, message: Value, payload: PayloadReader, recorded: RecordedCall | None) -> Any:
+    """Decodes a result: tensors get their history, if the call was recorded, and handles their references."""
+    if message.HasField("none"):
+        return None
+    if recorded is None:
+        marked = _marked if session.settings.marks else None
+        return Decoder(payload, partial(received, session), marked, once=True).decode(message)
     if message.HasField("tensor"):
         # The usual result needs fewer steps.
         tensor = tensors.unpack(message.tensor, payload)
@@ -233,13 +215,7 @@ def receive(session: Session, message: Value, payload: PayloadReader, recorded: 
 
 
 def handle_message(found: list[RRef], context: RecordingPass | None, value: Any) -> Handle | None:
-    """The message for a handle among the arguments of a call; None if the value is no handle.
-
-    Args:
-        found: The handle is appended to this list.
-        context: The context that the call is made in.
-        value: Any argument.
-    """
+    """The message for a handle among the arguments of a call, which is appended to `found`; None for other values."""
     if not isinstance(value, RRef):
         # Objects that wrap a handle have this attribute.
         behind = getattr(value, "__ps_handle__", None)

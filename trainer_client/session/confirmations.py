@@ -18,12 +18,7 @@ _MOST_BYTES: Final = 16 * MIB
 class Confirmations:
     """Collects the numbers of answers, and sends them with the next request or after a short delay.
 
-    Args:
-        loop: The session's event loop.
-        send: Sends numbers to the owner; returns whether that was possible.
-
-    Attributes:
-        numbers: Numbers of the answers that are not confirmed yet. A request that takes them along clears them.
+    `send` says whether it could send them. A request that takes `numbers` along clears them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Sequence[int]], bool]) -> None:
@@ -34,12 +29,7 @@ class Confirmations:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, number: int, nbytes: int) -> None:
-        """Adds an answer that has arrived.
-
-        Args:
-            number: Number of the request.
-            nbytes: Size of the payload of the answer, in bytes.
-        """
+        """Adds an answer that has arrived, with a payload of so many bytes."""
         self._bytes = nbytes if not self.numbers else self._bytes + nbytes
         self.numbers.append(number)
         if self._bytes >= _MOST_BYTES:

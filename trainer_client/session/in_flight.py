@@ -60,16 +60,13 @@ class InFlightRequest(Pending[T]):
     """One request, and its result.
 
     Args:
-        session: The session that it is sent on.
-        frame: The request in its frame.
-        payload: Its payload. It must not change until the answer is there, because it may be sent again.
+        payload: Its tensor bytes. They must not change until the answer is there, because it may be sent again.
         timeout: Seconds that the caller waits; None is no limit.
         read: Makes the result, in the thread that waits for it.
         follows: Earlier requests whose results, which stay on the owner, it needs.
 
     Attributes:
         chunks: Its payload.
-        nbytes: Size of the payload, in bytes.
         follows: As the argument, until it has its answer.
         followers: The requests that follow it, until it has its answer.
         answered: Whether the owner has answered it without an error.
@@ -82,21 +79,8 @@ class InFlightRequest(Pending[T]):
     """
 
     __slots__ = (
-        "_read",
-        "_session",
-        "answered",
-        "chunks",
-        "collected",
-        "counted",
-        "deadline",
-        "followers",
-        "follows",
-        "frame",
-        "later",
-        "nbytes",
-        "number",
-        "staying",
-        "timeout",
+        *("_read", "_session", "answered", "chunks", "collected", "counted", "deadline", "followers", "follows"),
+        *("frame", "later", "nbytes", "number", "staying", "timeout"),
     )
 
     collects = False
@@ -142,12 +126,9 @@ class InFlightRequest(Pending[T]):
         return self.frame.request.WhichOneof("operation") or ""
 
     def answer(self, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
-        """Resolves it with a reply. Must be called on the session's event loop, as the two below.
+        """Resolves it with a reply; objects that are `held` live as long as the result is not read.
 
-        Args:
-            reply: The reply.
-            payload: The payload of the reply.
-            held: Objects to keep alive as long as the result is not read.
+        Must be called on the session's event loop, as the two below.
         """
         read = self._read
         if read is not None:
@@ -232,12 +213,7 @@ class WatchedRequest(Watched, InFlightRequest[T]):
 
 
 class Grants:
-    """The references that an answer grants. They are given back if the answer is never read.
-
-    Args:
-        session: The session with the owner of the objects.
-        object_ids: Ids of the objects, once for each reference.
-    """
+    """The references that an answer grants, by the ids of their objects. They are given back if it is never read."""
 
     def __init__(self, session: Sender, object_ids: Sequence[str]) -> None:
         self._finalizer = weakref.finalize(self, _give_back, session, list(object_ids))

@@ -40,11 +40,9 @@ class Requests:
         when_held_up: Called when a request may be held up now, or is not any more, because the owner drains or is away.
 
     Attributes:
-        window: The requests without an answer.
         given_up: Numbers of the requests that were given up here, and that the owner still answers.
         turned_away: Numbers of the requests that the owner, which drains, has not taken up.
-        outbox: The outbox of the open stream; None while there is none.
-        owner: The owner's name.
+        outbox: That of the open stream; None while there is none.
         closed: The error of all further requests, once the session has ended.
     """
 
@@ -95,7 +93,7 @@ class Requests:
             if len(collected) == 1:
                 in_flight = collected.pop()
                 in_flight.collected = False
-                self._begin(in_flight, True)
+                self.begin(in_flight, True)
             else:
                 self.flush()
 
@@ -106,21 +104,18 @@ class Requests:
             with self.outbox.together() if self.outbox is not None else _ALONE:
                 for in_flight in collected:
                     in_flight.collected = False
-                    self._begin(in_flight)
+                    self.begin(in_flight)
 
     def _end_turn(self) -> None:
         self._in_turn = self._hurried = False
         self.flush()
 
-    def begin(self, in_flight: InFlightRequest[Any]) -> None:
+    def begin(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         """Sends a request, or keeps it until the window has room for it."""
         if self._collected:
             self.flush()
         if in_flight.follows:
             self._follow(in_flight)
-        self._begin(in_flight)
-
-    def _begin(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         if in_flight.settled:
             return  # it was cancelled, or a request that it follows has failed, before it was sent
         if self.closed is not None:
@@ -152,16 +147,10 @@ class Requests:
         self._spread(in_flight)
 
     def finish(self, number: int, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
-        """Resolves a request with its answer.
-
-        Args:
-            number: Number of the request.
-            reply: The answer.
-            payload: The payload of the answer.
-            held: Objects to keep alive as long as the result is not read.
-        """
+        """Resolves a request with its answer; objects that are `held` live as long as the result is not read."""
         self._confirmations.add(number, 0 if payload is None else len(payload))
-        in_flight = self.window.take(number)
+        window = self.window
+        in_flight = window.unanswered.pop(number, None)
         if in_flight is None:
             if number in self.given_up:
                 # Its references are not needed any more. An answer that arrives twice is not in `given_up`.
@@ -169,6 +158,8 @@ class Requests:
                 for object_id in reply.granted:
                     self._give_back(object_id)
             return
+        if in_flight.counted:
+            window.discount(in_flight)
         if reply.HasField("error"):
             self._fail(in_flight, errors.from_message(reply.error))
         else:
@@ -178,7 +169,7 @@ class Requests:
                 in_flight.answer(reply, payload, held)
             else:
                 in_flight.stayed(reply)
-        if self.window.waiting or self.window.large:
+        if window.waiting or window.large:
             self._send_waiting()
 
     def are_waiting(self, numbers: Iterable[int]) -> None:
@@ -219,9 +210,7 @@ class Requests:
     def end(self, error: PsError, fails: bool = False) -> None:
         """Resolves all requests with the error, and also all later ones.
 
-        Args:
-            error: The error.
-            fails: Whether the program ends with an exception; the error is not reported then, if nobody reads it.
+        If the program ends with an exception, it `fails`: the error is not reported then, if nobody reads it.
         """
         self.closed = error
         self._confirmations.stop()
@@ -252,7 +241,8 @@ class Requests:
         self._fail(in_flight, DeadlineExceededError(text))
 
     def _forget(self, in_flight: InFlightRequest[Any]) -> None:
-        if self.window.take(in_flight.number) is not None:
+        if self.window.unanswered.pop(in_flight.number, None) is not None:
+            self.window.discount(in_flight)
             # The owner still answers, and lists the references that it has granted.
             self.given_up.add(in_flight.number)
             if self.outbox is not None:
@@ -282,7 +272,7 @@ class Requests:
 
     def _follow(self, in_flight: InFlightRequest[Any]) -> None:
         for earlier in in_flight.follows:
-            if not (earlier.answered or earlier.settled):
+            if not (earlier.answered or earlier.settled or in_flight in earlier.followers):
                 earlier.followers = [*earlier.followers, in_flight]
 
     def _may_go(self, in_flight: InFlightRequest[Any]) -> bool:
@@ -311,7 +301,7 @@ class Requests:
                 if follower in self.window.blocked:
                     self.window.blocked.remove(follower)
                     if not follower.settled:
-                        self._begin(follower)
+                        self.begin(follower)
             self._sent.popleft()
 
     def _spread(self, ended: InFlightRequest[Any]) -> None:

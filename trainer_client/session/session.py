@@ -52,7 +52,6 @@ class Session:
     """The session of one trainer with one owner.
 
     Args:
-        connector: Opens connections to the owner.
         trainer: The id of the trainer, 16 random bytes.
         settings: Timeouts and other settings that all sessions of the client share.
         others: The client's other owners.
@@ -60,9 +59,7 @@ class Session:
 
     Attributes:
         owner: The owner's name, known once the session is open.
-        address: The owner's address.
-        trainer: The id of the trainer, 16 random bytes.
-        loop: Its event loop.
+        requests: Sends its requests.
         losses: How often the owner has ended the session, and with it all references.
         restarts: How often the owner has restarted from an earlier state.
         is_draining: Whether it is connected, and the owner drains.
@@ -97,12 +94,12 @@ class Session:
         self._link = Link(connector, settings, self)
         self._welcome: Welcome | None = None
         self._opened: asyncio.Future[None] = self.loop.create_future()
-        self._requests = Requests(self.loop, self.release, settings.held_up.changed)
+        self.requests = Requests(self.loop, self.release, settings.held_up.changed)
         # Whether the last attempt to open a stream again has failed.
         self._is_unreached = False
         self._told_held_up: set[ContextId] = set()
         settings.held_up.add(self)
-        self._borrowing = Borrowing(others, self._requests.finish)
+        self._borrowing = Borrowing(others, self.requests.finish)
         self._releases = Releases(self.loop, self._send_releases)
         forks.put_away_in_children(self)
 
@@ -119,14 +116,12 @@ class Session:
     async def close(self, fails: bool = False) -> None:
         """Ends the session; the owner frees what this trainer held. Does nothing the second time, and in a fork.
 
-        Failures that nobody has read are reported now, because a program that ends may never free them.
-
-        Args:
-            fails: Whether an exception ends the program, which says more than requests without an answer.
+        Failures that nobody has read are reported now, because a program that ends may never free them. Not if it
+        `fails`: the exception that ends it says more than requests without an answer.
         """
         if forks.is_foreign(self.loop):
             return
-        requests = self._requests
+        requests = self.requests
         requests.flush()
         if requests.closed is None and requests.outbox is not None:
             requests.outbox.put(Frame(goodbye=Goodbye()))
@@ -181,7 +176,7 @@ class Session:
         if scope is not None:
             in_flight.timeout = scope.within(in_flight.timeout)
             in_flight.frame.request.depth = scope.depth + 1
-        requests = self._requests
+        requests = self.requests
         if threading.get_ident() != self._thread:
             self._on_loop(requests.begin, in_flight)
         elif in_flight.collects:
@@ -197,19 +192,9 @@ class Session:
         """Whether this is the thread of its event loop."""
         return threading.get_ident() == self._thread
 
-    def flush(self) -> None:
-        """Sends the requests that were collected in this turn of the event loop, if this is its thread."""
-        if threading.get_ident() == self._thread:
-            self._requests.flush()
-
-    def hurry(self) -> None:
-        """Like `flush`, for a task that waits for one of the requests; further ones of the same turn go at its end."""
-        if threading.get_ident() == self._thread:
-            self._requests.hurry()
-
     def cancel(self, in_flight: InFlightRequest[Any]) -> None:
         """Gives up a request, and cancels it on the owner. May be called from any thread."""
-        self._on_loop(self._requests.give_up, in_flight)
+        self._on_loop(self.requests.give_up, in_flight)
 
     def release(self, object_id: str) -> None:
         """Releases a reference soon. May be called from any thread, and by the garbage collector."""
@@ -239,14 +224,14 @@ class Session:
     @property
     def max_message_bytes(self) -> float:
         """Most bytes of tensors that one message to the owner, or from it, may have."""
-        return self._requests.window.max_message_bytes
+        return self.requests.window.max_message_bytes
 
     @property
     def state(self) -> str:
         """Its state for messages: connected, disconnected or closed."""
-        if self._requests.closed is not None or forks.is_foreign(self.loop):
+        if self.requests.closed is not None or forks.is_foreign(self.loop):
             return "closed"
-        return "connected" if self._requests.outbox is not None else "disconnected"
+        return "connected" if self.requests.outbox is not None else "disconnected"
 
     def __repr__(self) -> str:
         return f"<Session with {self.owner or '?'} at {self.address}, {self.state}>"
@@ -255,26 +240,26 @@ class Session:
 
     def held_up(self) -> set[ContextId]:
         """The passes that wait for its owner, which has turned their requests away, or cannot be reached."""
-        requests = self._requests
+        requests = self.requests
         held_up = requests.window.requests() if self._is_unreached else requests.refused()
         return passes_of(each.frame.request for each in held_up)
 
     def tell_held_up(self, contexts: set[ContextId]) -> None:
         """Tells the owner, which drains, the passes that wait for others."""
-        if self._requests.outbox is not None and contexts != self._told_held_up:
+        if self.requests.outbox is not None and contexts != self._told_held_up:
             self._told_held_up = contexts
-            self._requests.outbox.put(Frame(draining=Draining(held_up=[each.to_message() for each in contexts])))
+            self.requests.outbox.put(Frame(draining=Draining(held_up=[each.to_message() for each in contexts])))
 
     def try_now(self) -> None:
         """Tries to reach the owner at once, if it is away."""
-        if self._requests.outbox is None:
+        if self.requests.outbox is None:
             self._is_unreached = False
             self._link.try_now()
 
     def _forget_draining(self) -> None:
         """A stream has begun or ended: what was told on the one before holds no more."""
         self.is_draining = self._is_unreached = False
-        self._requests.turned_away.clear()
+        self.requests.turned_away.clear()
         self._told_held_up = set()
         self.settings.held_up.changed()
 
@@ -293,7 +278,7 @@ class Session:
             program=process.program(),
             member=self.settings.member,
         )
-        hello.unanswered.extend((*self._requests.window.unanswered, *self._requests.given_up))
+        hello.unanswered.extend((*self.requests.window.unanswered, *self.requests.given_up))
         return hello
 
     def connected(self, welcome: Welcome, outbox: Outbox) -> None:
@@ -301,16 +286,16 @@ class Session:
         if self._welcome is not None and not welcome.resumed:
             self.losses += 1
             self.restarts += self._welcome.incarnation != welcome.incarnation
-            self._requests.lost(_lost(self._welcome, welcome))
+            self.requests.lost(_lost(self._welcome, welcome))
             self.loop.call_soon(self._when_lost)
         self._welcome = welcome
         self.owner = welcome.owner
-        self._requests.connected(welcome, outbox)
+        self.requests.connected(welcome, outbox)
         if not self._opened.done():
             self._opened.set_result(None)
 
     def disconnected(self) -> None:
-        self._requests.outbox = None
+        self.requests.outbox = None
         self._forget_draining()
 
     def unreached(self) -> None:
@@ -322,14 +307,14 @@ class Session:
         number = frame.number
         if frame.HasField("reply"):
             reply = frame.reply
-            if reply.borrowed and number in self._requests.window.unanswered:
+            if reply.borrowed and number in self.requests.window.unanswered:
                 self._borrowing.begin(number, reply, payload)
             else:
-                self._requests.finish(number, reply, payload)
+                self.requests.finish(number, reply, payload)
         elif frame.HasField("waiting"):
-            self._requests.are_waiting(frame.waiting.numbers)
+            self.requests.are_waiting(frame.waiting.numbers)
         elif frame.HasField("draining"):
-            self._requests.turned_away.update(frame.draining.turned_away)
+            self.requests.turned_away.update(frame.draining.turned_away)
             if self.is_draining:
                 self.settings.held_up.changed()
             else:
@@ -339,7 +324,7 @@ class Session:
             raise InvalidArgumentError("the owner sent a message that is no reply")
 
     def gave_up(self, error: PsError) -> None:
-        self._requests.end(error)
+        self.requests.end(error)
         self.settings.held_up.remove(self)
         if not self._opened.done():
             self._opened.set_exception(error)
@@ -361,7 +346,7 @@ class Session:
     def _send_releases(self, object_ids: list[str]) -> None:
         frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))
         # Not with `submit`, which would apply the scope of the request that the code here may run for.
-        self._requests.begin(InFlightRequest(self, frame, None, None, nothing))
+        self.requests.begin(InFlightRequest(self, frame, None, None, nothing))
 
 
 def _lost(before: Welcome, now: Welcome) -> SessionLostError:

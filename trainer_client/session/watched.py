@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ps_wire.profiling import ranges
+from ps_wire.runtime.failures import Failure
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import Buffer
@@ -91,7 +92,6 @@ class Watched:
     __slots__ = ()
 
     watch: Watch
-    error_in: Callable[[Callable[[], Any]], BaseException | None]
 
     def answer(self, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
         self.watch.answered(reply)
@@ -102,5 +102,5 @@ class Watched:
         super().stayed(reply)  # type: ignore[misc]
 
     def resolve(self, outcome: Callable[[], Any]) -> bool:
-        self.watch.ended(self.error_in(outcome))
+        self.watch.ended(outcome.error if type(outcome) is Failure else None)
         return bool(super().resolve(outcome))  # type: ignore[misc]

@@ -48,13 +48,7 @@ class RequestWindow:
         self.max_message_bytes = welcome.max_message_bytes or math.inf
 
     def refusal(self, in_flight: InFlightRequest[Any], frame_bytes: int, owner: str) -> TooLargeError:
-        """The error of a request that is not sent, because its payload or its frame is too large.
-
-        Args:
-            in_flight: The request.
-            frame_bytes: Size of its frame.
-            owner: Name of the owner.
-        """
+        """The error of a request that is not sent, because its payload or its frame is too large."""
         if in_flight.nbytes > self.max_message_bytes:
             return TooLargeError(
                 f"the request has {in_flight.nbytes:,} bytes of tensors; owner {owner!r} accepts at most "
@@ -72,9 +66,7 @@ class RequestWindow:
     def admit(self, in_flight: InFlightRequest[Any], first: bool = False) -> bool:
         """Numbers a request that may be sent now, and returns true; otherwise keeps it until `due` yields it.
 
-        Args:
-            in_flight: The request.
-            first: Whether it is the first of the large requests, and fits.
+        `first` says that it is the first of the large requests, and fits.
         """
         if self.max_requests and len(self.unanswered) >= self.max_requests:
             self.waiting.append(in_flight)
@@ -101,13 +93,6 @@ class RequestWindow:
             in_flight = self.waiting.popleft()
             if not in_flight.settled and self.admit(in_flight):
                 yield in_flight
-
-    def take(self, number: int) -> InFlightRequest[Any] | None:
-        """Removes and returns the unanswered request with that number; None if there is none."""
-        in_flight = self.unanswered.pop(number, None)
-        if in_flight is not None and in_flight.counted:
-            self.discount(in_flight)
-        return in_flight
 
     def discount(self, in_flight: InFlightRequest[Any]) -> None:
         """Stops counting the payload of a request."""
