@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ps_service.parameters.locks import COPY_AT_MOST
 from ps_service.parameters.private_memory import have_same_bytes
 from ps_service.parameters.state import Pin, readers_of
-from ps_service.passes import refusals, writes
+from ps_service.passes import refusals
 from ps_service.passes.saved_tensors import Watch
 
 if TYPE_CHECKING:
@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 class ParameterChanges:
     """Notices inside a block what code does to parameters, and afterwards tells those who have read them.
 
-    Args:
-        bound: The module.
-        compares: Whether the parameters that open passes have saved are compared: writes through numpy or `.data` do
-            not show otherwise.
-        is_writer: Whether all parameters are compared, but for very large ones.
+    If it `compares`, the parameters that open passes have saved are compared: writes through numpy or `.data` do not
+    show otherwise. If the code `is_writer`, all are, but for very large ones.
 
     Attributes:
         watches: The watch of each parameter's storage; another list each time that the block begins.
@@ -95,14 +92,8 @@ class ParameterChanges:
     def _note_moved(self, i: int) -> None:
         """Notes that the code has given a parameter other memory, or gives it its own memory back."""
         parameter, state = self._bound.parameters[i], self._bound.hosted.parameter_states[i]
-        failed = None
-        if parameter.shape != self._data[i].shape or parameter.dtype != self._data[i].dtype:
-            failed = refusals.misshapen(self._bound, i)
-        else:
-            others = [each for each in self._bound.parameters if each is not parameter]
-            owner = writes.taken_memory(parameter, others, self._bound.internals.found().tensors)
-            if owner:
-                failed = refusals.shared(self._bound, i, owner)
+        others = [each for each in self._bound.parameters if each is not parameter]
+        failed = refusals.misplaced(self._bound, i, parameter, self._data[i], others)
         if failed is not None:
             parameter.data, self.failed = self._data[i], failed
             return

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
 
 class _Swapped:
-    """Gives parameters other memory inside a block. It is their memory of an earlier time, with its version.
-
-    Attributes:
-        are_written: Whether the block has written to a parameter.
-    """
+    """Gives parameters their memory of an earlier time inside a block, with its version. `are_written` tells whether
+    the block has written to one."""
 
     def __init__(self, bound: Bound) -> None:
         self._parameters = list(bound.parameters)
@@ -76,10 +73,6 @@ class PassValues:
     Inside its block, the module has them, and the mode of the call, and no call or step has the module: hooks,
     recomputations and functions of hosted code find what they found in the forward. If the call has a seed, they draw
     random numbers from a generator of their own, to which `torch.utils.checkpoint` gives the state of the call's.
-
-    Args:
-        bound: The module, which the call has now.
-        mode: Gives the module the mode of the call in a block.
     """
 
     def __init__(self, bound: Bound, mode: AbstractContextManager[None]) -> None:

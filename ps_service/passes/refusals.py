@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ps_service.hosting.aliases import WHY
+from ps_service.hosting.aliases import WHY, is_within
 from ps_wire.errors import ContextLostError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -83,16 +83,24 @@ def overtaken(bound: Bound, i: int) -> ContextLostError:
     )
 
 
-def misshapen(bound: Bound, i: int) -> InvalidArgumentError:
-    """The error for a call that has given a parameter another shape or dtype."""
-    return InvalidArgumentError(
-        f"{bound.code} has given parameter {bound.name(i)!r} of {bound.hosted} another shape or dtype; "
-        "those of a hosted module are fixed, and nothing was changed"
-    )
+def misplaced(
+    bound: Bound, i: int, moved: torch.Tensor, before: torch.Tensor, others: Sequence[torch.Tensor]
+) -> InvalidArgumentError | None:
+    """The error for a call that has given a parameter another shape, another dtype, or the memory of something else.
 
-
-def shared(bound: Bound, i: int, owner: str) -> InvalidArgumentError:
-    """The error for a call that has given a parameter the memory of something else."""
+    `moved` is the parameter or its leaf with its new memory, and `others` are the other ones of the module.
+    """
+    if moved.shape != before.shape or moved.dtype != before.dtype:
+        return InvalidArgumentError(
+            f"{bound.code} has given parameter {bound.name(i)!r} of {bound.hosted} another shape or dtype; "
+            "those of a hosted module are fixed, and nothing was changed"
+        )
+    if is_within(moved, others):
+        owner = "another parameter"
+    elif is_within(moved, bound.internals.found().tensors):
+        owner = "a tensor that the module keeps"
+    else:
+        return None
     return InvalidArgumentError(
         f"{bound.code} has given parameter {bound.name(i)!r} of {bound.hosted} the memory of {owner}. Hosted "
         "parameters have memory of their own, and nothing was changed. Give it a copy, with clone()"

@@ -17,11 +17,8 @@ class Kept:
     """A tensor that a forward saved for its backward.
 
     It is kept detached, because a node that saves its own output would otherwise never be freed. It is kept with its
-    version, because torch does not look for writes in between where such hooks are set.
-
-    Args:
-        tensor: The tensor.
-        share: Counts its bytes as long as it is kept; None if they are counted elsewhere.
+    version, because torch does not look for writes in between where such hooks are set. The share counts its bytes as
+    long as it is kept; there is none if they are counted elsewhere.
     """
 
     __slots__ = ("_share", "_tensor", "_version")
@@ -47,12 +44,8 @@ class Kept:
 
 
 class Watch:
-    """Notices that other code writes to a storage while a call uses it.
-
-    Attributes:
-        pin: The pin of the storage.
-        seen: Number of writes when the call began, or when it last wrote to the storage itself.
-    """
+    """Notices that other code writes to a storage while a call uses it. `seen` is the number of writes when the call
+    began, or when it last wrote to the storage itself."""
 
     __slots__ = ("pin", "seen")
 
@@ -65,11 +58,7 @@ class Pinned:
     """A saved parameter, or a part of one; keeps its storage pinned as long as torch keeps it.
 
     It is kept as an alias with a version of its own: a step that moves the parameter counts in the parameter's version.
-
-    Args:
-        tensor: The tensor.
-        parameter_locks: Guards the pins.
-        watches: Notice writes of other calls to its storage.
+    The watches notice writes of other calls to its storage.
     """
 
     __slots__ = ("_counted", "_hold", "_is_written", "_tensor", "_version", "_watches")

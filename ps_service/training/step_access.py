@@ -67,7 +67,7 @@ class StepAccess:
                 if not any(map(_is_used, all_readers)):
                     self._readers = all_readers
                     for readers in all_readers:
-                        readers.writing += 1
+                        readers.writers.writing += 1
                     for state in self._states:
                         state.stepped = True
                         state.changes += 1
@@ -87,7 +87,7 @@ class StepAccess:
             return
         with self._locks.lock:
             for readers in self._readers:
-                readers.writing -= 1
+                readers.writers.writing -= 1
             for state in self._states:
                 state.stepped = False
                 if self._consistent:

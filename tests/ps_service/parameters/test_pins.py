@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 
-from ps_service.parameters.locks import ParameterLocks
-from ps_service.parameters.reading import Reading
+from ps_service.parameters.locks import ParameterLocks, Reading
 from ps_wire.connections.buffers import BufferPool
 from ps_wire.limits import MIB
 from tests.ps_service.parameters.watch import Watch

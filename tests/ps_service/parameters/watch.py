@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch.nn import Parameter
 
-from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
-from ps_service.parameters.reading import Reading
+from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks, Reading
 from ps_service.parameters.state import ParameterState
 from tests.ps_service.threads import Watched
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ps_service.hosting.views import is_ordinary
+from ps_service.hosting.ordinary import is_ordinary
 from ps_service.passes.view_binding import ViewBinding
 from ps_wire.errors import ContextLostError, InvalidArgumentError
 from tests.ps_service.passes.viewed import Viewed, expected

@@ -18,7 +18,7 @@ from ps_service.parameters.locks import COPY_AT_MOST
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import Arguments
 from ps_service.passes.call_frame import CallFrame
-from ps_service.passes.recording import Recording
+from ps_service.passes.invocation import Invocation, Recording
 from ps_service.training.creation import create_optimizer
 from ps_wire.refs import CallKey, ContextId
 from tests.ps_service.threads import Watched, Worker, wait_for
@@ -345,9 +345,8 @@ def test_a_step_does_not_keep_a_running_call_of_its_own_context_from_ending(engi
 def _forward(engine: Engine, outer: HostedObject, inner: HostedObject, context: ContextId, number: int = 1) -> Any:
     arguments = Arguments(engine, context)
     args = (torch.tensor([1]), arguments.handle(inner.ref.to_message()))
-    return calls.call(
-        engine, outer, "", arguments, args, {}, True, Recording(context, CallKey(context.trainer, number))
-    )
+    recording = Recording(context, CallKey(context.trainer, number))
+    return calls.call(engine, outer, "", Invocation(arguments, args, {}, True, recording))
 
 
 def _backward(engine: Engine, context: ContextId) -> None:
