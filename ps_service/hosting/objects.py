@@ -93,6 +93,10 @@ class HostedObject:
         when_removed: Called when it is removed, with the registry's lock held; None if there is nothing to do.
     """
 
+    internals: Internals
+    turns: Turns
+    views: Views
+
     def __init__(
         self,
         owner: str,
@@ -143,9 +147,6 @@ class HostedObject:
         self.parameter_states: list[ParameterState] = [
             parameter_locks.state(parameter) for parameter in self.parameters.values()
         ]
-        self.internals: Internals | None = None
-        self.turns: Turns | None = None
-        self.views: Views | None = None
         if self.is_module:
             self.internals = Internals(value)
             self.turns = Turns(parameter_locks)

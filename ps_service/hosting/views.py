@@ -190,6 +190,10 @@ class Views:
             current = list(self._of.values())
             self._made = [each for each in self._made if each in current or each.running or each.is_referred()]
 
+    def examine_again(self) -> None:
+        """Has the module examined before the next call on a view, because parameters may have hooks or attributes."""
+        self._of.clear()
+
     def refuse_all(self) -> None:
         """Has no call run on a view any more, because one has found parameters in another way than through the view."""
         self._is_ordinary = False

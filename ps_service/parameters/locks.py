@@ -84,19 +84,6 @@ class ParameterLocks:
             found = [self._states.get(tensor) for tensor in tensors]
         return [state for state in found if state is not None]
 
-    @contextmanager
-    def nonblocking(self) -> Iterator[None]:
-        """Forbids blocking while the block runs.
-
-        Raises:
-            WouldBlock: This thread would have to wait; nothing has been changed.
-        """
-        self.this_thread.nonblocking = True
-        try:
-            yield
-        finally:
-            self.this_thread.nonblocking = False
-
     def wait(self, seconds: float | None = None) -> None:
         """Waits until a reader or a step has ended. `lock` must be held.
 

@@ -21,7 +21,7 @@ from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, leaves_of,
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
-    from ps_service.passes.refusals import Bound
+    from ps_service.passes.binding import Binding
 
 FIRST_EXAMINED: Final = 8
 """Number of first recorded calls of each method in which parameters of other hosted modules are looked for."""
@@ -39,7 +39,7 @@ _made = ""
 _has = False
 
 
-def inspect(binding: Bound, roots: Sequence[torch.Tensor], known: Container[int]) -> None:
+def inspect(binding: Binding, roots: Sequence[torch.Tensor], known: Container[int]) -> None:
     """Checks that the backward of a call needs only tensors that its record keeps, and notes others.
 
     `roots` are the tensors of the call's result that require grad, and `known` are all leaves of the call, by `id()`.
@@ -72,7 +72,7 @@ def _some_leaves(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return []
 
 
-def _examine(binding: Bound, leaves: Sequence[torch.Tensor], known: Container[int]) -> None:
+def _examine(binding: Binding, leaves: Sequence[torch.Tensor], known: Container[int]) -> None:
     own = {*map(id, binding.parameters)}
     if any(binding.parameter_locks.lends(leaf) for leaf in leaves if id(leaf) not in known and id(leaf) not in own):
         raise InvalidArgumentError(

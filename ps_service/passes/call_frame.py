@@ -161,7 +161,6 @@ class CallFrame:
         """Binds a module, on a view if that is possible. Has what torch saves looked at where that is needed: for
         modules themselves, and for views to count its bytes now and then."""
         views = hosted.views
-        assert views is not None
         scope = current_scope.get()
         nested = bool(self._bindings) or (scope is not None and scope.depth > 0)
         training = self._training if is_target or self._training is False else None
@@ -169,12 +168,12 @@ class CallFrame:
         binding: TurnBinding | ViewBinding
         expected: int | None = None
         if code not in hosted.writers and views.admits(kind):
-            binding = ViewBinding(self._parameter_locks, hosted, views, kind, nested)
+            binding = ViewBinding(self._parameter_locks, hosted, kind, nested)
             expected = 0 if self._held is None else views.expected_bytes(kind, self._nbytes)
             if expected is None:
                 self._measured = binding
         else:
-            binding = TurnBinding(self._parameter_locks, hosted, training, code, nested, self._recorded)
+            binding = TurnBinding(self._parameter_locks, hosted, kind, nested)
         if self._grad and self._hooks is None:
             if expected is None:
                 # Not before: code without hosted modules may use all of torch, such as transforms that refuse hooks.

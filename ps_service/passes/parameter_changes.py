@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ps_service.parameters.locks import COPY_AT_MOST
 from ps_service.parameters.private_memory import have_same_bytes
 from ps_service.parameters.state import Pin, readers_of
-from ps_service.passes import refusals
 from ps_service.passes.saved_tensors import Watch
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ps_service.passes.refusals import Bound
+    from ps_service.passes.binding import Binding
     from ps_service.passes.saved_tensors import Pinned
     from ps_wire.errors import InvalidArgumentError
 
@@ -33,7 +32,7 @@ class ParameterChanges:
         saved: The parameters that autograd has saved since the block began.
     """
 
-    def __init__(self, bound: Bound, compares: bool, is_writer: bool) -> None:
+    def __init__(self, bound: Binding, compares: bool, is_writer: bool) -> None:
         self.watches: list[Watch] = []
         self.written = False
         self.failed: InvalidArgumentError | None = None
@@ -66,10 +65,10 @@ class ParameterChanges:
             pointer, version, trained = before
             if parameter.grad is not None and not self._bound.hosted.parameter_states[i].stepped:
                 parameter.grad = None
-                self.failed = refusals.accumulated(self._bound, i)
+                self.failed = self._bound.accumulated(i)
             if parameter._post_accumulate_grad_hooks:
                 parameter._post_accumulate_grad_hooks.clear()
-                self.failed = refusals.hooked(self._bound, i)
+                self.failed = self._bound.hooked(i)
             if parameter.data_ptr() != pointer or parameter.shape != self._data[i].shape:
                 self._note_moved(i)
             elif parameter._version != version or (
@@ -93,7 +92,7 @@ class ParameterChanges:
         """Notes that the code has given a parameter other memory, or gives it its own memory back."""
         parameter, state = self._bound.parameters[i], self._bound.hosted.parameter_states[i]
         others = [each for each in self._bound.parameters if each is not parameter]
-        failed = refusals.misplaced(self._bound, i, parameter, self._data[i], others)
+        failed = self._bound.misplaced(i, parameter, self._data[i], others)
         if failed is not None:
             parameter.data, self.failed = self._data[i], failed
             return

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from ps_service.passes.refusals import Bound
+    from ps_service.passes.binding import Binding
 
 
 class _Swapped:
     """Gives parameters their memory of an earlier time inside a block, with its version. `are_written` tells whether
     the block has written to one."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: Binding) -> None:
         self._parameters = list(bound.parameters)
         self._states = bound.hosted.parameter_states
         self._data = [each.data for each in self._parameters]
@@ -75,7 +75,7 @@ class PassValues:
     random numbers from a generator of their own, to which `torch.utils.checkpoint` gives the state of the call's.
     """
 
-    def __init__(self, bound: Bound, mode: AbstractContextManager[None]) -> None:
+    def __init__(self, bound: Binding, mode: AbstractContextManager[None]) -> None:
         self._name = str(bound.hosted)
         self._swapped = _Swapped(bound)
         self._turns = bound.hosted.turns
@@ -85,7 +85,6 @@ class PassValues:
         self._random: AbstractContextManager[object] = nullcontext() if Seeded.current() is None else Seeded(0)
 
     def __enter__(self) -> None:
-        assert self._turns is not None
         self._turn = Turn(self._turns, nested=True, around=(self._mode, self._swapped))
         self._turn.begin()
         self._random.__enter__()

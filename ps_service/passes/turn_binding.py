@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ps_service.hosting.aliases import is_within
 from ps_service.hosting.contents import Contents, Dicts
-from ps_service.hosting.internals import MOST, Found
 from ps_service.hosting.leaves import Leaf
-from ps_service.hosting.structure import is_atom, tensors_below
+from ps_service.hosting.structure import is_atom
 from ps_service.hosting.turns import Turn
 from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
 from ps_service.parameters.private_memory import PrivateMemory
-from ps_service.passes import refusals
+from ps_service.passes.binding import Binding
 from ps_service.passes.parameter_changes import ParameterChanges
 from ps_service.passes.pass_values import PassValues, lost
 
@@ -26,13 +24,14 @@ if TYPE_CHECKING:
 
     import torch
 
+    from ps_service.hosting.internals import Found
     from ps_service.hosting.objects import HostedObject
+    from ps_service.hosting.views import Call
     from ps_service.passes.saved_tensors import Pinned, Watch
-    from ps_wire.errors import PsError
 
 
-class TurnBinding:
-    """A module while a call runs on it and has it to itself. It has the interface of a `ViewBinding`.
+class TurnBinding(Binding):
+    """A module while a call runs on it and has it to itself.
 
     What the code does to the module is done: attributes, containers, hooks and caches are those of Python. What
     autograd saves of a parameter is an alias of its memory, and steps move the parameters that are saved. Code that
@@ -40,32 +39,13 @@ class TurnBinding:
     show.
 
     `leaves` has for each parameter what a record keeps of it, and `steps` the number of its steps when the call began.
-    `has_set` tells whether the call has set an attribute of a module.
     """
 
-    has_set = False
-
-    def __init__(
-        self,
-        parameter_locks: ParameterLocks,
-        hosted: HostedObject,
-        training: bool | None,
-        code: str,
-        nested: bool,
-        recorded: bool,
-    ) -> None:
-        assert hosted.internals is not None
-        assert hosted.turns is not None
-        self.hosted = hosted
-        self.code = code
-        self.parameter_locks = parameter_locks
-        self.internals = hosted.internals
-        self.parameters: Sequence[torch.Tensor] = list(hosted.parameters.values())
-        self._recorded = recorded
-        self._kind = (code, training, recorded)
+    def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call, nested: bool) -> None:
+        super().__init__(parameter_locks, hosted, kind)
+        code, training, self._recorded = kind
         self._parts: list[nn.Module] = list(hosted.value.modules())
         self._holds: list[Any] = []
-        self._failed: PsError | None = None
         self._set: list[tuple[int, str, Any]] | None = None
         exclusive = self._writing if code in hosted.writers else None
         self._turn = Turn(hosted.turns, nested, self._around(training), exclusive, is_patient=not code)
@@ -84,8 +64,7 @@ class TurnBinding:
     def _around(self, training: bool | None) -> list[AbstractContextManager[None]]:
         """What is entered whenever the call gets the module."""
         around: list[AbstractContextManager[None]] = []
-        views = self.hosted.views
-        is_unsettled = self.code not in self.hosted.readers or (views is not None and views.asks_for(self._kind))
+        is_unsettled = self.code not in self.hosted.readers or self.views.asks_for(self.kind)
         if training is not None:
             around.append(_Mode(self.hosted.value, self._parts, training))
         around += self.internals.norm_locks.values()
@@ -109,8 +88,7 @@ class TurnBinding:
             yield
 
     def _note_before(self) -> None:
-        views = self.hosted.views
-        self._contents = Contents(self.hosted.value) if views is not None and views.asks_for(self._kind) else None
+        self._contents = Contents(self.hosted.value) if self.views.asks_for(self.kind) else None
         self._attributes = Dicts([each.__dict__ for each in (*self._parts, *self.parameters)])
         self._structure = Dicts([each for part in self._parts for each in (part._parameters, part._modules)])
         self._found = self.internals.found()
@@ -161,10 +139,6 @@ class TurnBinding:
         """The dotted name of a parameter."""
         return next((name for name, each in self.hosted.parameters.items() if each is leaf), None)
 
-    def name(self, i: int) -> str:
-        """The dotted name of a parameter."""
-        return list(self.hosted.parameters)[i]
-
     def kept(self) -> Found:
         """The tensors besides the parameters that outlive the call."""
         self._learn()
@@ -173,7 +147,7 @@ class TurnBinding:
     def hold(self) -> None:
         """Has a backward find the values of this call, because code of the module may run in it."""
         if self._recorded and not self._holds:
-            training = self._kind[1]
+            training = self.kind[1]
             mode = nullcontext() if training is None else _Mode(self.hosted.value, self._parts, training)
             self._holds.append(PassValues(self, mode))
 
@@ -204,18 +178,19 @@ class TurnBinding:
     def _end_code(self) -> None:
         if not self._structure.are_same():
             self._structure.restore()
-            self._failed = refusals.restructured(self)
-        changes = self._learn()
+            self._failed = self.restructured()
+        changes, own = self._learn(), set(map(id, self.parameters))
         for _, name, value in changes:
-            if self._is_alias(value):
-                self._failed = refusals.aliased(self, name)
+            if self._is_alias(value, own):
+                self._failed = self.aliased(name)
+        if any(i >= len(self._parts) for i, _, _ in changes) or any(each._backward_hooks for each in self.parameters):
+            self.views.examine_again()
         self.internals.end_histories(self._historic)
-        views = self.hosted.views
-        if self._contents is not None and views is not None:
+        if self._contents is not None:
             is_clean = (
                 not (changes or self.has_set) and self._failed is None and not self._holds and self._contents.are_same()
             )
-            views.note(self._kind, is_clean)
+            self.views.note(self.kind, is_clean)
 
     def _learn(self) -> list[tuple[int, str, Any]]:
         """The attributes that the code has set, once the internals know of them. The code has ended."""
@@ -225,24 +200,10 @@ class TurnBinding:
                 self.internals.learn()
         return self._set
 
-    def _is_alias(self, value: Any) -> bool:
-        tensors: list[torch.Tensor] = []
-        tensors_below(value, tensors, MOST)
-        own = set(map(id, self.parameters))
-        return any(is_within(each, self.parameters) for each in tensors if id(each) not in own)
-
     def settle(self, raised: bool) -> None:
-        """Raises the error for what the code has done, after `give_back`.
-
-        Raises:
-            InvalidArgumentError: It has changed the structure, or something else that is refused.
-            ContextLostError: Others went on before the call had ended.
-        """
-        failed = self._failed
         # These refer to each other; what they hold must not wait for the garbage collector.
         del self._turn, self._changes, self._memory
-        if failed is not None and not raised:
-            raise failed
+        super().settle(raised)
 
 
 def _has_hooks(part: nn.Module) -> bool:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch.autograd.graph import increment_version
 
-from ps_service.hosting.aliases import is_within
 from ps_service.hosting.contents import ABSENT
 from ps_service.hosting.histories import Ending, has_open_history
 from ps_service.hosting.internals import MOST, Found
 from ps_service.hosting.replacing import Counterpart
 from ps_service.hosting.structure import tensors_below
 from ps_service.parameters.leaves import is_written
-from ps_service.passes import refusals
+from ps_service.passes.binding import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,49 +23,37 @@ if TYPE_CHECKING:
 
     from ps_service.hosting.leaves import Leaf
     from ps_service.hosting.objects import HostedObject
-    from ps_service.hosting.views import Call, Views
+    from ps_service.hosting.views import Call
     from ps_service.parameters.locks import ParameterLocks
     from ps_wire.errors import InvalidArgumentError, PsError
 
 
-class ViewBinding:
+class ViewBinding(Binding):
     """A view of a module, which other calls use at the same time.
 
-    Entering waits for a consistent step that writes. Nothing is done for each parameter but to note its steps. It has
-    the interface of a `TurnBinding`.
+    Entering waits for a consistent step that writes. Nothing is done for each parameter but to note its steps.
 
     Attributes:
         leaves: For each parameter, what a record keeps of it.
         steps: For each parameter, the number of its steps when the call began.
         storages: Addresses of the memory of the leaves.
         saved: No tensor is copied for a backward: calls on views change none, and torch notices if others do.
-        has_set: Whether the call has set an attribute of a module.
         is_held: Whether code of the module may run in the backward.
         uses_others: Whether the graph of the call may reach leaves that are not those of the view, as far as is known.
     """
 
-    has_set = is_held = False
+    is_held = False
     saved: Sequence[torch.Tensor] = ()
 
-    def __init__(
-        self, parameter_locks: ParameterLocks, hosted: HostedObject, views: Views, kind: Call, nested: bool
-    ) -> None:
-        assert hosted.internals is not None
-        self.hosted = hosted
-        self.internals = hosted.internals
-        self.parameter_locks = parameter_locks
-        self.views = views
-        self.parameters = views.parameters
-        self.kind = kind
-        self.code = kind[0]
+    def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call, nested: bool) -> None:
+        super().__init__(parameter_locks, hosted, kind)
         # What calls have set on the view; None until the code has ended.
         self._changes: Sequence[tuple[nn.Module, str, Any]] | None = None
         self._leaves_histories = False
         self._touched: Sequence[int] = ()
         self._overtaken: set[int] = set()
-        self._failed: PsError | None = None
         self.uses_others = hosted.uses_others
-        writers = views.writers
+        views, writers = self.views, self.views.writers
         with parameter_locks.lock:
             while writers.writing or (writers.claimed and not nested):
                 parameter_locks.wait()
@@ -93,10 +80,6 @@ class ViewBinding:
         for _, _, value in self._changes:
             is_all &= tensors_below(value, tensors, MOST)
         return Found(tensors, is_all)
-
-    def name(self, i: int) -> str:
-        """The dotted name of a parameter."""
-        return list(self.hosted.parameters)[i]
 
     def hold(self) -> None:
         """Notes that code of the module may run in the backward, where it finds its values: steps see used leaves."""
@@ -136,16 +119,10 @@ class ViewBinding:
         return True
 
     def settle(self, raised: bool) -> None:
-        """Applies what the call has done to leaves, after `give_back`.
-
-        Raises:
-            InvalidArgumentError: It has changed something in a way that is refused.
-            ContextLostError: It has written to a parameter while a step changed that.
-        """
+        """Applies what the call has done to leaves, and raises as `Binding.settle`."""
         for i in self._touched:
             self._failed = self._take_over_leaf(i) or self._failed
-        if self._failed is not None and not raised:
-            raise self._failed
+        super().settle(raised)
 
     def _take_over_leaf(self, i: int) -> PsError | None:
         """Applies what calls have done to a leaf; returns the error for what is refused."""
@@ -153,14 +130,14 @@ class ViewBinding:
         leaf, parameter = self.leaves[i].tensor, self.parameters[i]
         state = self.hosted.parameter_states[i]
         if leaf._backward_hooks or leaf._post_accumulate_grad_hooks:
-            failed = refusals.hooked(self, i)
+            failed = self.hooked(i)
         if leaf.grad is not None:
             leaf.grad = None
-            failed = refusals.accumulated(self, i)
+            failed = self.accumulated(i)
         is_moved = self._begun.is_moved(i)
         if is_moved:
             others = [each.tensor for each in self.leaves if each.tensor is not leaf]
-            misplaced = refusals.misplaced(self, i, leaf, parameter, others)
+            misplaced = self.misplaced(i, leaf, parameter, others)
             if misplaced is not None:
                 return misplaced
             self.hosted.writers.add(self.code)
@@ -173,7 +150,7 @@ class ViewBinding:
             self.parameter_locks.note_written(state.pin)
             state.writes += 1
         if i in self._overtaken and (is_moved or is_written(leaf)):
-            failed = refusals.overtaken(self, i)
+            failed = self.overtaken(i)
         if leaf.requires_grad is not parameter.requires_grad:
             self.parameter_locks.set_requires_grad([parameter], leaf.requires_grad)
         return failed
@@ -181,14 +158,12 @@ class ViewBinding:
     def _take_over(self, changes: Sequence[tuple[nn.Module, str, Any]]) -> InvalidArgumentError | None:
         """Gives the module the attributes that calls have set; returns the error for what is refused."""
         if any(not name for _, name, _ in changes):
-            return refusals.restructured(self)
+            return self.restructured()
         leaves = {id(leaf.tensor): leaf.parameter for leaf in self.leaves}
         parts = Counterpart({**leaves, **{id(made): original for made, original in self._view.modules}})
         for original, name, value in changes:
-            tensors: list[torch.Tensor] = []
-            tensors_below(value, tensors, MOST)
-            if any(is_within(each, self.parameters) for each in tensors if id(each) not in leaves):
-                return refusals.aliased(self, name)
+            if self._is_alias(value, leaves):
+                return self.aliased(name)
             if value is ABSENT:
                 original.__dict__.pop(name, None)
             else:

@@ -9,7 +9,7 @@ from torch.nn import Parameter
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.parameters.step_lock import WouldBlock
 from ps_service.training.step_access import StepAccess
-from tests.ps_service.threads import Watched, Worker
+from tests.ps_service.threads import Watched, Worker, in_a_hurry
 
 
 class Some:
@@ -83,7 +83,7 @@ def test_a_thread_that_must_not_wait_changes_nothing() -> None:
     some = Some()
 
     def step() -> None:
-        with some.locks.nonblocking(), some.access():
+        with in_a_hurry(some.locks), some.access():
             raise AssertionError("it has taken what is in use")
 
     with some.access():
