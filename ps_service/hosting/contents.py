@@ -46,8 +46,6 @@ class Dicts:
 
     def changes(self) -> list[tuple[int, str, Any]]:
         """The position of a dict, a name, and the value that is there now or `ABSENT`, for each change."""
-        if self.are_same():
-            return []
         found: list[tuple[int, str, Any]] = []
         for i, (before, now) in enumerate(zip(self._before(), [each.copy() for each in self._dicts], strict=True)):
             for name in now.keys() | before.keys():

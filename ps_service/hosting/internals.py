@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import types
 from contextlib import ExitStack, contextmanager
-from operator import methodcaller
+from functools import partial
+from itertools import chain
+from operator import is_not, itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -21,10 +23,13 @@ if TYPE_CHECKING:
 MOST: Final = 1000
 """Most objects behind one attribute that are searched for tensors."""
 
-_buffers_of: Final = methodcaller("get", "_buffers")
+_TORCHS: Final = frozenset(vars(torch.nn.Module()))
+"""Attributes of every module, which hold no tensors that its calls return, besides the buffers."""
 
-_TORCHS: Final = frozenset(vars(torch.nn.Module())) - {"_buffers"}
-"""Attributes of every module, which hold no tensors that its calls return."""
+# Most modules have no buffers, and these look at all of them in C.
+_buffers_of: Final = itemgetter("_buffers")
+_values: Final = methodcaller("values")
+_is_there: Final = partial(is_not, None)
 
 
 class Found(NamedTuple):
@@ -49,9 +54,7 @@ class Internals:
         """Notes which attributes may hold tensors. Called again when calls have set attributes."""
         attributes = [each.__dict__ for each in self._module.modules()]
         self._places = [(held, name) for held in attributes for name, value in held.items() if _may_hold(name, value)]
-        self._buffers = [held["_buffers"] for held in attributes if "_buffers" in held]
-        self._modules = [held for held, name in self._places if name == "_buffers"]
-        self._beside_buffers = [each for each in self._places if each[1] != "_buffers"]
+        self._with_buffers = [held for held in attributes if "_buffers" in held]
 
     def without_history(self, value: Any, ending: Ending) -> Any:
         """A value with the histories of its tensors ended, for later runs."""
@@ -68,7 +71,7 @@ class Internals:
         if not any(has_open_history(tensor) and id(tensor) not in known for tensor in self.found().tensors):
             return
         ending = Ending(known)
-        for attributes, name in self._places:
+        for attributes, name in (*((held, "_buffers") for held in self._with_buffers), *self._places):
             value = attributes.get(name)
             made = self.without_history(value, ending)
             if made is not value:
@@ -76,11 +79,9 @@ class Internals:
 
     def found(self) -> Found:
         """The tensors that the module keeps now."""
-        tensors: list[torch.Tensor] = []
+        tensors = self.buffers()
         is_all = True
-        # Most modules have no buffers, and `map` checks them all in C.
-        places = self._places if any(map(_buffers_of, self._modules)) else self._beside_buffers
-        for attributes, name in places:
+        for attributes, name in self._places:
             value = attributes.get(name)
             if isinstance(value, torch.Tensor):
                 tensors.append(value)
@@ -92,7 +93,7 @@ class Internals:
 
     def buffers(self) -> list[torch.Tensor]:
         """All buffers of the module, also those of normalization layers."""
-        return [each for held in self._buffers for each in held.values() if each is not None]
+        return list(filter(_is_there, chain.from_iterable(map(_values, map(_buffers_of, self._with_buffers)))))
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -109,4 +110,6 @@ def _may_hold(name: str, value: Any) -> bool:
         return False
     if isinstance(value, types.FunctionType) and value.__closure__ is None:
         return not value.__module__.startswith("torch.")
+    if isinstance(value, types.BuiltinFunctionType):
+        return not isinstance(value.__self__, types.ModuleType)
     return not (isinstance(value, tuple) and all(map(is_atom, value)))

@@ -123,32 +123,32 @@ class Turns:
     """Lets one call at a time run on a module itself, and steps wait for it.
 
     After a bounded wait the others go on, and the call is lost: it may have seen values of two versions. The lock of
-    the parameters guards everything.
+    the parameters guards everything. `holder` is the turn of the call that has the module.
     """
 
     def __init__(self, locks: ParameterLocks) -> None:
         self.writers = Writers()
         self._locks = locks
-        self._holder: Turn | None = None
+        self.holder: Turn | None = None
         self._patience = FIRST_PATIENCE_SECONDS
         self._longest = 0.0
 
     def are_taken(self) -> bool:
         """Whether a call of another thread has the module."""
-        return self._holder is not None and not self._is_mine()
+        return self.holder is not None and not self._is_mine()
 
     def await_calls(self) -> bool:
         """Waits for the call that runs, as long as it may take; returns whether there was one. The lock of the
         parameters is held."""
         waited = False
-        while (holder := self._holder) is not None and not self._is_mine():
+        while (holder := self.holder) is not None and not self._is_mine():
             self._wait_for(holder)
             waited = True
         return waited
 
     def await_writer(self) -> None:
         """Like `await_calls`, for a call that writes to parameters."""
-        while (holder := self._holder) is not None and holder.writes and not self._is_mine():
+        while (holder := self.holder) is not None and holder.writes and not self._is_mine():
             self._wait_for(holder)
 
     def take(self, turn: Turn) -> None:
@@ -156,26 +156,26 @@ class Turns:
         writers = self.writers
         with self._locks.lock:
             while not self._is_mine():
-                if self._holder is not None:
-                    self._wait_for(self._holder, turn.is_patient)
+                if self.holder is not None:
+                    self._wait_for(self.holder, turn.is_patient)
                 elif not turn.writes and (writers.writing or (writers.claimed and not turn.nested)):
                     self._locks.wait()
                 else:
                     break
-            turn.outer, self._holder = self._holder, turn
+            turn.outer, self.holder = self.holder, turn
             turn.is_ending = False
             turn.began = time.monotonic()
 
     def keep(self, turn: Turn) -> bool:
         """Whether a call still has the module; nobody takes it from the call any more."""
         with self._locks.lock:
-            turn.is_ending = self._holder is turn
+            turn.is_ending = self.holder is turn
             return turn.is_ending
 
     def give(self, turn: Turn) -> None:
         """A call does not have the module any more."""
         with self._locks.lock:
-            self._holder = turn.outer
+            self.holder = turn.outer
             self._locks.notify()
 
     def note_seconds(self, seconds: float) -> None:
@@ -184,7 +184,7 @@ class Turns:
         self._patience = max(PATIENCE_SECONDS, _LONGER * self._longest)
 
     def _is_mine(self) -> bool:
-        return self._holder is not None and self._holder.thread == threading.get_ident()
+        return self.holder is not None and self.holder.thread == threading.get_ident()
 
     def _wait_for(self, holder: Turn, is_patient: bool = False) -> None:
         """Waits until something has changed. Takes the module from a call that does not end."""
@@ -199,5 +199,5 @@ class Turns:
                 turn.is_lost = True
                 turn.leave()
                 turn = turn.outer
-            self._holder = None
+            self.holder = None
             self._locks.notify()

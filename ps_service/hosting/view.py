@@ -84,6 +84,8 @@ class View:
 
         The modules are the originals. The name is empty for a parameter or submodule.
         """
+        if self._begun.are_same():
+            return []
         return [(self.modules[i // 3][1], name if i % 3 == 0 else "", new) for i, name, new in self._begun.changes()]
 
     def private_ids(self) -> set[int]:

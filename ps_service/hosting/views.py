@@ -88,7 +88,8 @@ class Views:
         if not self._is_ordinary or (not is_reading and self._clean.get(call, 0) < CLEAN_CALLS):
             return False
         view = self._of.get(training)
-        if self._turns.are_taken():
+        turns = self._turns
+        if turns.holder is not None and turns.are_taken():
             return view is not None  # that call may be changing attributes
         if view is None or not view.follows():
             # Earlier calls may have set attributes that refer to parameters.
@@ -135,7 +136,9 @@ class Views:
         for view in self._made:
             if view.running or view.is_referred():
                 return True
-        return self._turns.are_taken() or (self._leaves is not None and any(self._leaves.uses.used()))
+        if self._turns.holder is not None and self._turns.are_taken():
+            return True
+        return self._leaves is not None and any(self._leaves.uses.used())
 
     def saved(self) -> set[int]:
         """`id()` of the states of parameters that are needed besides by calls that run."""

@@ -108,5 +108,10 @@ class ParameterState:
 
 def readers_of(states: Iterable[ParameterState]) -> set[Readers]:
     """The calls of the modules that have some parameters."""
-    found = {each() for state in states for each in state.readers}
-    return {readers for readers in found if readers is not None}
+    found = set()
+    for state in states:
+        for each in state.readers:
+            readers = each()
+            if readers is not None:
+                found.add(readers)
+    return found

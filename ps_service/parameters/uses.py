@@ -58,8 +58,8 @@ class LeafUses:
         counts = list(map(use_count, leaves))
         memory = map(_count, map(_address, map(_storage, leaves)))
         in_graphs = map(or_, map(gt, counts, repeat(_UNSAVED)), map(gt, memory, repeat(_UNUSED)))
-        # Such as those of an autograd function that has kept a leaf.
-        now = _references(leaves, counts)
+        # Such as those of an autograd function that has kept a leaf. Counted as in `_references`.
+        now = list(map(sub, map(sys.getrefcount, leaves), map(gt, counts, repeat(1))))
         used = list(map(or_, in_graphs, map(gt, now, self._referrers)))
         # References of the owner that are gone must not hide those of others.
         self._referrers = list(map(min, now, self._referrers))

@@ -154,7 +154,8 @@ class CallFrame:
         if isinstance(binding, TurnBinding):
             self._watch(binding)
             binding.on_resumed(partial(self._watch, binding))
-        self._buffers.update([_storage_of(each) for each in binding.saved if not each.is_sparse])
+        if binding.saved:
+            self._buffers.update(_storage_of(each) for each in binding.saved if not each.is_sparse)
         return binding.module
 
     def _bound(self, hosted: HostedObject, is_target: bool, code: str) -> TurnBinding | ViewBinding:
@@ -258,7 +259,9 @@ class CallFrame:
         """The result, with copies of tensors that share memory with a module, because other calls may change those."""
         taken = self._kept_after()
         if self._recorded:
-            roots, known = binding_checks.results_in(result), set(map(id, map(_tensor, self.leaves)))
+            is_one = isinstance(result, torch.Tensor) and result.requires_grad
+            roots = [result] if is_one else binding_checks.results_in(result)
+            known = set(map(id, map(_tensor, self.leaves)))
             for binding in self._bindings.values():
                 binding_checks.inspect(binding, roots, known)
                 self.uses_others |= binding.uses_others
@@ -298,7 +301,11 @@ class CallFrame:
         bindings = list(self._bindings.values())[::-1]
         self._bindings.clear()
         self._watches.clear()
-        for binding in [binding for binding in bindings if binding.give_back()]:
+        unsettled = []
+        for binding in bindings:
+            if binding.give_back():
+                unsettled.append(binding)
+        for binding in unsettled:
             try:
                 binding.settle(raised)
             except RuntimeError as error:

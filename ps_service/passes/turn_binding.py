@@ -195,7 +195,7 @@ class TurnBinding(Binding):
     def _learn(self) -> list[tuple[int, str, Any]]:
         """The attributes that the code has set, once the internals know of them. The code has ended."""
         if self._set is None:
-            self._set = self._attributes.changes()
+            self._set = [] if self._attributes.are_same() else self._attributes.changes()
             if not all(is_atom(value) for _, _, value in self._set):
                 self.internals.learn()
         return self._set

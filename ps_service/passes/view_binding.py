@@ -75,7 +75,7 @@ class ViewBinding(Binding):
     def kept(self) -> Found:
         """The tensors besides the parameters that outlive the call, whose code has ended."""
         tensors, is_all = self.internals.found()
-        self._leaves_histories = bool(tensors) and any(map(has_open_history, tensors))
+        self._leaves_histories = any(map(_grad_fn, tensors)) and any(map(has_open_history, tensors))
         self._changes = self._view.changes()
         for _, _, value in self._changes:
             is_all &= tensors_below(value, tensors, MOST)
@@ -98,25 +98,22 @@ class ViewBinding(Binding):
         """
         with self.parameter_locks.lock:
             try:
-                return self._end_code()
+                # Before the view gets other leaves for the next call.
+                self._touched = self._begun.touched()
+                changes = self._view.changes() if self._changes is None else self._changes
+                if not (self._touched or changes or self.has_set or self._leaves_histories):
+                    return False
+                self.views.refuse(self._view, self.kind)
+                self._shared.drop(self._touched)
+                self._overtaken = set(filter(self._begun.is_overtaken, self._touched))
+                if self._leaves_histories:
+                    self.internals.end_histories(())
+                if changes:
+                    self._failed = self._take_over(changes)
+                return True
             finally:
                 self.views.end(self._view)
                 self.parameter_locks.notify()
-
-    def _end_code(self) -> bool:
-        # Before the view gets other leaves for the next call.
-        self._touched = self._begun.touched()
-        changes = self._view.changes() if self._changes is None else self._changes
-        if not (self._touched or changes or self.has_set or self._leaves_histories):
-            return False
-        self.views.refuse(self._view, self.kind)
-        self._shared.drop(self._touched)
-        self._overtaken = set(filter(self._begun.is_overtaken, self._touched))
-        if self._leaves_histories:
-            self.internals.end_histories(())
-        if changes:
-            self._failed = self._take_over(changes)
-        return True
 
     def settle(self, raised: bool) -> None:
         """Applies what the call has done to leaves, and raises as `Binding.settle`."""
@@ -172,3 +169,4 @@ class ViewBinding(Binding):
 
 
 _steps: Final = attrgetter("steps")
+_grad_fn: Final = attrgetter("grad_fn")

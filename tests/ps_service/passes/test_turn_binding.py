@@ -93,7 +93,7 @@ def test_a_call_that_cannot_have_the_module_again_takes_it_from_nobody(
     monkeypatch.setattr(turns, "take", _refusing(turns.take))
     with pytest.raises(ZeroDivisionError), writing(engine, hosted, 1.0), waiting:
         pass
-    assert turns._holder is None
+    assert turns.holder is None
 
 
 def _refusing(take: Callable[[Turn], None]) -> Callable[[Turn], None]:
