@@ -75,8 +75,11 @@ class Turn:
         waiting.held = (*waiting.held, self)
 
     def _take(self) -> None:
+        outer = self._turns.holder
         with ExitStack() as stack:
-            if self._exclusive is not None:
+            # A call that it is nested in may write, and has excluded others already.
+            is_mine = outer is not None and outer.writes and outer.thread == self.thread
+            if self._exclusive is not None and not is_mine:
                 stack.enter_context(self._exclusive())
             self._turns.take(self)
             self._access = stack.pop_all()

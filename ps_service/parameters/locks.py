@@ -132,18 +132,6 @@ class ParameterLocks:
                     pin.reading -= 1
                 self.notify()
 
-    def save(self, pin: Pin) -> None:
-        """Notes that an open context needs this storage for its backward."""
-        with self.lock:
-            pin.saves.append(None)
-
-    def free(self, pin: Pin) -> None:
-        """Undoes `save`. May be called by the garbage collector, at any moment and in any thread.
-
-        It takes no lock. The collecting thread may hold another lock that the holder of this one waits for.
-        """
-        pin.saves.pop()
-
     def note_written(self, pin: Pin) -> None:
         """Notes an in-place write to a storage: backwards that have saved it must not use it."""
         with self.lock:

@@ -56,7 +56,7 @@ class PrivateMemory:
 
     def __enter__(self) -> None:
         for i, (parameter, state) in enumerate(zip(self._parameters, self._states, strict=True)):
-            if parameter.numel() * parameter.element_size() <= self._most_bytes or state.pin.saves:
+            if parameter.numel() * parameter.element_size() <= self._most_bytes or state.pin.saved:
                 data, pin, own, visible = parameter.data, state.pin, parameter.data.clone(), state.visible
                 with self._lock:
                     state.visible = data if visible is None else visible

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import sys
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,22 +55,30 @@ class Readers(Protocol):
 class Pin:
     """Counts the users of one storage of a parameter.
 
-    `reading` is the number of running reads, `saves` has an entry for each open graph that has saved the storage, and
-    `written` counts the in-place writes by hosted code outside of steps.
+    `reading` is the number of running reads, and `written` counts the in-place writes by hosted code outside of steps.
+    What an open graph keeps of the storage refers to the `token`, so that it counts until the graph is freed.
     """
 
-    __slots__ = ("reading", "saves", "written")
+    __slots__ = ("reading", "token", "written")
 
     def __init__(self) -> None:
         self.reading = 0
         self.written = 0
-        # A list, because its `append` and `pop` are atomic: see `ParameterLocks.free`.
-        self.saves: list[None] = []
+        self.token = object()
 
     @property
     def saved(self) -> int:
-        """Number of open graphs that have saved it."""
-        return len(self.saves)
+        """Number of tensors that open graphs keep of it."""
+        return sys.getrefcount(self.token) - UNSAVED
+
+
+def _unsaved() -> int:
+    pin = Pin()
+    return sys.getrefcount(pin.token)
+
+
+UNSAVED: Final = _unsaved()
+"""References to the token of a pin that no graph has saved, while they are counted."""
 
 
 class ParameterState:

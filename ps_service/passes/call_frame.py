@@ -327,7 +327,7 @@ class CallFrame:
         if watches is None and storage in self._storages:
             return Kept(tensor)  # steps see that its memory is used
         if watches is not None:
-            saved = Pinned(tensor, self._parameter_locks, [watch for watch, _ in watches])
+            saved = Pinned(tensor, [watch for watch, _ in watches])
             for _, binding in watches:
                 binding.pinned.append(saved)
             return saved

@@ -52,7 +52,7 @@ class ParameterChanges:
             self._data.append(parameter.data)
             self._before.append((parameter.data_ptr(), parameter._version, parameter.requires_grad))
             is_compared = self._is_writer and parameter.nbytes <= COPY_AT_MOST
-            if is_compared or (self._compares and (states[i].pin.saves or id(states[i]) in saved)):
+            if is_compared or (self._compares and (states[i].pin.saved or id(states[i]) in saved)):
                 self._values[i] = parameter.detach().clone()
 
     def __exit__(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from ps_service.hosting.turns import Turn
-from ps_service.passes.saved_tensors import Hold
 from ps_wire.errors import ContextLostError, InvalidArgumentError
 from ps_wire.numerics.random import Seeded
 
@@ -79,7 +78,7 @@ class PassValues:
         self._name = str(bound.hosted)
         self._swapped = _Swapped(bound)
         self._turns = bound.hosted.turns
-        self._hold = Hold(bound.parameter_locks, [state.pin for state in bound.hosted.parameter_states])
+        self._tokens = [state.pin.token for state in bound.hosted.parameter_states]
         self._turn: Turn | None = None
         self._mode = mode
         self._random: AbstractContextManager[object] = nullcontext() if Seeded.current() is None else Seeded(0)

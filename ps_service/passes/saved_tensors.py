@@ -9,7 +9,6 @@ import torch
 
 if TYPE_CHECKING:
     from ps_service.memory.held import Share
-    from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import Pin
 
 
@@ -61,16 +60,16 @@ class Pinned:
     The watches notice writes of other calls to its storage.
     """
 
-    __slots__ = ("_counted", "_hold", "_is_written", "_tensor", "_version", "_watches")
+    __slots__ = ("_counted", "_is_written", "_tensor", "_tokens", "_version", "_watches")
 
-    def __init__(self, tensor: torch.Tensor, parameter_locks: ParameterLocks, watches: Sequence[Watch]) -> None:
+    def __init__(self, tensor: torch.Tensor, watches: Sequence[Watch]) -> None:
         self._tensor = tensor.data
         # It shares the version of the parameter, until the code of the call has ended.
         self._counted: torch.Tensor | None = tensor.detach()
         self._version = tensor._version
         self._is_written = False
         self._watches = watches
-        self._hold = Hold(parameter_locks, [watch.pin for watch in watches])
+        self._tokens = [watch.pin.token for watch in watches]
 
     def settle(self) -> None:
         """Notes whether the call itself has written to it since it was saved. Called when steps may come."""
@@ -93,19 +92,3 @@ class Pinned:
                 f"a parameter of shape {tuple(self._tensor.shape)}, by {by}"
             )
         return self._tensor
-
-
-class Hold:
-    """Keeps storages pinned as long as it lives."""
-
-    __slots__ = ("_parameter_locks", "_pins")
-
-    def __init__(self, parameter_locks: ParameterLocks, pins: Sequence[Pin]) -> None:
-        self._parameter_locks = parameter_locks
-        self._pins = pins
-        for pin in pins:
-            parameter_locks.save(pin)
-
-    def __del__(self) -> None:
-        for pin in self._pins:
-            self._parameter_locks.free(pin)

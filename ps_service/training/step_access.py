@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from operator import methodcaller
+from sys import getrefcount
 from typing import TYPE_CHECKING, Final
 
-from ps_service.parameters.state import readers_of
+from ps_service.parameters.state import UNSAVED, readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -60,7 +61,8 @@ class StepAccess:
         with self._locks.lock:
             for state in self._states:
                 pin = state.pin
-                if state.stepped or (consistent and (state.claimed or pin.reading or pin.saves)):
+                is_saved = getrefcount(pin.token) > UNSAVED
+                if state.stepped or (consistent and (state.claimed or pin.reading or is_saved)):
                     break
             else:
                 all_readers = readers_of(self._states) if consistent else ()

@@ -44,9 +44,9 @@ def test_a_parameter_that_a_pass_reads_or_has_saved_is_moved(saved: bool) -> Non
     some = Some()
     pin = some.states[1].pin
     reading = some.locks.reading(some.parameters, some.states)
-    if saved:
-        some.locks.save(pin)
-    else:
+    kept = [pin.token] if saved else []
+    assert pin.saved == len(kept)
+    if not saved:
         reading.__enter__()
     addresses = [parameter.data_ptr() for parameter in some.parameters]
     with some.access():
