@@ -28,16 +28,9 @@ _NOT_HOSTED = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 class AllowList:
-    """The classes and functions that trainers may use, by name.
-
-    Args:
-        modules: Modules whose classes marked `@hosted` and functions marked `@remote` are listed.
-            Layers, optimizers and schedulers of torch are always on the list.
-        functions: The functions of torch that are listed.
-
-    Attributes:
-        functions: The functions of torch, and the checks of its layers.
-    """
+    """The classes and functions that trainers may use, by name: the classes marked `@hosted` and the functions marked
+    `@remote` of some modules, and always the layers, optimizers and schedulers of torch. `functions` has the functions
+    of torch, and the checks of its layers."""
 
     def __init__(self, modules: Iterable[ModuleType] = (), functions: TorchFunctions | None = None) -> None:
         self.functions = functions or TorchFunctions()
@@ -72,11 +65,7 @@ class AllowList:
             self.allow(value, f"{module_name(module.__name__)}.{value.__qualname__}")
 
     def allow(self, value: type | Callable[..., Any], *names: str) -> None:
-        """Lists a class and its remote methods, or a function.
-
-        Args:
-            value: The class or function.
-            names: Further names for it.
+        """Lists a class and its remote methods, or a function, under its name and further names.
 
         Raises:
             ValueError: It is not marked.

@@ -1,8 +1,9 @@
-"""What the attributes of a module refer to at one moment, to tell later whether calls have changed it."""
+"""What dicts and objects refer to at one moment, to tell later what has changed."""
 
 from __future__ import annotations
 
-from operator import is_
+import itertools
+from operator import is_, methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -11,19 +12,63 @@ from ps_service.hosting.running_statistics import with_statistics
 from ps_service.hosting.structure import all_below, below
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn
 
 MOST: Final = 10_000
 """Most objects of a module that are compared."""
+
+ABSENT: Final = type("Absent", (), {})()
+"""The value of an attribute that is not there."""
+
+_values: Final = methodcaller("values")
+
+
+class Dicts:
+    """The entries of some dicts at one moment, to be compared by identity with those of later."""
+
+    __slots__ = ("_dicts", "_lengths", "_names", "_values")
+
+    def __init__(self, dicts: Sequence[dict[str, Any]]) -> None:
+        self._dicts = dicts
+        self._lengths = list(map(len, dicts))
+        self._names = [list(each) for each in dicts]
+        self._values = list(itertools.chain.from_iterable(map(_values, dicts)))
+
+    def are_same(self) -> bool:
+        """Whether no value has been set or deleted."""
+        try:
+            now = itertools.chain.from_iterable(map(_values, self._dicts))
+            return self._lengths == list(map(len, self._dicts)) and all(map(is_, now, self._values))
+        except RuntimeError:
+            return False  # another thread changes one
+
+    def changes(self) -> list[tuple[int, str, Any]]:
+        """The position of a dict, a name, and the value that is there now or `ABSENT`, for each change."""
+        found: list[tuple[int, str, Any]] = []
+        for i, (before, now) in enumerate(zip(self._before(), [each.copy() for each in self._dicts], strict=True)):
+            for name in now.keys() | before.keys():
+                value = now.get(name, ABSENT)
+                if value is not before.get(name, ABSENT):
+                    found.append((i, name, value))
+        return found
+
+    def restore(self) -> None:
+        """Gives the dicts the entries that they had."""
+        for each, before in zip(self._dicts, self._before(), strict=True):
+            each.clear()
+            each.update(before)
+
+    def _before(self) -> list[dict[str, Any]]:
+        values = iter(self._values)  # each dict takes as many as it has names
+        return [dict(zip(names, values, strict=False)) for names in self._names]
 
 
 class Contents:
     """The objects behind a module's attributes: its parts, containers, closures and instances, each with its contents.
 
     Running statistics do not count: they have locks of their own.
-
-    Args:
-        module: The module.
     """
 
     def __init__(self, module: nn.Module) -> None:

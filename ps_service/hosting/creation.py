@@ -31,21 +31,11 @@ def create(
     object_id: str = "",
     replace: bool = False,
 ) -> tuple[HostedObject, bool]:
-    """Makes an object of an allowed class, or finds the existing one of that name.
+    """Makes an object of an allowed class, or finds the existing one of that name. Returns whether it was made, too.
 
-    Args:
-        class_name: Name of the class on the allow-list.
-        args: Arguments of the constructor.
-        kwargs: Keyword arguments of the constructor.
-        name: Name of the object; empty for an anonymous one. A named object is made once and stays until it is deleted.
-        seed: Seed of the constructor: it draws the numbers that follow `torch.manual_seed(seed)`. The generators of the
-            process are not changed.
-        fingerprint: Identifies the arguments, to compare requests for the same name.
-        object_id: Its id before a restart of the owner; empty for a new one.
-        replace: Whether it takes the place of an object of that name that was made from something else.
-
-    Returns:
-        The object, and whether it was made.
+    A named object is made once and stays until it is deleted; with `replace`, it takes the place of one that was made
+    from something else. With a `seed`, the constructor draws the numbers that follow `torch.manual_seed(seed)`; the
+    generators of the process are not changed. `object_id` is its id before a restart of the owner.
 
     Raises:
         NotAllowedError: The class is not on the allow-list.

@@ -28,12 +28,8 @@ _TEXTS: Final = _Texts()
 
 
 class Fingerprint(NamedTuple):
-    """The class and the arguments of a request for a named object.
-
-    Attributes:
-        digest: Identifies them.
-        arguments: Short texts of them by name, for messages. Two that differ may have the same text.
-    """
+    """The class and the arguments of a request for a named object: a digest that identifies them, and short texts of
+    the arguments by name, for messages. Two that differ may have the same text."""
 
     digest: bytes = b""
     arguments: Mapping[str, str] = {}

@@ -11,16 +11,11 @@ from collections.abc import Container, Iterable
 from typing import Any, Final
 
 import torch
-from torch import nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ps_service.hosting.replacing import Replacing
-from ps_service.hosting.structure import all_below
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, reached_from
-
-MOST: Final = 10_000
-"""Most objects that are searched for tensors with a history."""
 
 REFUSAL: Final = (
     "has computed with a tensor that an earlier call has left behind, whose history ended with that call: no gradient "
@@ -71,23 +66,16 @@ def reaches_ended(roots: Iterable[Any]) -> bool:
 
 
 class Ending(Replacing):
-    """Replaces tensors with a history by aliases.
-
-    Args:
-        known: `id()` of tensors that stay, because they had their history before the run.
-    """
+    """Replaces tensors with a history by aliases, except those that are `known`, by `id()`, to have had theirs before
+    the run."""
 
     def __init__(self, known: Container[int] = ()) -> None:
         super().__init__()
-        self._ids = known
+        self._known = known
 
     def is_meant(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is to be replaced."""
-        return has_open_history(tensor) and id(tensor) not in self._ids
+        return has_open_history(tensor) and id(tensor) not in self._known
 
     def _substitute(self, value: Any) -> Any:
         return ended(value) if isinstance(value, torch.Tensor) and self.is_meant(value) else value
-
-    def _behind(self, value: Any) -> list[Any]:
-        found = all_below(value, MOST, into_modules=False)
-        return [each for each in list(found) if not isinstance(each, nn.Module)]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from operator import methodcaller
+import types
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import chain
+from operator import is_not, itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -12,61 +16,45 @@ from ps_service.hosting.running_statistics import StatisticsLock, with_statistic
 from ps_service.hosting.structure import is_atom, tensors_below
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
-    from types import TracebackType
+    from collections.abc import Container, Iterator
 
     from torch import nn
 
 MOST: Final = 1000
 """Most objects behind one attribute that are searched for tensors."""
 
-_buffers_of: Final = methodcaller("get", "_buffers")
+_TORCHS: Final = frozenset(vars(torch.nn.Module()))
+"""Attributes of every module, which hold no tensors that its calls return, besides the buffers."""
 
-_TORCHS: Final = frozenset(vars(torch.nn.Module())) - {"_buffers"}
-"""Attributes of every module, which hold no tensors that its calls return."""
+# Most modules have no buffers, and these look at all of them in C.
+_buffers_of: Final = itemgetter("_buffers")
+_values: Final = methodcaller("values")
+_is_there: Final = partial(is_not, None)
 
 
 class Found(NamedTuple):
-    """The tensors that a module keeps.
-
-    Attributes:
-        tensors: The tensors.
-        is_all: Whether these are all; very large attributes are not searched.
-    """
+    """The tensors that a module keeps, and whether these are all: very large attributes are not searched."""
 
     tensors: list[torch.Tensor]
     is_all: bool
 
 
 class Internals:
-    """Finds the tensors of a module besides its parameters, and has the locks of its running statistics.
-
-    Args:
-        module: The module.
-
-    Attributes:
-        ends_histories: Whether a call has stored a tensor with a history.
-    """
+    """Finds the tensors of a module besides its parameters, and has the locks of its running statistics, by `id()` of
+    the layer. `ends_histories` tells whether a call has stored a tensor with a history."""
 
     def __init__(self, module: nn.Module) -> None:
         self.ends_histories = False
         self._module = module
         self._parameters = frozenset(map(id, module.parameters()))
-        self._norms = {id(layer): StatisticsLock() for layer in with_statistics(module)}
+        self.norm_locks = {id(layer): StatisticsLock() for layer in with_statistics(module)}
         self.learn()
 
     def learn(self) -> None:
         """Notes which attributes may hold tensors. Called again when calls have set attributes."""
         attributes = [each.__dict__ for each in self._module.modules()]
-        places = [(held, name) for held in attributes for name, value in held.items() if _may_hold(name, value)]
-        self._buffers = [held["_buffers"] for held in attributes if "_buffers" in held]
-        self._modules = [held for held, name in places if name == "_buffers"]
-        self._beside_buffers = [each for each in places if each[1] != "_buffers"]
-        self._places = places
-
-    def norm_lock(self, layer: nn.Module) -> StatisticsLock:
-        """The lock of a normalization layer's running statistics."""
-        return self._norms[id(layer)]
+        self._places = [(held, name) for held in attributes for name, value in held.items() if _may_hold(name, value)]
+        self._with_buffers = [held for held in attributes if "_buffers" in held]
 
     def without_history(self, value: Any, ending: Ending) -> Any:
         """A value with the histories of its tensors ended, for later runs."""
@@ -78,15 +66,12 @@ class Internals:
         return ending.of(value)
 
     def end_histories(self, known: Container[int]) -> None:
-        """Ends the histories of tensors that a run has stored in objects that all runs share.
-
-        Args:
-            known: `id()` of the tensors that had a history before the run.
-        """
+        """Ends the histories of tensors that a run has stored in objects that all runs share, except those that are
+        `known`, by `id()`, to have had one before the run."""
         if not any(has_open_history(tensor) and id(tensor) not in known for tensor in self.found().tensors):
             return
         ending = Ending(known)
-        for attributes, name in self._places:
+        for attributes, name in (*((held, "_buffers") for held in self._with_buffers), *self._places):
             value = attributes.get(name)
             made = self.without_history(value, ending)
             if made is not value:
@@ -94,11 +79,9 @@ class Internals:
 
     def found(self) -> Found:
         """The tensors that the module keeps now."""
-        tensors: list[torch.Tensor] = []
+        tensors = self.buffers()
         is_all = True
-        # Most modules have no buffers, and `map` checks them all in C.
-        places = self._places if any(map(_buffers_of, self._modules)) else self._beside_buffers
-        for attributes, name in places:
+        for attributes, name in self._places:
             value = attributes.get(name)
             if isinstance(value, torch.Tensor):
                 tensors.append(value)
@@ -110,37 +93,23 @@ class Internals:
 
     def buffers(self) -> list[torch.Tensor]:
         """All buffers of the module, also those of normalization layers."""
-        if not any(self._buffers):
-            return []
-        return [each for held in self._buffers for each in held.values() if each is not None]
+        return list(filter(_is_there, chain.from_iterable(map(_values, map(_buffers_of, self._with_buffers)))))
 
-    def quiet(self) -> Quiet:
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
         """Keeps normalization layers from changing their running statistics during a block."""
-        return Quiet(list(self._norms.values()))
-
-
-class Quiet:
-    """Holds some locks inside a block; may be used for several blocks, one after the other.
-
-    Args:
-        locks: The locks.
-    """
-
-    def __init__(self, locks: Sequence[StatisticsLock]) -> None:
-        self._locks = locks
-
-    def __enter__(self) -> None:
-        for lock in self._locks:
-            lock.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for lock in self._locks:
-            lock.__exit__(kind, error, trace)
+        with ExitStack() as stack:
+            for lock in self.norm_locks.values():
+                stack.enter_context(lock)
+            yield
 
 
 def _may_hold(name: str, value: Any) -> bool:
+    """Whether a value may hold tensors, now or later. Functions of torch, such as activations, hold none."""
     if name in _TORCHS or is_atom(value):
         return False
+    if isinstance(value, types.FunctionType) and value.__closure__ is None:
+        return not value.__module__.startswith("torch.")
+    if isinstance(value, types.BuiltinFunctionType):
+        return not isinstance(value.__self__, types.ModuleType)
     return not (isinstance(value, tuple) and all(map(is_atom, value)))

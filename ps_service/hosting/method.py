@@ -18,18 +18,10 @@ LONG_SECONDS: Final = 0.25
 
 
 class Method:
-    """A method that trainers may call.
+    """A method that trainers may call: an unbound function, whose first argument is the object.
 
-    Args:
-        function: The unbound function, whose first argument is the object.
-        is_inline: Whether it is of a layer of torch, or marked `@remote(inline=True)`.
-        is_deferred: Whether it is marked `@async_execution`.
-
-    Attributes:
-        function, is_inline, is_deferred: As the arguments.
-        may_run_inline: Whether calls may run on the event loop, if they are expected to be short.
-        latency: Measures the time of its calls.
-        backward_latency: Measures the time of their backwards.
+    It `is_inline` if it is of a layer of torch, or marked `@remote(inline=True)`, and `is_deferred` if it is marked
+    `@async_execution`. If it `may_run_inline`, calls that are expected to be short run on the event loop.
     """
 
     __slots__ = ("_calls", "backward_latency", "function", "is_deferred", "is_inline", "latency", "may_run_inline")
@@ -44,11 +36,7 @@ class Method:
         self.may_run_inline = is_inline and not is_deferred
 
     def note(self, seconds: float, waited: bool) -> None:
-        """Notes a call that ran in a thread or on the event loop, and changed nothing of its module.
-
-        Args:
-            seconds: How long it took.
-            waited: Whether it made requests of its own, or began to.
-        """
+        """Notes a call that ran in a thread or on the event loop, and changed nothing of its module. It has `waited` if
+        it made requests of its own, or began to."""
         self._calls = -math.inf if waited or seconds > LONG_SECONDS else self._calls + 1
         self.may_run_inline = self._calls >= SHORT_CALLS

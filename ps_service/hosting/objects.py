@@ -30,22 +30,29 @@ from ps_wire.refs import Ref, new_object_id
 from ps_wire.tables.names import ROWS
 
 if TYPE_CHECKING:
-    from ps_service.hosting.history import History
     from ps_service.memory.held import Share
     from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
     from ps_wire.codec.payload import Buffer
+    from ps_wire.refs import CallKey, ContextId
+
+
+class History(NamedTuple):
+    """The recorded call that a value is a result of.
+
+    `positions` has, for each tensor of the value, its position among the call's outputs; None if it has no history.
+    """
+
+    context: ContextId
+    call: CallKey
+    positions: tuple[int | None, ...]
 
 
 class CreationSpec(NamedTuple):
     """The request that an object was made from, so that the owner can make it again after a restart.
 
-    Attributes:
-        operation: Name of the operation that made it.
-        request: The operation's message.
-        payload: Its tensor bytes.
-        dependencies: The objects that the request refers to. They are kept as long as this one.
-        is_whole: Whether the request refers to no other objects, such as those of another owner.
+    The `dependencies` are the objects that the request refers to; they are kept as long as this one. It `is_whole` if
+    the request refers to no other objects, such as those of another owner.
     """
 
     operation: str
@@ -68,22 +75,15 @@ class HostedObject:
 
     Attributes:
         ref: Its handle.
-        parameters: Its parameters by dotted name, if it is a module.
-        parameter_refs: The handles of its parameters, in the same order.
-        parameter_states: The states of its parameters, in the same order.
-        is_module: Whether it is a module.
-        internals: Its tensors besides the parameters, if it is a module.
-        turns: The turns of the calls on the module itself.
-        views: Its views, if it is a module.
+        parameters: Its parameters by dotted name, if it is a module. `parameter_refs` and `parameter_states` have their
+            handles and states in the same order.
+        internals, turns, views: Its other tensors, the turns of calls on it, and its views, if it is a module.
         readers: Names of the methods and functions that have run on it without writing to its parameters.
         writers: Names of those that write to its parameters.
         uses_others: Whether a call of the module has computed with leaves that are not its parameters.
         recorded: Number of recorded calls of each. `binding_checks.inspect` examines the whole graph of some of them.
-        is_tensor: Whether it is a tensor.
-        is_table: Whether it is the rows of a table.
         is_detached: Whether it was detached from the graph of the call that computed it.
-        is_layer: Whether it consists only of modules of torch.
-        layer_check: Tells which calls of that layer need no checks.
+        is_layer: Whether it consists only of modules of torch. `layer_check` tells which of its calls need no checks.
         references: Number of references of all sessions.
         made_with: The call of a client that makes such an object, for messages.
         creation_spec: The request that it was made from; None unless the owner keeps checkpoints and a trainer made it.
@@ -92,6 +92,10 @@ class HostedObject:
             not keep them alive.
         when_removed: Called when it is removed, with the registry's lock held; None if there is nothing to do.
     """
+
+    internals: Internals
+    turns: Turns
+    views: Views
 
     def __init__(
         self,
@@ -143,13 +147,10 @@ class HostedObject:
         self.parameter_states: list[ParameterState] = [
             parameter_locks.state(parameter) for parameter in self.parameters.values()
         ]
-        self.internals: Internals | None = None
-        self.turns: Turns | None = None
-        self.views: Views | None = None
         if self.is_module:
             self.internals = Internals(value)
-            self.turns = Turns(parameter_locks, self.parameter_states)
-            self.views = Views(value, self.parameter_refs, self.parameter_states, self.internals)
+            self.turns = Turns(parameter_locks)
+            self.views = Views(value, self.parameter_refs, self.parameter_states, self.internals, self.turns)
             for state in self.parameter_states:
                 state.of_module = True
 

@@ -10,8 +10,7 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ps_service.hosting.history import History
-    from ps_service.hosting.objects import HostedObject
+    from ps_service.hosting.objects import History, HostedObject
 
 
 class Borrower(Protocol):
@@ -31,6 +30,18 @@ class Borrower(Protocol):
 
     def lends(self, value: Any) -> bool:
         """Whether a value holds parts of a module that belong to this call only, or that other calls may change."""
+
+    def runs_later(self) -> None:
+        """Notes that the code sets a hook of a tensor, which will run in the backward."""
+
+    def sets_hooks(self, pack: Any) -> None:
+        """Notes that hooks of saved tensors are set."""
+
+    def sets_attribute(self) -> None:
+        """Notes that the code sets an attribute of a module."""
+
+    def lift(self, pack: Any) -> bool:
+        """Removes the call's own hooks of saved tensors for some time, if `pack` is one of them; returns whether."""
 
 
 binder: ContextVar[Borrower | None] = ContextVar("borrower", default=None)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ps_service.hosting.removals import Removals
 from ps_wire.close_names import hint
 from ps_wire.errors import (
     ForeignHandleError,
@@ -25,6 +24,13 @@ if TYPE_CHECKING:
     from ps_wire.refs import Ref
 
 
+_MOST_REMOVALS: Final = 1024
+"""The most removals that are remembered."""
+
+_ATTACHED: Final = ("ps.module(…)", "ps.create(…)")
+"""Calls that make what `attach` gives the same handle to."""
+
+
 class _Census(Protocol):
     """Counts the objects of a registry, whose lock guards it."""
 
@@ -38,9 +44,7 @@ class _Census(Protocol):
 class Registry:
     """Finds objects by handle or name, and frees anonymous ones with their last reference. Safe from several threads.
 
-    Args:
-        owner: Name of the owner.
-        census: Counts the objects as they are added and removed.
+    The census counts the objects as they are added and removed.
     """
 
     def __init__(self, owner: str, census: _Census) -> None:
@@ -52,7 +56,7 @@ class Registry:
         # By name: a future that is done when the object has been made, or could not be made.
         self._making: dict[str, Future[None]] = {}
         self._holders: dict[bytes, Counter[str]] = {}
-        self._removals = Removals()
+        self._removals = _Removals()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -86,18 +90,12 @@ class Registry:
         remedy: str = "",
         replace: bool = False,
     ) -> tuple[HostedObject, bool]:
-        """The object of that name; makes it if there is none. Concurrent requests get the same object.
+        """The object of that name, and whether it was made now, which it is if there is none. An anonymous object is
+        always made. Concurrent requests for a name wait for one of them and get the same object.
 
-        Args:
-            name: The name; empty for an anonymous object, which is always made.
-            fingerprint: Identifies the class and arguments.
-            make: Makes the object. Other requests for the same name wait meanwhile.
-            remedy: What else a trainer can do that asked with other arguments, ending with a comma.
-            replace: Whether an object that was made with another class or other arguments is removed, with its
-                dependents, once this one is made. It stays if `make` raises.
-
-        Returns:
-            The object, and whether it was made.
+        With `replace`, an object that was made with another class or other arguments is removed, with its dependents,
+        once this one is made; it stays if `make` raises. The `remedy` says what else a trainer can do that asked with
+        other arguments, and ends with a comma.
 
         Raises:
             NameConflictError: It exists and was made with another class or other arguments.
@@ -126,12 +124,8 @@ class Registry:
             return self._making.get(name)
 
     def _begin(self, name: str, instead: Fingerprint | None) -> HostedObject | None:
-        """The object of that name; None if the caller has to make it. Waits while another thread makes it.
-
-        Args:
-            name: The name.
-            instead: What the object has to be made from, if any other is replaced.
-        """
+        """The object of that name; None if the caller has to make it, also `instead` of one that was made from other
+        arguments. Waits while another thread makes it."""
         while True:
             with self._lock:
                 known = self._names.get(name)
@@ -283,3 +277,56 @@ class Registry:
             del self._names[found.name]
         for dependent in list(found.dependents):
             self._remove(dependent, root, is_replaced)
+
+
+class _Removal(NamedTuple):
+    """How a named object went. `root` is the name of the object that it was removed with; its own if it was removed by
+    itself. The calls are those of a client that make such objects, and `how` says what happened to the root. If that
+    `is_replaced`, there is another object of its name now."""
+
+    name: str
+    call: str
+    how: str
+    root: str
+    root_call: str
+    is_replaced: bool
+
+    def told(self) -> str:
+        """What happened, and what to do."""
+        if self.root == self.name:
+            if not self.is_replaced:
+                return f"{self.name!r} {self.how}. Make it again with {self.call}"
+            attach = f" or ps.attach({self.name!r})" if self.call in _ATTACHED else ""
+            return f"{self.name!r} {self.how}. Get a handle to the new one with {self.call}{attach}"
+        again = f"Get a handle to that with {self.root_call}" if self.is_replaced else f"Make it with {self.root_call}"
+        return f"{self.name!r} was removed with {self.root!r}, which {self.how}. {again}, and this with {self.call}"
+
+
+class _Removals:
+    """The last removals of named objects, by id. Used under the lock of the registry."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, _Removal] = OrderedDict()
+
+    def note(self, removed: HostedObject, root: HostedObject, is_replaced: bool) -> None:
+        """An object was removed by itself, or with `root`."""
+        if not removed.name:
+            return
+        how = "was replaced, because a trainer asked with replace=True" if is_replaced else "was deleted"
+        call = removed.made_with
+        self._known[removed.ref.object_id] = _Removal(
+            removed.name, call, how, root.name or removed.name, root.made_with, is_replaced
+        )
+        if len(self._known) > _MOST_REMOVALS:
+            self._known.popitem(last=False)
+
+    def told(self, ref: Ref) -> str:
+        """Why the object of a handle is not there, and what to do."""
+        known = self._known.get(ref.object_id)
+        if known is not None:
+            return f"the object of {ref} is gone: {known.told()}"
+        return (
+            f"the object of {ref} is gone: its last handle was dropped, the session of its trainer was lost, or the "
+            "owner has started without it. Ask for it again as at the beginning: ps.module(…, name=…) attaches to what "
+            "is there and makes what is not"
+        )

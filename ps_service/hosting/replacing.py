@@ -6,8 +6,9 @@ import functools
 import types
 import weakref
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import nn
 
 from ps_service.hosting.structure import (
     SEQUENCES,
@@ -20,8 +21,14 @@ from ps_service.hosting.structure import (
     target_of,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+
 MOST: Final = 1_000_000
 """Most objects behind one value that are examined."""
+
+_FIXED: Final = (tuple, frozenset, functools.partial, types.MethodType, types.BuiltinMethodType)
+"""Types of immutable values, which are assembled again."""
 
 
 class Replacing:
@@ -30,23 +37,25 @@ class Replacing:
     A mutable object stays the same, with other contents. An immutable one (tuple, bound method, partial) is assembled
     again.
 
-    Attributes:
-        replaced: Whether anything has been replaced so far.
+    Args:
+        ends: `id()` of objects whose contents stay as they are. None if modules and weak references do.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ends: Container[int] | None = None) -> None:
+        self._ends: Container[int] = ends or ()
+        self._has_ends = ends is not None
         # With the originals, so that no `id()` is used again.
         self._made: dict[int, tuple[Any, Any]] = {}
-        self.replaced = False
 
     def of(self, value: Any) -> Any:
         """The replacement of a value; for a mutable value the value itself, with other contents."""
         if not is_atom(value):
-            for each in self._behind(value):
-                self._replace_in(each)
-        return self.resolved(value)
+            for each in list(all_below(value, MOST, self._has_ends, self._ends)):
+                if id(each) not in self._ends and (self._has_ends or not isinstance(each, nn.Module)):
+                    self._replace_in(each)
+        return self._resolved(value)
 
-    def resolved(self, value: Any) -> Any:
+    def _resolved(self, value: Any) -> Any:
         """The replacement of a value, without changing the contents of any object."""
         if is_atom(value):
             return value
@@ -54,24 +63,16 @@ class Replacing:
         if known is not None:
             return known[1]
         made = self._substitute(value)
-        if made is value and self._is_fixed(value):
-            before = items(value)
-            after = [self.resolved(item) for item in before]
-            made = value if _are_same(before, after) else assembled(value, after)
-        self.replaced |= made is not value
+        if made is value and (isinstance(value, _FIXED) or (self._has_ends and type(value) in WEAK)):
+            before = _items(value)
+            after = [self._resolved(item) for item in before]
+            made = value if _are_same(before, after) else _assembled(value, after)
         self._made[id(value)] = value, made
         return made
 
     def _substitute(self, value: Any) -> Any:
-        """The replacement of one object; the object itself if it stays."""
+        """What replaces one object, or the object itself."""
         raise NotImplementedError
-
-    def _behind(self, value: Any) -> list[Any]:
-        """The value and the objects that it refers to, as far as contents are replaced."""
-        raise NotImplementedError
-
-    def _is_fixed(self, value: Any) -> bool:
-        return is_fixed(value)
 
     def _replace_in(self, value: Any) -> None:
         if isinstance(value, (list, deque)):
@@ -80,76 +81,57 @@ class Replacing:
             self._replace_in_dict(value)
         elif isinstance(value, set):
             before = list(value)
-            after = [self.resolved(item) for item in before]
+            after = [self._resolved(item) for item in before]
             if not _are_same(before, after):
                 value.clear()
                 value.update(after)
         elif type(value) is types.CellType:
             for held in contents(value):
-                if (made := self.resolved(held)) is not held:
+                if (made := self._resolved(held)) is not held:
                     value.cell_contents = made
         elif type(value) is types.FunctionType:
-            if (defaults := self.resolved(value.__defaults__)) is not value.__defaults__:
+            if (defaults := self._resolved(value.__defaults__)) is not value.__defaults__:
                 value.__defaults__ = defaults
             for named in (value.__kwdefaults__, value.__dict__):
                 self._replace_items(named, list((named or {}).items()))
-        if is_instance(value) and not is_fixed(value):
+        if is_instance(value) and not isinstance(value, _FIXED):
             for attributes in attributes_of(value):
                 self._replace_items(attributes, list(attributes.items()))
 
     def _replace_in_dict(self, value: dict[Any, Any]) -> None:
         keys = list(value)
-        made = [self.resolved(key) for key in keys]
+        made = [self._resolved(key) for key in keys]
         if _are_same(keys, made):
             self._replace_items(value, list(value.items()))
             return
-        contents = [self.resolved(each) for each in value.values()]
+        contents = [self._resolved(each) for each in value.values()]
         value.clear()
         value.update(zip(made, contents, strict=True))
 
     def _replace_items(self, container: Any, items: Sequence[tuple[Any, Any]]) -> None:
         for key, item in items:
-            made = self.resolved(item)
+            made = self._resolved(item)
             if made is not item:
                 container[key] = made
 
 
 class Counterpart(Replacing):
-    """Replaces known objects by their counterparts: parts of a view by those of the module.
-
-    Args:
-        known: The counterparts, by `id()` of the objects that they replace. Those objects live as long as this one.
-    """
+    """Replaces parts of a view by those of the module, given by `id()` of the parts."""
 
     def __init__(self, known: Mapping[int, Any]) -> None:
-        super().__init__()
+        super().__init__({*known, *map(id, known.values())})
         self._known = known
-        self._ends: Container[int] = {*known, *map(id, known.values())}
 
     def _substitute(self, value: Any) -> Any:
         return self._known.get(id(value), value)
-
-    def _behind(self, value: Any) -> list[Any]:
-        return [each for each in all_below(value, MOST, ends=self._ends) if id(each) not in self._ends]
-
-    def _is_fixed(self, value: Any) -> bool:
-        return is_fixed(value) or type(value) in WEAK
 
 
 def _are_same(before: Sequence[Any], after: Sequence[Any]) -> bool:
     return all(old is new for old, new in zip(before, after, strict=True))
 
 
-_FIXED: Final = (tuple, frozenset, functools.partial, types.MethodType, types.BuiltinMethodType)
-
-
-def is_fixed(value: Any) -> bool:
-    """Whether a value is immutable and is assembled from its items; weak references are not."""
-    return isinstance(value, _FIXED)
-
-
-def items(value: Any) -> list[Any]:
-    """The items of such a value or of a weak reference."""
+def _items(value: Any) -> list[Any]:
+    """What an immutable value or a weak reference is assembled from."""
     if type(value) in WEAK:
         return [target_of(value)]
     if isinstance(value, SEQUENCES):
@@ -161,7 +143,7 @@ def items(value: Any) -> list[Any]:
     return [value.func, *value.args, *value.keywords.values()]
 
 
-def assembled(value: Any, items: Sequence[Any]) -> Any:
+def _assembled(value: Any, items: Sequence[Any]) -> Any:
     """A value like `value`, with other items."""
     if type(value) in WEAK:
         return _weak(value, items[0])

@@ -54,11 +54,8 @@ class Guarded:
     """The forward of a layer whose statistics many calls share.
 
     In training mode one call at a time updates them, so that no update is lost. In evaluation mode each call computes
-    with a copy: torch saves them for the backward, and later updates must not change what it has saved.
-
-    Args:
-        layer: A copy of the layer, which shares its statistics.
-        lock: Held while they are updated or copied.
+    with a copy: torch saves them for the backward, and later updates must not change what it has saved. The layer is
+    that of a view, and the lock is held while its statistics are updated or copied.
     """
 
     def __init__(self, layer: nn.Module, lock: StatisticsLock) -> None:

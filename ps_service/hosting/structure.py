@@ -1,13 +1,19 @@
-"""Finds the objects behind a module's attributes that refer to its parameters and submodules."""
+"""Finds the objects behind a module's attributes.
+
+It follows containers, bound methods, closures and defaults of functions, partials, weak references, and the attributes
+of instances of ordinary Python classes, in any combination and also in cycles. It does not follow classes, Python
+modules, generators, optimizers, and objects of the process such as threads, locks and loggers.
+"""
 
 from __future__ import annotations
 
 import functools
+import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Container, ItemsView, Iterable, Iterator, KeysView, MutableMapping, ValuesView
-from typing import Any, Final, Protocol
+from collections.abc import Container, Iterable, Iterator, MutableMapping
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -33,61 +39,6 @@ _CLOSED: Final = (
     *("numpy", "ps_service", "ps_wire", "trainer_client"),
 )
 """Packages whose objects are never followed, because copies of them would not work, or they belong to the process."""
-
-
-class Structure:
-    """The objects behind a module's attributes that refer to its parameters or submodules.
-
-    It follows containers, bound methods, closures and defaults of functions, partials, weak references, and the
-    attributes of instances of ordinary Python classes, in any combination and also in cycles. It does not follow
-    classes, Python modules, generators, optimizers, and objects of the process such as threads, locks and loggers.
-
-    Args:
-        module: The module.
-
-    Attributes:
-        parameters: `id()` of the module's parameters.
-        submodules: `id()` of the module and its submodules.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.parameters = {id(parameter) for parameter in module.parameters()}
-        self.submodules = {id(child) for child in module.modules()}
-        # Keeps the objects alive, so that no `id()` is used again.
-        self._seen: dict[int, Any] = {}
-        self._leading = self._found(module)
-
-    def leads(self, value: Any) -> bool:
-        """Whether a value is a parameter or submodule, or refers to one."""
-        return id(value) in self._leading
-
-    def is_parameter(self, value: Any) -> bool:
-        return id(value) in self.parameters
-
-    def _found(self, module: nn.Module) -> set[int]:
-        """`id()` of all objects that refer to a parameter or submodule."""
-        above: dict[int, list[int]] = {}
-        stack: list[Any] = [module]
-        self._seen[id(module)] = module
-        while stack:
-            value = stack.pop()
-            if self.is_parameter(value):
-                continue
-            for child in below(value):
-                if type(child) in _ATOMS:
-                    continue
-                above.setdefault(id(child), []).append(id(value))
-                if id(child) not in self._seen:
-                    self._seen[id(child)] = child
-                    stack.append(child)
-        leading = set(self.submodules | self.parameters)
-        todo = list(leading)
-        while todo:
-            for parent in above.get(todo.pop(), ()):
-                if parent not in leading:
-                    leading.add(parent)
-                    todo.append(parent)
-        return leading
 
 
 def below(value: Any) -> Iterator[Any]:
@@ -121,16 +72,12 @@ def below(value: Any) -> Iterator[Any]:
 
 
 def all_below(value: Any, most: int, into_modules: bool = True, ends: Container[int] = ()) -> Iterator[Any]:
-    """A value and the objects that it refers to.
-
-    Args:
-        value: Any value.
-        most: Most objects to return; further ones are left out.
-        into_modules: Whether to follow modules.
-        ends: `id()` of objects that are not followed.
-    """
+    """A value and the objects that it refers to, but not more than `most`. Those whose `id()` is in `ends` are not
+    followed, and modules only if it goes `into_modules`."""
     stack, seen = [value], {id(value): value}
-    while stack and len(seen) < most:
+    for _ in range(most):
+        if not stack:
+            return
         each = stack.pop()
         yield each
         if id(each) in ends or (isinstance(each, nn.Module) and not into_modules):
@@ -142,29 +89,16 @@ def all_below(value: Any, most: int, into_modules: bool = True, ends: Container[
 
 
 def tensors_below(value: Any, into: list[torch.Tensor], most: int) -> bool:
-    """Collects the tensors that a value is or refers to, other than those of modules.
+    """Adds the tensors that a value is or refers to, other than those of modules, to a list. Returns whether all
+    objects were examined, which are at most `most`."""
+    found = list(all_below(value, most + 1, into_modules=False))
+    into += [each for each in found if isinstance(each, torch.Tensor)]
+    return len(found) <= most
 
-    Args:
-        value: Any value.
-        into: The tensors are appended to this list.
-        most: Most objects to examine.
 
-    Returns:
-        Whether all objects were examined.
-    """
-    stack, seen = [value], {id(value): value}
-    while stack:
-        each = stack.pop()
-        if isinstance(each, torch.Tensor):
-            into.append(each)
-            continue
-        for child in () if isinstance(each, nn.Module) else below(each):
-            if type(child) not in _ATOMS and id(child) not in seen:
-                if len(seen) >= most:
-                    return False
-                seen[id(child)] = child
-                stack.append(child)
-    return True
+def leads_to(value: Any, parts: Container[int]) -> bool:
+    """Whether a value is one of some objects, given by `id()`, or refers to one."""
+    return any(id(each) in parts for each in all_below(value, sys.maxsize, ends=parts))
 
 
 def is_atom(value: Any) -> bool:
@@ -188,9 +122,9 @@ def is_instance(value: Any) -> bool:
     return not any(name == each or name.startswith(f"{each}.") for each in _CLOSED)
 
 
-def attributes_of(value: Any) -> list[Attributes]:
+def attributes_of(value: Any) -> list[MutableMapping[str, Any]]:
     """The mappings of an instance's attributes: its `__dict__`, and its slots."""
-    found: list[Attributes] = []
+    found: list[MutableMapping[str, Any]] = []
     attributes = getattr(value, "__dict__", None)
     if isinstance(attributes, dict):
         found.append(attributes)
@@ -200,36 +134,8 @@ def attributes_of(value: Any) -> list[Attributes]:
     return found
 
 
-class Attributes(Protocol):
-    """A mapping of an instance's attributes."""
-
-    def __contains__(self, name: object, /) -> bool: ...
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[str]: ...
-
-    def __getitem__(self, name: str, /) -> Any: ...
-
-    def __setitem__(self, name: str, value: Any, /) -> None: ...
-
-    def keys(self) -> KeysView[str]: ...
-
-    def values(self) -> ValuesView[Any]: ...
-
-    def items(self) -> ItemsView[str, Any]: ...
-
-    def update(self, values: Any, /) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def pop(self, name: str, default: Any, /) -> Any: ...
-
-    def copy(self) -> dict[str, Any]: ...
-
-
 class Slots(MutableMapping[str, Any]):
-    """The slots of an object as a mapping."""
+    """The slots of an object as a mapping of those that are set."""
 
     def __init__(self, holder: Any, names: Iterable[str]) -> None:
         self._holder = holder
@@ -250,18 +156,8 @@ class Slots(MutableMapping[str, Any]):
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._names if name in self)
 
-    def __contains__(self, name: object) -> bool:
-        try:
-            object.__getattribute__(self._holder, str(name))
-        except AttributeError:
-            return False
-        return True
-
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-    def copy(self) -> dict[str, Any]:
-        return dict(self)
 
 
 def target_of(weak: Any) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+from ps_service.parameters.state import Writers
 from ps_wire.runtime.scopes import waiting
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ps_service.parameters.locks import ParameterLocks
-    from ps_service.parameters.state import ParameterState, Readers
 
 FIRST_PATIENCE_SECONDS: Final = 30.0
 """How long others wait for the turn of a call that does not end, before one has ended."""
@@ -30,6 +29,9 @@ _LONGER: Final = 4
 class Turn:
     """The turn of one call. While the call waits for another process or a lock, others have the module.
 
+    `is_lost` tells whether others went on before the call had ended, `is_ending` whether it gives the module to others
+    now. `resumed` is called after others had the module.
+
     Args:
         turns: The turns of the module.
         nested: Whether the call has another module already, or is nested in another request. A step may be waiting for
@@ -37,11 +39,6 @@ class Turn:
         around: Entered whenever the call gets the module, and left whenever others get it. They never wait.
         exclusive: Makes what is entered before, if the call writes to parameters, as a step does.
         is_patient: Whether it waits for a call that does not end for as long as that takes.
-
-    Attributes:
-        is_lost: Whether others went on before the call had ended.
-        is_ending: Whether it gives the module to others now.
-        resumed: Called after others had the module.
     """
 
     def __init__(
@@ -54,24 +51,19 @@ class Turn:
     ) -> None:
         self.nested = nested
         self.is_patient = is_patient
-        self.is_lost = False
+        self.is_lost = self.is_ending = False
         self.resumed: Callable[[], None] | None = None
         # The turn of a call that this one is nested in, in the same thread.
         self.outer: Turn | None = None
         self.thread = threading.get_ident()
         self.began = 0.0
+        self.writes = exclusive is not None
         self._turns = turns
         self._around = around
         self._exclusive = exclusive
         self._entered = ExitStack()
         self._access = ExitStack()
         self._is_paused = False
-        self.is_ending = False
-
-    @property
-    def writes(self) -> bool:
-        """Whether the call writes to parameters, as a step does."""
-        return self._exclusive is not None
 
     def begin(self) -> None:
         """Waits until the call has the module.
@@ -83,8 +75,11 @@ class Turn:
         waiting.held = (*waiting.held, self)
 
     def _take(self) -> None:
+        outer = self._turns.holder
         with ExitStack() as stack:
-            if self._exclusive is not None:
+            # A call that it is nested in may write, and has excluded others already.
+            is_mine = outer is not None and outer.writes and outer.thread == self.thread
+            if self._exclusive is not None and not is_mine:
                 stack.enter_context(self._exclusive())
             self._turns.take(self)
             self._access = stack.pop_all()
@@ -131,89 +126,59 @@ class Turns:
     """Lets one call at a time run on a module itself, and steps wait for it.
 
     After a bounded wait the others go on, and the call is lost: it may have seen values of two versions. The lock of
-    the parameters guards everything.
-
-    Args:
-        locks: The locks of the parameters.
-        states: The states of the parameters.
-
-    Attributes:
-        claimed: Number of steps that are about to write to its parameters.
-        writing: Number of steps that write to them now.
+    the parameters guards everything. `holder` is the turn of the call that has the module.
     """
 
-    has_leaves = False
-
-    def __init__(self, locks: ParameterLocks, states: Sequence[ParameterState]) -> None:
-        self.claimed = self.writing = 0
-        reference: weakref.ref[Readers] = weakref.ref(self)
-        for state in states:
-            state.readers.append(reference)
+    def __init__(self, locks: ParameterLocks) -> None:
+        self.writers = Writers()
         self._locks = locks
-        self._holder: Turn | None = None
+        self.holder: Turn | None = None
         self._patience = FIRST_PATIENCE_SECONDS
         self._longest = 0.0
 
-    @property
-    def running(self) -> int:
-        """Number of calls that run."""
-        return 0 if self._holder is None or self._is_mine() else 1
-
-    def is_used(self) -> bool:
-        """Whether a call runs that a step has to wait for."""
-        return self._holder is not None and not self._is_mine()
-
-    def saved(self) -> set[int]:
-        """Nothing: graphs pin what they have saved."""
-        return set()
-
-    def expect_leaves(self) -> None:
-        """Nothing: calls have the parameters themselves."""
-
-    def note_moved(self) -> None:
-        """Nothing: calls have the parameters themselves."""
-
-    def note_written(self, state: ParameterState) -> None:
-        """Nothing, as `note_moved`."""
+    def are_taken(self) -> bool:
+        """Whether a call of another thread has the module."""
+        return self.holder is not None and not self._is_mine()
 
     def await_calls(self) -> bool:
         """Waits for the call that runs, as long as it may take; returns whether there was one. The lock of the
         parameters is held."""
         waited = False
-        while (holder := self._holder) is not None and not self._is_mine():
+        while (holder := self.holder) is not None and not self._is_mine():
             self._wait_for(holder)
             waited = True
         return waited
 
     def await_writer(self) -> None:
         """Like `await_calls`, for a call that writes to parameters."""
-        while (holder := self._holder) is not None and holder.writes and not self._is_mine():
+        while (holder := self.holder) is not None and holder.writes and not self._is_mine():
             self._wait_for(holder)
 
     def take(self, turn: Turn) -> None:
         """Waits until nobody else has the module, and gives it to a call."""
+        writers = self.writers
         with self._locks.lock:
             while not self._is_mine():
-                if self._holder is not None:
-                    self._wait_for(self._holder, turn.is_patient)
-                elif not turn.writes and (self.writing or (self.claimed and not turn.nested)):
+                if self.holder is not None:
+                    self._wait_for(self.holder, turn.is_patient)
+                elif not turn.writes and (writers.writing or (writers.claimed and not turn.nested)):
                     self._locks.wait()
                 else:
                     break
-            turn.outer, self._holder = self._holder, turn
+            turn.outer, self.holder = self.holder, turn
             turn.is_ending = False
             turn.began = time.monotonic()
 
     def keep(self, turn: Turn) -> bool:
         """Whether a call still has the module; nobody takes it from the call any more."""
         with self._locks.lock:
-            turn.is_ending = self._holder is turn
+            turn.is_ending = self.holder is turn
             return turn.is_ending
 
     def give(self, turn: Turn) -> None:
         """A call does not have the module any more."""
         with self._locks.lock:
-            self._holder = turn.outer
+            self.holder = turn.outer
             self._locks.notify()
 
     def note_seconds(self, seconds: float) -> None:
@@ -222,7 +187,7 @@ class Turns:
         self._patience = max(PATIENCE_SECONDS, _LONGER * self._longest)
 
     def _is_mine(self) -> bool:
-        return self._holder is not None and self._holder.thread == threading.get_ident()
+        return self.holder is not None and self.holder.thread == threading.get_ident()
 
     def _wait_for(self, holder: Turn, is_patient: bool = False) -> None:
         """Waits until something has changed. Takes the module from a call that does not end."""
@@ -237,5 +202,5 @@ class Turns:
                 turn.is_lost = True
                 turn.leave()
                 turn = turn.outer
-            self._holder = None
+            self.holder = None
             self._locks.notify()

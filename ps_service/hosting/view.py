@@ -5,42 +5,32 @@ from __future__ import annotations
 import sys
 import weakref
 from operator import gt
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ps_service.hosting.dicts import Dicts
-from ps_service.hosting.running_statistics import Guarded, with_statistics
+from ps_service.hosting.contents import Dicts
+from ps_service.hosting.running_statistics import Guarded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ps_service.hosting.internals import Internals
-    from ps_service.hosting.leaf import Leaf
+    from ps_service.hosting.leaves import Leaf
     from ps_service.parameters.uses import LeafUses
-
-RECURRENT: Final = ("_flat_weights", "_flat_weight_refs")
-"""Attributes in which recurrent layers of torch keep lists of their parameters."""
 
 
 class View:
     """A shallow structure that the calls of one mode share.
 
     Its modules are of the same classes as the originals, with the same attributes. Tied parameters stay tied, and
-    shared layers shared.
-
-    Args:
-        module: The module.
-        training: Whether its calls run in training mode; None for the modes that the parts of the module have now.
-        internals: Has the locks of running statistics.
+    shared layers shared. Without `training`, the parts have the modes that those of the module have now.
 
     Attributes:
-        module: The structure.
         modules: The modules of the structure, each with the one that it was made from.
         running: Number of calls that run on it.
         version: The version of the leaves in it.
         follows: Tells whether the attributes of the original are those that it was made with.
-        are_same: Tells whether no call has set or deleted anything in it.
     """
 
     def __init__(self, module: nn.Module, training: bool | None, internals: Internals) -> None:
@@ -49,17 +39,14 @@ class View:
         # For each parameter, the dicts of modules in which it stands.
         self._places: list[list[tuple[dict[str, Any], str]]] = [[] for _ in module.parameters()]
         originals = list(module.modules())
-        self._own: list[nn.Module] = []
-        self.module = _shallow(module, {id(each): i for i, each in enumerate(module.parameters())}, self._places, {})
-        self._own.extend(self.module.modules())
+        self.module = self._shallow(module, {id(each): i for i, each in enumerate(module.parameters())}, {})
+        self._own = list(self.module.modules())
         self.modules = list(zip(self._own, originals, strict=True))
         if training is not None:
             self.module.train(training)
-        layers = set(map(id, with_statistics(module)))
-        for i, original in enumerate(originals):
-            if id(original) in layers:
-                made = self._own[i]
-                made.__dict__["forward"] = Guarded(made, internals.norm_lock(original))
+        for made, original in self.modules:
+            if (lock := internals.norm_locks.get(id(original))) is not None:
+                made.__dict__["forward"] = Guarded(made, lock)
         self._recurrent = [i for i, each in enumerate(self._own) if isinstance(each, nn.RNNBase)]
         lists = [id(self._own[i]._parameters) for i in self._recurrent]
         # A leaf is in the dict of a module, in what is known of that dict, and in the list of a recurrent layer.
@@ -86,10 +73,7 @@ class View:
             layer.__dict__["_flat_weights"] = weights
             layer.__dict__["_flat_weight_refs"] = [None if each is None else weakref.ref(each) for each in weights]
         self.version = version
-        self._begun = begun = Dicts(
-            [each for made in self._own for each in (made.__dict__, made._parameters, made._modules)]
-        )
-        self.are_same = begun.are_same
+        self._begun = Dicts([each for made in self._own for each in (made.__dict__, made._parameters, made._modules)])
 
     def is_referred(self) -> bool:
         """Whether other objects refer to its modules, such as the closure of a hook in an open graph."""
@@ -100,6 +84,8 @@ class View:
 
         The modules are the originals. The name is empty for a parameter or submodule.
         """
+        if self._begun.are_same():
+            return []
         return [(self.modules[i // 3][1], name if i % 3 == 0 else "", new) for i, name, new in self._begun.changes()]
 
     def private_ids(self) -> set[int]:
@@ -107,28 +93,21 @@ class View:
         leaves = (id(leaf.tensor) for leaf in self._present if leaf is not None)
         return {*map(id, self._own), *leaves}
 
+    def _shallow(self, module: nn.Module, index: dict[int, int], made: dict[int, nn.Module]) -> nn.Module:
+        """A copy of the dicts of a module and its submodules.
 
-def _shallow(
-    module: nn.Module, index: dict[int, int], places: list[list[tuple[dict[str, Any], str]]], made: dict[int, nn.Module]
-) -> nn.Module:
-    """A copy of the dicts of a module and its submodules.
-
-    Args:
-        module: The module.
-        index: The positions of the parameters, by `id()`.
-        places: Where each parameter stands in the copy is added here.
-        made: The copies so far, by `id()` of the module.
-    """
-    if id(module) in made:
-        return made[id(module)]
-    found: nn.Module = object.__new__(type(module))
-    made[id(module)] = found
-    found.__dict__.update(module.__dict__)
-    parameters = found.__dict__["_parameters"] = dict.fromkeys(module._parameters)
-    for name, parameter in module._parameters.items():
-        if parameter is not None:
-            places[index[id(parameter)]].append((parameters, name))
-    submodules = found.__dict__["_modules"] = {}
-    for name, each in module._modules.items():
-        submodules[name] = None if each is None else _shallow(each, index, places, made)
-    return found
+        `index` has the positions of the parameters by `id()`, and `made` the copies so far by `id()` of the module.
+        """
+        if id(module) in made:
+            return made[id(module)]
+        found: nn.Module = object.__new__(type(module))
+        made[id(module)] = found
+        found.__dict__.update(module.__dict__)
+        parameters = found.__dict__["_parameters"] = dict.fromkeys(module._parameters)
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                self._places[index[id(parameter)]].append((parameters, name))
+        submodules = found.__dict__["_modules"] = {}
+        for name, each in module._modules.items():
+            submodules[name] = None if each is None else self._shallow(each, index, made)
+        return found

@@ -6,18 +6,14 @@ import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-import torch
-from torch import nn
-
-from ps_service.hosting.identities import looks_itself_up
-from ps_service.hosting.shared_leaves import SharedLeaves
-from ps_service.hosting.structure import Structure, attributes_of
-from ps_service.hosting.view import RECURRENT, View
-from ps_service.parameters.state import readers_of
-from ps_wire.decorators import takes_turns
+from ps_service.hosting.leaves import SharedLeaves
+from ps_service.hosting.ordinary import is_ordinary
+from ps_service.hosting.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from torch import nn
 
     from ps_service.hosting.internals import Internals
     from ps_service.hosting.turns import Turns
@@ -33,7 +29,6 @@ CLEAN_CALLS: Final = 2
 MOST_CHANGES: Final = 4
 """Calls that changed something, after which no call of the same kind is tried again. First calls may fill caches."""
 
-
 COUNTED_EVERY: Final = 64
 """Of the calls on views, every one of this number has the bytes counted that torch saves."""
 
@@ -48,27 +43,26 @@ class Views:
     of it. The first is examined when it is made. For the second, the first calls of each kind run on the module itself,
     one at a time, and changes are looked for after them. A view is used under the lock of the parameters.
 
-    Args:
-        module: The module.
-        refs: The handles of its parameters.
-        states: The states of its parameters.
-        internals: Its tensors besides the parameters.
-
-    Attributes:
-        writing: Number of steps that write to its parameters now.
-        claimed: Number of steps that are about to write.
-        parameters: The parameters of the module.
+    For steps, it stands for all calls of the module, those on the module itself (`turns`) included.
     """
 
     def __init__(
-        self, module: nn.Module, refs: Sequence[Ref], states: Sequence[ParameterState], internals: Internals
+        self,
+        module: nn.Module,
+        refs: Sequence[Ref],
+        states: Sequence[ParameterState],
+        internals: Internals,
+        turns: Turns,
     ) -> None:
-        self.writing = self.claimed = 0
+        self.writers = turns.writers
+        self.await_calls = turns.await_calls
+        self.await_writer = turns.await_writer
+        self.parameters = list(module.parameters())
+        self._turns = turns
         self._calls = 0
         # By kind of call and length of its arguments, the bytes that torch saves for its backward.
         self._saved_bytes: dict[tuple[Call, int], int] = {}
         self._module = module
-        self.parameters = list(module.parameters())
         self._refs = refs
         self._states = states
         self._internals = internals
@@ -82,26 +76,21 @@ class Views:
         self._of: dict[bool | None, View] = {}
         # These, and those on which calls still run or to which graphs refer.
         self._made: list[View] = []
-        if self._is_ordinary:
-            reference: weakref.ref[Readers] = weakref.ref(self)
-            for state in states:
-                state.readers.append(reference)
+        reference: weakref.ref[Readers] = weakref.ref(self)
+        for state in states:
+            state.readers.append(reference)
 
-    def admits(self, call: Call, turns: Turns) -> bool:
-        """Whether a call may run on a view.
-
-        Args:
-            call: The call.
-            turns: Those of the module itself: a call that has one may be changing attributes.
-        """
+    def admits(self, call: Call) -> bool:
+        """Whether a call may run on a view."""
         name, training, is_recorded = call
         # Code without a name never writes to parameters.
         is_reading = not name and not is_recorded and call not in self._refused
         if not self._is_ordinary or (not is_reading and self._clean.get(call, 0) < CLEAN_CALLS):
             return False
         view = self._of.get(training)
-        if turns.running:
-            return view is not None
+        turns = self._turns
+        if turns.holder is not None and turns.are_taken():
+            return view is not None  # that call may be changing attributes
         if view is None or not view.follows():
             # Earlier calls may have set attributes that refer to parameters.
             self._is_ordinary = is_ordinary(self._module)
@@ -139,34 +128,26 @@ class Views:
 
     @property
     def running(self) -> int:
-        """Number of calls that run on views."""
-        return sum([view.running for view in self._made])
-
-    def await_calls(self) -> bool:
-        """Does not wait: the leaves of calls on views keep the values from before a step."""
-        return False
-
-    def await_writer(self) -> None:
-        """Does not wait, as `await_calls`."""
+        """Number of calls that run; the one on the module itself does not count in its own thread."""
+        return self._turns.are_taken() + sum([view.running for view in self._made])
 
     def is_used(self) -> bool:
         """Whether a parameter may be needed by a call that runs, by an open graph or by other code."""
         for view in self._made:
             if view.running or view.is_referred():
                 return True
-        return self._leaves is not None and self._leaves.uses.any()
+        if self._turns.holder is not None and self._turns.are_taken():
+            return True
+        return self._leaves is not None and any(self._leaves.uses.used())
 
     def saved(self) -> set[int]:
         """`id()` of the states of parameters that are needed besides by calls that run."""
         if self._leaves is None:
             return set()
-        if self._are_referred():
-            return set(map(id, self._states))
-        return {id(self._states[i]) for i in self._leaves.uses.places()}
-
-    def _are_referred(self) -> bool:
         # The frames of running calls refer to views, too.
-        return any([not view.running and view.is_referred() for view in self._made])
+        if any([not view.running and view.is_referred() for view in self._made]):
+            return set(map(id, self._states))
+        return {id(state) for state, is_used in zip(self._states, self._leaves.uses.used(), strict=True) if is_used}
 
     def note_moved(self) -> None:
         """Notes that parameters may have moved, or were frozen."""
@@ -183,38 +164,26 @@ class Views:
         leaves = self._leaves
         if leaves is None:
             leaves = self._leaves = SharedLeaves(self.parameters, self._refs, self._states)
-            self._expect_leaves()
         if self._are_stale:
             leaves.renew()
             self._are_stale = False
         view = self._of.get(training)
-        if view is None or (view.version != leaves.version and not self._can_change(view)):
+        if view is not None and view.version != leaves.version:
+            if view.running or view.is_referred():
+                view = None
+            else:
+                view.put(leaves.current.leaves, leaves.version, leaves.uses)
+        if view is None:
             view = self._of[training] = View(self._module, training, self._internals)
             view.put(leaves.current.leaves, leaves.version, leaves.uses)
             view.begin()
             self._made.append(view)
-        elif view.version != leaves.version:
-            view.put(leaves.current.leaves, leaves.version, leaves.uses)
         view.running += 1
         return view, leaves
 
-    def _can_change(self, view: View) -> bool:
-        return not view.running and not view.is_referred()
-
-    def _expect_leaves(self) -> None:
-        """Has the views of all modules with the same parameters know that there is one more leaf on their memory."""
-        for readers in readers_of(self._states):
-            readers.expect_leaves()
-
-    def expect_leaves(self) -> None:
-        """Notes that another module has made leaves on parameters of this one, or that this one has."""
-        if self._leaves is not None:
-            counts = [sum([each.has_leaves for each in readers_of([state])]) for state in self._states]
-            self._leaves.uses.expect_leaves(counts)
-
     @property
     def has_leaves(self) -> bool:
-        """Whether it has leaves on the memory of its parameters."""
+        """Whether calls have run on views."""
         return self._leaves is not None
 
     def end(self, view: View) -> None:
@@ -223,6 +192,10 @@ class Views:
         if len(self._made) > len(self._of):
             current = list(self._of.values())
             self._made = [each for each in self._made if each in current or each.running or each.is_referred()]
+
+    def examine_again(self) -> None:
+        """Has the module examined before the next call on a view, because parameters may have hooks or attributes."""
+        self._of.clear()
 
     def refuse_all(self) -> None:
         """Has no call run on a view any more, because one has found parameters in another way than through the view."""
@@ -234,39 +207,3 @@ class Views:
         self._refused.add(call)
         self._are_stale = True
         self._of = {training: each for training, each in self._of.items() if each is not view}
-
-
-def is_ordinary(module: nn.Module) -> bool:
-    """Whether nothing but the dicts of a module and its submodules refers to its parameters and submodules."""
-    if not all(map(_is_plain, module.parameters())) or looks_itself_up(module):
-        return False
-    if any(takes_turns(type(each)) for each in module.modules()):
-        return False
-    structure = Structure(module)
-    return all(_is_ordinary(each, structure) for each in module.modules())
-
-
-def _is_plain(parameter: nn.Parameter) -> bool:
-    """Whether a parameter has no hooks and no attributes of its own."""
-    if type(parameter) is not nn.Parameter or parameter.layout is not torch.strided:
-        return False
-    return not (parameter.__dict__ or parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
-
-
-def _is_ordinary(module: nn.Module, structure: Structure) -> bool:
-    name = type(module).__module__
-    if any(name.startswith(each) for each in _OTHERS) or len(attributes_of(module)) != 1:
-        return False
-    recurrent = isinstance(module, nn.RNNBase)
-    for name, value in module.__dict__.items():
-        if name.endswith("_hooks") and value:
-            return False
-        if name in ("_parameters", "_modules") or (recurrent and name in RECURRENT):
-            continue
-        if structure.leads(value):
-            return False
-    return True
-
-
-_OTHERS: Final = ("torch.jit.", "torch._dynamo.", "torch.fx.", "torch.ao.", "torch.distributed.")
-"""Packages of torch whose modules are no plain Python."""

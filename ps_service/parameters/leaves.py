@@ -1,10 +1,8 @@
-"""The autograd leaves that replace parameters while hosted code runs."""
+"""The autograd leaves that replace the parameters of a module in its views."""
 
 from __future__ import annotations
 
-import functools
 import sys
-import types
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -24,9 +22,7 @@ class StandIn(Parameter):
     """A leaf on a parameter's storage that detects writes to it.
 
     Torch's version counter misses writes through `.data`, which has a counter of its own. So that tensor is kept.
-
-    Attributes:
-        data_was_read: Whether code has asked for the `.data` of any leaf of this process.
+    `data_was_read` tells whether code has asked for the `.data` of any leaf of this process.
     """
 
     data_was_read = False
@@ -60,25 +56,12 @@ class StandIn(Parameter):
 
 
 def stand_in(parameter: torch.Tensor, state: ParameterState) -> torch.Tensor:
-    """A fresh leaf for a parameter, with its hooks and attributes, and an instance of its class."""
+    """A fresh leaf for a parameter, which has neither hooks nor attributes."""
     # `.data`, not `.detach()`: a detached tensor shares the version counter, and torch would then refuse the
     # backward of a pass whose parameters another trainer has stepped, although the values it needs still exist.
-    leaf = state.visible_of(parameter).data
-    leaf.requires_grad_(parameter.requires_grad)
-    if type(leaf) is torch.Tensor:
-        leaf.__class__ = StandIn if type(parameter) is Parameter else _class_for(type(parameter))
-    if parameter.__dict__:
-        leaf.__dict__.update({name: value for name, value in parameter.__dict__.items() if name not in leaf.__dict__})
-    if parameter._backward_hooks is not None:
-        # The same dict, so that hooks added or removed while a pass is open take effect, as they do locally.
-        leaf._backward_hooks = parameter._backward_hooks
+    leaf = state.visible_of(parameter).data.requires_grad_(parameter.requires_grad)
+    leaf.__class__ = StandIn
     return leaf
-
-
-@functools.cache
-def _class_for(cls: type[Parameter]) -> type[Parameter]:
-    """The class of leaves for a subclass of `Parameter`; it has that class's methods."""
-    return types.new_class(cls.__name__, (StandIn, cls))
 
 
 def is_stand_in(leaf: torch.Tensor) -> bool:

@@ -16,12 +16,11 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ps_service.parameters.reading import Reading
 from ps_service.parameters.state import ParameterState, Pin, Readers, readers_of
 from ps_service.parameters.step_lock import ThisThread, WouldBlock
 from ps_wire.errors import DeadlineExceededError
@@ -39,14 +38,21 @@ LONGEST_WAIT_SECONDS: Final = 0.25
 """Most seconds that a step waits for readers, and blocks new ones, however large the parameter is."""
 
 
+class Reading(NamedTuple):
+    """What a read has found of some parameters: a fresh leaf on the storage of each, the pins of these storages, and
+    the counts of the states."""
+
+    leaves: list[torch.Tensor]
+    pins: list[Pin]
+    steps: list[int]
+    changes: list[int]
+
+
 class ParameterLocks:
     """Knows the parameter states of all parameters of an owner, and holds the one lock that guards their counts.
 
-    Attributes:
-        lock: That lock, held for microseconds.
-        changed: A condition on it, notified when a reader or a step has ended.
-        this_thread: What is known of this thread.
-        first_mark: A random number, from which the marks of this process count.
+    `lock` is held for microseconds. `changed` is a condition on it, notified when a reader or a step has ended.
+    `first_mark` is a random number, from which the marks of this process count.
     """
 
     def __init__(self) -> None:
@@ -78,19 +84,6 @@ class ParameterLocks:
             found = [self._states.get(tensor) for tensor in tensors]
         return [state for state in found if state is not None]
 
-    @contextmanager
-    def nonblocking(self) -> Iterator[None]:
-        """Forbids blocking while the block runs.
-
-        Raises:
-            WouldBlock: This thread would have to wait; nothing has been changed.
-        """
-        self.this_thread.nonblocking = True
-        try:
-            yield
-        finally:
-            self.this_thread.nonblocking = False
-
     def wait(self, seconds: float | None = None) -> None:
         """Waits until a reader or a step has ended. `lock` must be held.
 
@@ -111,28 +104,33 @@ class ParameterLocks:
         if self._waiting:
             self.changed.notify_all()
 
+    @contextmanager
     def reading(
         self, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState], nested: bool = False
-    ) -> Reading:
-        """Pins parameters while a block runs; see `Reading`."""
-        return Reading(self, parameters, states, nested)
+    ) -> Iterator[Reading]:
+        """Pins parameters while a block runs, so that no consistent step lies between them.
 
-    def await_step(self, states: Sequence[ParameterState], nested: bool) -> None:
-        """Waits for a consistent step in progress. `lock` must be held."""
-        while any(state.writing or (state.claimed and not nested) for state in states):
-            self.wait()
-
-    def save(self, pin: Pin) -> None:
-        """Notes that an open context needs this storage for its backward."""
-        with self.lock:
-            pin.saves.append(None)
-
-    def free(self, pin: Pin) -> None:
-        """Undoes `save`. May be called by the garbage collector, at any moment and in any thread.
-
-        It takes no lock. The collecting thread may hold another lock that the holder of this one waits for.
+        Waits for a consistent step in progress. If it is `nested` in another read of the same caller, a step may be
+        waiting for that one, so this one waits only for steps that have begun to write.
         """
-        pin.saves.pop()
+        with self.lock:
+            while any(state.writing or (state.claimed and not nested) for state in states):
+                self.wait()
+            leaves = [
+                state.visible_of(each).data.requires_grad_(each.requires_grad)
+                for each, state in zip(parameters, states, strict=True)
+            ]
+            pins = [state.pin for state in states]
+            found = Reading(leaves, pins, [each.steps for each in states], [each.changes for each in states])
+            for pin in pins:
+                pin.reading += 1
+        try:
+            yield found
+        finally:
+            with self.lock:
+                for pin in pins:
+                    pin.reading -= 1
+                self.notify()
 
     def note_written(self, pin: Pin) -> None:
         """Notes an in-place write to a storage: backwards that have saved it must not use it."""
@@ -181,14 +179,8 @@ class ParameterLocks:
         consistent: bool,
         counts: bool = True,
     ) -> Iterator[None]:
-        """Lets the block write the parameters in place.
-
-        Args:
-            parameters: What will be written.
-            states: Their parameter states.
-            consistent: Whether open passes and running forwards must not see it.
-            counts: Whether it counts as a write to all of them; otherwise the block counts what it writes.
-        """
+        """Lets the block write the parameters in place. If it is consistent, open passes and running forwards do not
+        see it. Without `counts`, the block itself counts what it writes."""
         if not consistent:
             for state in states:
                 state.changes += 1
@@ -201,13 +193,13 @@ class ParameterLocks:
                 state.claimed = True
             all_readers, begun = readers_of(states), 0
             for readers in all_readers:
-                readers.claimed += 1
+                readers.writers.claimed += 1
         try:
             with self.lock:
                 self._await_readers(parameters, states, all_readers)
                 begun = 1
                 for readers in all_readers:
-                    readers.writing += 1
+                    readers.writers.writing += 1
                 for state in states:
                     state.writing = True
                     state.changes += counts
@@ -220,8 +212,8 @@ class ParameterLocks:
         finally:
             with self.lock:
                 for readers in all_readers:
-                    readers.claimed -= 1
-                    readers.writing -= begun
+                    readers.writers.claimed -= 1
+                    readers.writers.writing -= begun
                     readers.note_moved()
                 for state in states:
                     state.claimed = state.writing = False

@@ -17,17 +17,8 @@ if TYPE_CHECKING:
 
 
 class _Taken(NamedTuple):
-    """A parameter that has other memory for some time.
-
-    Attributes:
-        i: Its position.
-        data: Its memory before.
-        pin: The pin of that.
-        made: The address of its own memory.
-        version: Its version then.
-        changes: Number of writes to it by others then.
-        visible: What others read before.
-    """
+    """The parameter at position `i` while it has memory of its own at the address `made`: its memory before, with the
+    pin of that and what others read, and its version and the number of writes by others at the beginning."""
 
     i: int
     data: torch.Tensor
@@ -42,17 +33,9 @@ class PrivateMemory:
     """Gives parameters memory of their own inside a block, with the same values.
 
     So others never see half of what the block writes, and open passes keep their values, also where the block writes
-    unseen by torch, through numpy for example. If it has not written, the parameters get their former memory back.
-
-    Args:
-        parameters: The parameters.
-        states: Their states.
-        lock: Guards the states.
-        most_bytes: Size of the largest parameters that are copied. Larger ones are if an open pass has saved them.
-        is_lost: Whether the block may not have ended; then what it has written is dropped.
-
-    Attributes:
-        written: Positions of the parameters that the block has written to.
+    unseen by torch, through numpy for example. If it has not written, the parameters get their former memory back;
+    `written` has the positions of those that it has written to. Parameters larger than `most_bytes` are only copied if
+    an open pass has saved them. What a block has written is dropped if it `is_lost`, because it may not have ended.
     """
 
     def __init__(
@@ -73,7 +56,7 @@ class PrivateMemory:
 
     def __enter__(self) -> None:
         for i, (parameter, state) in enumerate(zip(self._parameters, self._states, strict=True)):
-            if parameter.numel() * parameter.element_size() <= self._most_bytes or state.pin.saves:
+            if parameter.numel() * parameter.element_size() <= self._most_bytes or state.pin.saved:
                 data, pin, own, visible = parameter.data, state.pin, parameter.data.clone(), state.visible
                 with self._lock:
                     state.visible = data if visible is None else visible

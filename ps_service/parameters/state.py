@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import sys
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -11,28 +12,28 @@ if TYPE_CHECKING:
     import torch
 
 
-class Readers(Protocol):
-    """The calls of a module: those on its views, or those on the module itself. They read parameters without pins."""
+class Writers:
+    """The number of steps that are about to write to the parameters of a module, and of those that do."""
 
-    claimed: int
-    writing: int
+    __slots__ = ("claimed", "writing")
+
+    def __init__(self) -> None:
+        self.claimed = self.writing = 0
+
+
+class Readers(Protocol):
+    """The calls of a module: those on views, and the one on the module itself. They read parameters without pins."""
+
+    writers: Writers
 
     @property
     def running(self) -> int:
         """Number of calls that run."""
 
-    @property
-    def has_leaves(self) -> bool:
-        """Whether it has leaves on the memory of its parameters."""
-
-    def expect_leaves(self) -> None:
-        """Notes that other views have made leaves on the memory of its parameters."""
-
     def await_calls(self) -> bool:
         """Waits for a call on the module itself, which must not see the step; the lock of the parameters is held.
 
-        Returns:
-            Whether it has waited, so that other calls may have begun.
+        Returns whether it has waited, so that other calls may have begun.
         """
 
     def await_writer(self) -> None:
@@ -54,24 +55,30 @@ class Readers(Protocol):
 class Pin:
     """Counts the users of one storage of a parameter.
 
-    Attributes:
-        reading: Number of running forwards that read it.
-        saves: Has an entry for each open graph that has saved it.
-        written: Number of in-place writes by hosted code outside of steps.
+    `reading` is the number of running reads, and `written` counts the in-place writes by hosted code outside of steps.
+    What an open graph keeps of the storage refers to the `token`, so that it counts until the graph is freed.
     """
 
-    __slots__ = ("reading", "saves", "written")
+    __slots__ = ("reading", "token", "written")
 
     def __init__(self) -> None:
         self.reading = 0
         self.written = 0
-        # A list, because its `append` and `pop` are atomic: see `ParameterLocks.free`.
-        self.saves: list[None] = []
+        self.token = object()
 
     @property
     def saved(self) -> int:
-        """Number of open graphs that have saved it."""
-        return len(self.saves)
+        """Number of tensors that open graphs keep of it."""
+        return sys.getrefcount(self.token) - UNSAVED
+
+
+def _unsaved() -> int:
+    pin = Pin()
+    return sys.getrefcount(pin.token)
+
+
+UNSAVED: Final = _unsaved()
+"""References to the token of a pin that no graph has saved, while they are counted."""
 
 
 class ParameterState:
@@ -92,27 +99,14 @@ class ParameterState:
     """
 
     __slots__ = (
-        "changes",
-        "claimed",
-        "of_module",
-        "pin",
-        "readers",
-        "stepped",
-        "steps",
-        "visible",
-        "writes",
-        "writing",
+        *("changes", "claimed", "of_module", "pin", "readers", "stepped"),
+        *("steps", "visible", "writes", "writing"),
     )
 
     def __init__(self) -> None:
         self.pin = Pin()
-        self.stepped = False
-        self.claimed = False
-        self.writing = False
-        self.steps = 0
-        self.changes = 0
-        self.writes = 0
-        self.of_module = False
+        self.stepped = self.claimed = self.writing = self.of_module = False
+        self.steps = self.changes = self.writes = 0
         self.readers: list[ref[Readers]] = []
         self.visible: torch.Tensor | None = None
 
@@ -123,10 +117,10 @@ class ParameterState:
 
 def readers_of(states: Iterable[ParameterState]) -> set[Readers]:
     """The calls of the modules that have some parameters."""
-    all_found = set()
+    found = set()
     for state in states:
         for each in state.readers:
-            found = each()
-            if found is not None:
-                all_found.add(found)
-    return all_found
+            readers = each()
+            if readers is not None:
+                found.add(readers)
+    return found

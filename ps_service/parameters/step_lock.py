@@ -14,12 +14,8 @@ class WouldBlock(BaseException):
 
 
 class ThisThread(threading.local):
-    """What is known of a thread.
-
-    Attributes:
-        nonblocking: Whether it raises `WouldBlock` where it would have to wait, before anything has been changed. Not
-            while hosted code runs, which must not be stopped halfway.
-    """
+    """Whether a thread raises `WouldBlock` where it would have to wait, before anything has been changed. Not while
+    hosted code runs, which must not be stopped halfway."""
 
     nonblocking = False
 
@@ -29,9 +25,6 @@ class StepLock(ReportingLock):
 
     A block raises `WouldBlock` if another thread holds the lock and this thread must not block, and
     `DeadlineExceededError` if the caller's deadline passes before the lock is free.
-
-    Args:
-        this_thread: Knows whether this thread may block.
     """
 
     __slots__ = ("_this_thread",)

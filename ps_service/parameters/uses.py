@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from itertools import repeat
-from operator import attrgetter, gt, sub
+from operator import attrgetter, gt, or_, sub
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -16,9 +16,9 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ALONE: Final = 2
-"""References to the storage of a parameter that nothing else refers to: of the parameter, and of the storage's object
-in Python while they are counted."""
+_UNUSED: Final = 3
+"""References to the storage of a parameter: of the parameter, of its leaf, and of the storage's object in Python while
+they are counted. Leaves that other modules have on it count as uses."""
 
 _UNSAVED: Final = 2
 """References to a leaf in an open graph that has not saved it: of its Python object, and of its accumulating node."""
@@ -31,67 +31,44 @@ use_count: Any = torch.Tensor._use_count  # type: ignore[attr-defined]
 
 
 class LeafUses:
-    """Counts the references to some leaves.
+    """Counts the references to some leaves, one for each parameter. Nothing uses them yet."""
 
-    Args:
-        leaves: The leaves, one for each parameter. Nothing uses them yet, and their owner has its references to them.
-
-    Attributes:
-        leaves: The leaves.
-    """
-
-    __slots__ = ("_holders", "_referrers", "_unsaved", "leaves")
+    __slots__ = ("_referrers", "leaves")
 
     def __init__(self, leaves: list[torch.Tensor]) -> None:
         self.leaves = leaves
-        self._unsaved = [_UNSAVED] * len(leaves)
-        self._holders = [_ALONE + 1] * len(leaves)
-        self._referrers = references(leaves)
+        # Those that the owner of the leaves has itself.
+        self._referrers = _references(leaves, list(map(use_count, leaves)))
 
-    def replaced(self, i: int) -> None:
+    def note_replaced(self, i: int) -> None:
         """Notes that a leaf was replaced by another, which nothing uses yet."""
-        (self._referrers[i],) = references(self.leaves[i : i + 1])
-        self._referrers[i] -= 1  # that of the slice
+        one = self.leaves[i : i + 1]
+        (references,) = _references(one, list(map(use_count, one)))
+        self._referrers[i] = references - 1  # that of the slice
 
     def expect(self, i: int, references: int) -> None:
         """Notes further references of the owner to a leaf."""
         self._referrers[i] += references
 
-    def expect_leaves(self, counts: Sequence[int]) -> None:
-        """Notes for each parameter how many such leaves lie on its memory: one for each module that has it."""
-        self._holders = [_ALONE + count for count in counts]
-
-    def any(self) -> bool:
-        """Whether an open graph or other code may need one of the leaves, or other tensors on its memory."""
+    def used(self) -> list[bool]:
+        """For each leaf, whether an open graph or other code may need it, or another tensor on its memory."""
         leaves = self.leaves
-        if not _AS_EXPECTED or any(map(gt, map(use_count, leaves), self._unsaved)):
-            return True
-        if any(map(gt, map(_count, map(_address, map(_storage, leaves))), self._holders)):
-            return True
-        # Such as those of an autograd function that has kept a leaf.
-        now = list(map(sub, map(sys.getrefcount, leaves), map(gt, map(use_count, leaves), repeat(1))))
-        found = any(map(gt, now, self._referrers))
+        if not _AS_EXPECTED:
+            return [True] * len(leaves)
+        counts = list(map(use_count, leaves))
+        memory = map(_count, map(_address, map(_storage, leaves)))
+        in_graphs = map(or_, map(gt, counts, repeat(_UNSAVED)), map(gt, memory, repeat(_UNUSED)))
+        # Such as those of an autograd function that has kept a leaf. Counted as in `_references`.
+        now = list(map(sub, map(sys.getrefcount, leaves), map(gt, counts, repeat(1))))
+        used = list(map(or_, in_graphs, map(gt, now, self._referrers)))
         # References of the owner that are gone must not hide those of others.
         self._referrers = list(map(min, now, self._referrers))
-        return found
-
-    def places(self) -> list[int]:
-        """The positions of the leaves for which that is so."""
-        return [i for i in range(len(self.leaves)) if self._of(i).any()]
-
-    def _of(self, i: int) -> LeafUses:
-        """The uses of one leaf."""
-        found = LeafUses.__new__(LeafUses)
-        found.leaves = self.leaves[i : i + 1]
-        found._unsaved, found._holders = self._unsaved[i : i + 1], self._holders[i : i + 1]
-        # With the reference of the slice.
-        found._referrers = [self._referrers[i] + 1]
-        return found
+        return used
 
 
-def references(leaves: Sequence[torch.Tensor]) -> list[int]:
+def _references(leaves: Sequence[torch.Tensor], counts: Sequence[int]) -> list[int]:
     """The numbers of references from Python. Torch has one of its own to the object of a tensor that C++ refers to."""
-    return list(map(sub, map(sys.getrefcount, leaves), map(gt, map(use_count, leaves), repeat(1))))
+    return list(map(sub, map(sys.getrefcount, leaves), map(gt, counts, repeat(1))))
 
 
 def _counts_as_expected() -> bool:
@@ -101,7 +78,7 @@ def _counts_as_expected() -> bool:
     uses = LeafUses([parameter.data.requires_grad_()])
 
     def used(_: Any) -> bool:
-        return uses.any() and bool(uses.places())
+        return uses.used() == [True]
 
     leaf = uses.leaves
     unused = [used(None), used(torch.nn.functional.embedding(torch.tensor([1]), leaf[0]))]

@@ -11,7 +11,7 @@ from ps_service.hosting.references import RRef
 from ps_service.memory import held
 from ps_service.passes import kept_values
 from ps_service.passes.entry import GraphEntry
-from ps_service.passes.propagated import KeptInput
+from ps_service.passes.records import KeptInput
 from ps_wire.codec.trees import mapped, once
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId, Ref
@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 
 
 class Arguments:
-    """Reads the tensors and handles among the arguments of one call.
+    """Reads the tensors and handles among the arguments of one call, which is recorded if there is a context.
 
-    Args:
-        engine: The owner.
-        context: The pass in which the call is recorded; None if it is not recorded.
-        request: The request, which names results that stay on this owner and are arguments by value.
+    The request names results that stay on this owner and are arguments by value.
 
     Attributes:
         nbytes: Length of the message that they came in, and bytes of the results among them.

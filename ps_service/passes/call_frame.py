@@ -15,9 +15,7 @@ from ps_service.hosting.references import binder
 from ps_service.memory.held import Share, storages
 from ps_service.numerics import rng_states
 from ps_service.parameters.step_lock import WouldBlock
-from ps_service.passes import binding_checks, late_code, transforms
-from ps_service.passes.lineage import results_in
-from ps_service.passes.memory_sharing import always, sharing, storage_of
+from ps_service.passes import binding_checks, torch_patches
 from ps_service.passes.saved_tensors import Kept, Pinned, Watch
 from ps_service.passes.turn_binding import TurnBinding
 from ps_service.passes.view_binding import ViewBinding
@@ -26,12 +24,12 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Set
     from contextlib import AbstractContextManager
 
     from torch import nn
 
-    from ps_service.hosting.leaf import Leaf
+    from ps_service.hosting.leaves import Leaf
     from ps_service.hosting.objects import HostedObject
     from ps_service.memory.held import Held
     from ps_service.parameters.locks import ParameterLocks
@@ -127,10 +125,8 @@ class CallFrame:
     def bind(self, hosted: HostedObject, is_target: bool = False) -> nn.Module:
         """A module for this call: itself, or a view of it.
 
-        Args:
-            hosted: The module.
-            is_target: Whether the call is one of its own methods, whose caller chooses the mode. Other code finds it,
-                and leaves it, in the mode that it has on this owner, unless the caller asked for evaluation mode.
+        If it `is_target`, the call is one of its own methods, whose caller chooses the mode. Other code finds a module,
+        and leaves it, in the mode that it has on this owner, unless the caller asked for evaluation mode.
         """
         if self._thread != threading.get_ident():
             raise InvalidArgumentError(
@@ -146,14 +142,7 @@ class CallFrame:
             raise WouldBlock  # a call that begins again in a thread must not have changed another module
         if not isinstance(self._code, str):
             self._code = _name(self._code)
-        scope = current_scope.get()
-        nested = bool(self._bindings) or (scope is not None and scope.depth > 0)
-        training = self._training if is_target or self._training is False else None
-        binding = self._bound(hosted, training, self._code, nested)
-        if self._grad and self._hooks is None and self._needs_hooks(binding):
-            # Not before: code without hosted modules may use all of torch, such as transforms that refuse hooks.
-            self._hooks = saved_tensors_hooks(self._pack, _unpack)
-            self._hooks.__enter__()
+        binding = self._bound(hosted, is_target, self._code)
         self._bindings[hosted.ref.object_id] = binding
         if self.is_held:
             binding.hold()
@@ -165,40 +154,41 @@ class CallFrame:
         if isinstance(binding, TurnBinding):
             self._watch(binding)
             binding.on_resumed(partial(self._watch, binding))
-        for tensor in binding.saved:
-            if not tensor.is_sparse:
-                self._buffers.add(storage_of(tensor))
+        if binding.saved:
+            self._buffers.update(_storage_of(each) for each in binding.saved if not each.is_sparse)
         return binding.module
+
+    def _bound(self, hosted: HostedObject, is_target: bool, code: str) -> TurnBinding | ViewBinding:
+        """Binds a module, on a view if that is possible. Has what torch saves looked at where that is needed: for
+        modules themselves, and for views to count its bytes now and then."""
+        views = hosted.views
+        scope = current_scope.get()
+        nested = bool(self._bindings) or (scope is not None and scope.depth > 0)
+        training = self._training if is_target or self._training is False else None
+        kind = (code, training, self._recorded)
+        binding: TurnBinding | ViewBinding
+        expected: int | None = None
+        if code not in hosted.writers and views.admits(kind):
+            binding = ViewBinding(self._parameter_locks, hosted, kind, nested)
+            expected = 0 if self._held is None else views.expected_bytes(kind, self._nbytes)
+            if expected is None:
+                self._measured = binding
+        else:
+            binding = TurnBinding(self._parameter_locks, hosted, kind, nested)
+        if self._grad and self._hooks is None:
+            if expected is None:
+                # Not before: code without hosted modules may use all of torch, such as transforms that refuse hooks.
+                self._hooks = saved_tensors_hooks(self._pack, _unpack)
+                self._hooks.__enter__()
+            else:
+                self._expected += expected
+        return binding
 
     def _watch(self, binding: TurnBinding) -> None:
         """Notes where the parameters of a module lie now."""
         self._storages = self._storages | binding.storages
         for leaf, watch in zip(binding.leaves, binding.watches, strict=True):
-            self._watches.setdefault(storage_of(leaf.tensor), []).append((watch, binding))
-
-    def _bound(self, hosted: HostedObject, training: bool | None, code: str, nested: bool) -> TurnBinding | ViewBinding:
-        views, turns = hosted.views, hosted.turns
-        assert views is not None
-        assert turns is not None
-        kind = (code, training, self._recorded)
-        if code not in hosted.writers and views.admits(kind, turns):
-            return ViewBinding(self._parameter_locks, hosted, views, kind, nested)
-        return TurnBinding(self._parameter_locks, hosted, training, code, nested, self._recorded)
-
-    def _needs_hooks(self, binding: TurnBinding | ViewBinding) -> bool:
-        """Whether what torch saves has to be looked at: for modules themselves, and to count its bytes now and then."""
-        if isinstance(binding, TurnBinding):
-            return True
-        if self._held is None:
-            return False
-        views = binding.hosted.views
-        assert views is not None
-        expected = views.expected_bytes(binding.kind, self._nbytes)
-        if expected is None:
-            self._measured = binding
-            return True
-        self._expected += expected
-        return False
+            self._watches.setdefault(_storage_of(leaf.tensor), []).append((watch, binding))
 
     @property
     def is_on_view(self) -> bool:
@@ -237,14 +227,14 @@ class CallFrame:
         if not self._bindings:
             return False
         buffers = [each for binding in self._bindings.values() for each in binding.internals.buffers()]
-        return self._holds(value, sharing(self._storages, buffers))
+        return self._holds(value, {*self._storages, *map(_memory_of, buffers)})
 
-    def _holds(self, value: Any, is_shared: Callable[[torch.Tensor], bool]) -> bool:
+    def _holds(self, value: Any, taken: Set[int] | None) -> bool:
         lent = {each for binding in self._bindings.values() for each in binding.private_ids()}
         for part in parts_of(value):
             if id(part) in lent or _has_history(part):
                 return True
-            if isinstance(part, torch.Tensor) and not self._is_other_leaf(part) and is_shared(part):
+            if isinstance(part, torch.Tensor) and not self._is_other_leaf(part) and _lies_in(part, taken):
                 return True
         return False
 
@@ -254,25 +244,35 @@ class CallFrame:
             return False
         return all(storage.data_ptr() not in self._storages for storage in storages(tensor))
 
-    def _kept_after(self) -> Callable[[torch.Tensor], bool]:
-        """Tells whether a tensor shares memory with one that the modules keep after the call."""
-        tensors: list[torch.Tensor] = []
+    def _kept_after(self) -> Set[int] | None:
+        """The memory of what the modules keep after the call, as `_memory_of`; None if that is not known."""
+        taken: Set[int] = self._storages
         are_all = True
         for binding in self._bindings.values():
-            found, is_all = binding.kept()
-            tensors += found
+            tensors, is_all = binding.kept()
+            if tensors:
+                taken = taken | set(map(_memory_of, tensors))
             are_all &= is_all
-        return sharing(self._storages, tensors) if are_all else always
+        return taken if are_all else None
+
+    def own(self, result: Any) -> Any:
+        """The result, with copies of tensors that share memory with a module, because other calls may change those."""
+        taken = self._kept_after()
+        if self._recorded:
+            is_one = isinstance(result, torch.Tensor) and result.requires_grad
+            roots = [result] if is_one else binding_checks.results_in(result)
+            known = set(map(id, map(_tensor, self.leaves)))
+            for binding in self._bindings.values():
+                binding_checks.inspect(binding, roots, known)
+                self.uses_others |= binding.uses_others
+                self.is_held |= binding.is_held
+        if isinstance(result, torch.Tensor):
+            return result.clone() if _lies_in(result, taken) else result
+        return mapped(result, lambda tensor: tensor.clone() if _lies_in(tensor, taken) else tensor)
 
     def lift(self, pack: Any) -> bool:
-        """Removes the hooks of saved tensors for the rest of the call, and pins every parameter instead.
-
-        Args:
-            pack: The hook that was set last.
-
-        Returns:
-            Whether it is the hook of this call; if not, nothing is changed.
-        """
+        """Removes the hooks of saved tensors for the rest of the call, and pins every parameter instead, if `pack`, the
+        hook that was set last, is that of this call. Returns whether it is."""
         if pack != self._pack:
             return False
         self.runs_later()
@@ -295,28 +295,17 @@ class CallFrame:
         for binding in self._bindings.values():
             binding.has_set = True
 
-    def own(self, result: Any) -> Any:
-        """The result, with copies of tensors that share memory with a module, because other calls may change those."""
-        is_shared = self._kept_after()
-        if self._recorded:
-            roots, known = results_in(result), set(map(id, map(_tensor, self.leaves)))
-            for binding in self._bindings.values():
-                binding_checks.inspect(binding, roots, known)
-                self.uses_others |= binding.uses_others
-                self.is_held |= binding.is_held
-        if isinstance(result, torch.Tensor):
-            return result.clone() if is_shared(result) else result
-        return mapped(result, lambda tensor: tensor.clone() if is_shared(tensor) else tensor)
-
     def _settle(self, raised: bool) -> None:
         """Gives the modules back, and applies the changes of the call."""
         failed: BaseException | None = None
         bindings = list(self._bindings.values())[::-1]
         self._bindings.clear()
         self._watches.clear()
+        unsettled = []
         for binding in bindings:
-            binding.give_back()
-        for binding in bindings:
+            if binding.give_back():
+                unsettled.append(binding)
+        for binding in unsettled:
             try:
                 binding.settle(raised)
             except RuntimeError as error:
@@ -329,7 +318,7 @@ class CallFrame:
         if tensor.is_sparse:
             return self._kept(tensor._values(), tensor)
         try:
-            storage = storage_of(tensor)
+            storage = _storage_of(tensor)
         except RuntimeError:
             # Inside torch.func.jvp: zeros without memory, or a tensor that is saved again without its wrapper.
             self.lift(self._pack)
@@ -338,7 +327,7 @@ class CallFrame:
         if watches is None and storage in self._storages:
             return Kept(tensor)  # steps see that its memory is used
         if watches is not None:
-            saved = Pinned(tensor, self._parameter_locks, [watch for watch, _ in watches])
+            saved = Pinned(tensor, [watch for watch, _ in watches])
             for _, binding in watches:
                 binding.pinned.append(saved)
             return saved
@@ -356,15 +345,13 @@ class CallFrame:
 
     def expected_share(self) -> list[Share]:
         """Counts what torch has saved, as far as that was not counted while the call ran. Called at its end."""
-        if self._measured is not None and len(self._bindings) == 1:
-            views = self._measured.hosted.views
-            assert views is not None
-            views.note_saved(self._measured.kind, self._nbytes, sum(self._saved.values()))
+        measured = self._measured
+        if measured is not None and len(self._bindings) == 1:
+            measured.views.note_saved(measured.kind, self._nbytes, sum(self._saved.values()))
         return [Share(self._held, self._expected)] if self._held is not None and self._expected else []
 
 
-transforms.install()
-late_code.install()
+torch_patches.install()
 rng_states.install()
 
 
@@ -380,3 +367,22 @@ _tensor = attrgetter("tensor")
 
 def _has_history(part: Any) -> bool:
     return isinstance(part, torch.Tensor) and part.grad_fn is not None
+
+
+def _storage_of(tensor: torch.Tensor) -> int:
+    """The address of the memory of a strided tensor."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    """Identifies the memory of a tensor; that of a sparse one by `id()`."""
+    return id(tensor) if tensor.is_sparse else _storage_of(tensor)
+
+
+def _lies_in(tensor: torch.Tensor, taken: Set[int] | None) -> bool:
+    """Whether a tensor shares memory with others, as `_memory_of`; true if those are not known."""
+    if taken is None or tensor.is_sparse:
+        return taken is None or id(tensor) in taken
+    if tensor.layout is torch.strided:
+        return tensor.untyped_storage().data_ptr() in taken
+    return any(storage.data_ptr() in taken for storage in storages(tensor))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import operator
 import threading
 from collections.abc import Callable
@@ -18,8 +17,8 @@ from ps_service.hosting.references import RRef
 from ps_service.parameters.step_lock import WouldBlock
 from ps_service.passes import kept_values, table_calls
 from ps_service.passes.call_frame import CallFrame
-from ps_service.passes.copies import marked_copy_of
-from ps_service.passes.holders import Holders
+from ps_service.passes.holders import Holders, marked_copy_of
+from ps_service.passes.invocation import NO, REFERENCE, VALUE, Invocation, Keep
 from ps_service.passes.results import Results
 from ps_wire.codec.trees import mapped, parts_of
 from ps_wire.errors import ContextEndedError, InvalidArgumentError, TooLargeError
@@ -28,8 +27,8 @@ from ps_wire.runtime.scopes import current_scope
 if TYPE_CHECKING:
     from ps_service.hosting.method import Method
     from ps_service.passes.arguments import Arguments
+    from ps_service.passes.invocation import Recording
     from ps_service.passes.pass_host import PassHost
-    from ps_service.passes.recording import Recording
     from ps_wire.refs import ContextId, Ref
 
 _hosting = threading.Lock()
@@ -41,48 +40,11 @@ SMALL_INLINE_BYTES: Final = 64 * 1024
 being measured."""
 
 
-class Keep(enum.Enum):
-    """Whether the result of a call stays on this owner."""
+def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Any:
+    """Runs a method of a hosted object; without a name, `forward`.
 
-    NO = enum.auto()
-    REFERENCE = enum.auto()
-    """It stays, unless it is a reference already."""
-    VALUE = enum.auto()
-    """It stays, so that later calls can get its value as an argument."""
-
-
-# Looking a member up in its class would take longer.
-NO: Final = Keep.NO
-REFERENCE: Final = Keep.REFERENCE
-VALUE: Final = Keep.VALUE
-
-
-def call(
-    engine: PassHost,
-    target: HostedObject,
-    method: str,
-    arguments: Arguments,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    training: bool | None,
-    recording: Recording | None = None,
-    keep: Keep = NO,
-) -> Any:
-    """Runs a method of a hosted object.
-
-    Args:
-        target: The object.
-        method: Name of the method; empty for `forward`.
-        arguments: Has read `args` and `kwargs`.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        training: Whether modules run in training or in evaluation mode; None for the mode that each has here.
-        recording: Where to record it; None not to.
-        keep: Whether the result stays on this owner; a reference to it is returned then.
-
-    Returns:
-        The result of the method, or a `Deferred` if it is marked `@async_execution`. No other code will write to its
-        tensors; they may still have a history.
+    Returns the result, or a `Deferred` if the method is marked `@async_execution`. No other code will write to the
+    tensors of the result; they may still have a history.
 
     Raises:
         UnknownMethodError, NotAllowedError: The method cannot be called.
@@ -90,90 +52,54 @@ def call(
         Exception: The method raised it.
     """
     if target.is_module:
-        code = method or "forward"
-        if code in MODES:
-            training = None
-        return _call_module(engine, target, code, arguments, args, kwargs, training, recording, keep)
+        return _call_module(engine, target, method or "forward", asked)
     if target.is_table:
-        return table_calls.call(engine, target, method, arguments, args, kwargs, recording, keep is not NO)
+        return table_calls.call(engine, target, method, asked)
     if target.is_tensor:
-        function = engine.allowlist.functions.method(method)
-        # A kept tensor may have a history.
-        kept = arguments.local(target)
-        deferred = False
-        is_needed = target.history is not None and target.history.context in engine.contexts
-        if _writes(method) and is_needed:
-            raise InvalidArgumentError(
-                f"{method} would write in place to a result that a pass will propagate through, and its gradient would "
-                f"not know of that; keep the result of the function that does not write, or wait for the pass to end"
-            )
-
-        def bound(*args: Any, **kwargs: Any) -> Any:
-            result = function(kept.local_value(), *args, **kwargs)
-            # A view that stays here could be written to later.
-            return _copied(result) if is_needed and keep is REFERENCE else result
-
-    else:
-        known = target.method(method or "forward")
-        bound, deferred = partial(known.function, target.value), known.is_deferred
-        if arguments.nbytes > SMALL_INLINE_BYTES and known.is_inline:
-            began = known.latency.begin()
-            result = call_function(engine, bound, arguments, args, kwargs, training, recording, deferred, keep)
-            known.latency.end(began, arguments.nbytes)
-            return result
-    return call_function(engine, bound, arguments, args, kwargs, training, recording, deferred, keep)
+        return call_function(engine, _method_of_tensor(engine, target, method, asked), asked)
+    known = target.method(method or "forward")
+    bound, nbytes = partial(known.function, target.value), asked.arguments.nbytes
+    if nbytes <= SMALL_INLINE_BYTES or not known.is_inline:
+        return call_function(engine, bound, asked, known.is_deferred)
+    began = known.latency.begin()
+    result = call_function(engine, bound, asked, known.is_deferred)
+    known.latency.end(began, nbytes)
+    return result
 
 
-def call_function(
-    engine: PassHost,
-    function: Callable[..., Any],
-    arguments: Arguments,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    training: bool | None,
-    recording: Recording | None = None,
-    deferred: bool = False,
-    keep: Keep = NO,
-) -> Any:
-    """Runs a function, or the method of an object that is not a module.
+def call_function(engine: PassHost, function: Callable[..., Any], asked: Invocation, deferred: bool = False) -> Any:
+    """Runs a function, or the bound method of an object that is not a module; if it is `deferred`, it returns a future.
 
-    Args:
-        function: The function or bound method.
-        arguments: Has read `args` and `kwargs`.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        training: False for modules that it gets handles to in evaluation mode; otherwise each has its own mode.
-        recording: Under which context to record it, if at all.
-        deferred: Whether it returns a future of its result.
-        keep: Whether the result stays here, and a reference to it is wanted.
-
-    Returns:
-        As `call`.
-
-    Raises:
-        ContextEndedError: The context has ended.
-        Exception: The function raised it.
+    Returns and raises as `call`.
     """
-    if recording is None:
-        # References to tensors inside containers are not counted, because references to the container do not show.
-        holders = _NO_ARGUMENTS
-        if args or kwargs:
-            tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
-            holders = Holders(tensors)
-        with CallFrame(engine.parameter_locks, training, recorded=False, code=function) as call_frame:
-            engine.parameter_locks.this_thread.nonblocking = False
-            if deferred:
-                own = holders.sent if keep is NO else holders.private
-                return Deferred(function(*args, **kwargs), partial(_kept, keep, call_frame, own))
-            if keep is not NO:
-                return _kept(keep, call_frame, holders.private, function(*args, **kwargs))
-            return holders.sent(function(*args, **kwargs))
-    results = Results(engine, recording.context, recording.call, arguments)
-    call_frame = CallFrame(engine.parameter_locks, training, recorded=True, code=function, held=results.held)
+    _, args, kwargs, training, recording, keep = asked
+    if recording is not None:
+        return _record_function(engine, function, asked, recording, deferred)
+    # References to tensors inside containers are not counted, because references to the container do not show.
+    holders = _NO_ARGUMENTS
+    if args or kwargs:
+        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+        holders = Holders(tensors)
+    with CallFrame(engine.parameter_locks, training, recorded=False, code=function) as call_frame:
+        engine.parameter_locks.this_thread.nonblocking = False
+        if deferred:
+            own = holders.sent if keep is NO else holders.private
+            return Deferred(function(*args, **kwargs), partial(_kept, keep, call_frame, own))
+        if keep is not NO:
+            return _kept(keep, call_frame, holders.private, function(*args, **kwargs))
+        return holders.sent(function(*args, **kwargs))
+
+
+def _record_function(
+    engine: PassHost, function: Callable[..., Any], asked: Invocation, recording: Recording, deferred: bool
+) -> Any:
+    arguments, keep = asked.arguments, asked.keep
+    results = Results(engine, recording, arguments)
+    call_frame = CallFrame(engine.parameter_locks, asked.training, recorded=True, code=function, held=results.held)
     with call_frame:
         if results.nested_pass is not None:
             call_frame.calling(results.nested_pass.calling(recording.place))
-        entry, (args, kwargs) = arguments.enter((args, kwargs))
+        entry, (args, kwargs) = arguments.enter((asked.args, asked.kwargs))
         engine.parameter_locks.this_thread.nonblocking = False
         own = _same if _is_torchs(function) else _private
 
@@ -187,36 +113,49 @@ def call_function(
         return finish(function(*args, **kwargs))
 
 
-def _call_module(
-    engine: PassHost,
-    target: HostedObject,
-    code: str,
-    arguments: Arguments,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    training: bool | None,
-    recording: Recording | None,
-    keep: Keep,
-) -> Any:
-    # For forward the module itself is called, so that its hooks and a `__call__` of its class run.
+def _method_of_tensor(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Callable[..., Any]:
+    """The method of a tensor that stays here, which may have a history in a pass."""
+    function = engine.allowlist.functions.method(method)
+    kept = asked.arguments.local(target)
+    is_needed = target.history is not None and target.history.context in engine.contexts
+    if _writes(method) and is_needed:
+        raise InvalidArgumentError(
+            f"{method} would write in place to a result that a pass will propagate through, and its gradient would "
+            f"not know of that; keep the result of the function that does not write, or wait for the pass to end"
+        )
+
+    def bound(*args: Any, **kwargs: Any) -> Any:
+        result = function(kept.local_value(), *args, **kwargs)
+        # A view that stays here could be written to later.
+        return _copied(result) if is_needed and asked.keep is REFERENCE else result
+
+    return bound
+
+
+def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invocation) -> Any:
     method = target.method(code)
-    run: Callable[..., Any] = operator.call if code == "forward" else method.function
     if method.is_deferred:
         raise InvalidArgumentError(
             f"{code} of {target} is decorated with @async_execution, which methods of modules cannot be: "
             "parameters are lent to a call only while it runs. Decorate a function with it, and call the "
             "module through its reference"
         )
+    arguments, args, kwargs, training, recording, keep = asked
     recorded = recording is not None
-    results = Results(engine, recording.context, recording.call, arguments) if recording is not None else None
-    held = results.held if results is not None else None
+    results = None if recording is None else Results(engine, recording, arguments)
+    held = None if results is None else results.held
+    if code in MODES:
+        training = None
+    this_thread = engine.parameter_locks.this_thread
     with CallFrame(engine.parameter_locks, training, recorded, recorded, code, held, arguments.nbytes) as call_frame:
         if recording is not None and results is not None and results.nested_pass is not None:
             call_frame.calling(results.nested_pass.calling(recording.place))
-        run = partial(run, call_frame.bind(target, is_target=True))
-        begins_again = not method.is_inline and engine.parameter_locks.this_thread.nonblocking
+        # For forward the module itself is called, so that its hooks and a `__call__` of its class run.
+        function: Callable[..., Any] = operator.call if code == "forward" else method.function
+        run = partial(function, call_frame.bind(target, is_target=True))
+        begins_again = not method.is_inline and this_thread.nonblocking
         if not begins_again:
-            engine.parameter_locks.this_thread.nonblocking = False
+            this_thread.nonblocking = False
         elif not call_frame.is_on_view:
             raise WouldBlock  # it may change the module, and must not begin twice
         entry = None
@@ -233,7 +172,7 @@ def _call_module(
                 result = run(*args, **kwargs)
         seconds = method.latency.end(began, arguments.nbytes)
         if begins_again:
-            engine.parameter_locks.this_thread.nonblocking = False  # it has ended
+            this_thread.nonblocking = False  # it has ended
         if not method.is_inline and call_frame.is_on_view:
             scope = None if begins_again else current_scope.get()
             method.note(seconds, waited=scope is not None and scope.has_nested)
@@ -270,7 +209,7 @@ def fetch(engine: PassHost, ref: Ref, arguments: Arguments, recording: Recording
     if recording is not None:
         if _is_differentiable(target, ref, recording.context):
             kept = arguments.local(target, ref.parameter)
-            return call_function(engine, kept.local_value, arguments, (), {}, True, recording)
+            return call_function(engine, kept.local_value, Invocation(arguments, (), {}, True, recording))
         with suppress(ContextEndedError):
             engine.contexts.get(recording.context)
     if not target.is_module:
@@ -296,15 +235,11 @@ def _is_differentiable(target: HostedObject, ref: Ref, context: ContextId) -> bo
 
 
 def hosted(engine: PassHost, rref: RRef, trainer: bytes = b"", object_id: str = "") -> HostedObject:
-    """The object that a reference refers to. A value that is not hosted yet becomes an anonymous object, as it is.
+    """The object that a reference refers to. A value that is not hosted yet becomes an anonymous object, as it is, with
+    a random id if none is given. Its bytes count for the trainer that has made it, if any.
 
     A value that a recorded call has computed is detached, so that the object does not keep the graph of the pass, and
     so is one that was computed with parts of a module that belong to a call. Their containers are copies.
-
-    Args:
-        rref: The reference.
-        trainer: Id of the trainer that the bytes of a new value count for; empty for none.
-        object_id: Id of a new value; empty for a random one.
 
     Raises:
         OverloadedError: The trainer holds too much already.

@@ -25,14 +25,8 @@ _MOST_TOLD: Final = 64
 class Contexts:
     """The open and ended contexts of an owner. Safe to use from several threads.
 
-    Args:
-        held: Counts the bytes that they hold.
-        clock: Returns the time, in seconds of a monotonic clock.
-        has_session: Whether a caller has a session. It has none any more when `forget` is called.
-
-    Attributes:
-        clock: As the argument.
-        runs: What was applied of passes that may be run again.
+    The clock is monotonic, in seconds. `has_session` tells whether a caller has a session; it has none any more when
+    `forget` is called. `runs` has what was applied of passes that may be run again.
     """
 
     def __init__(
@@ -87,9 +81,7 @@ class Contexts:
     def open(self, id: ContextId, caller: bytes = b"") -> PassContext:
         """The context with that id; opens it if this owner has not seen it yet.
 
-        Args:
-            id: Its name.
-            caller: The trainer or owner that uses it. It is freed with the session of the last one.
+        The caller is the trainer or owner that uses it. It is freed with the session of the last one.
 
         Raises:
             ContextEndedError: It has ended.
@@ -143,12 +135,8 @@ class Contexts:
         return context
 
     def end(self, id: ContextId, over: Over = NOTHING_SAID) -> None:
-        """Ends a context, also one that was never used here, because requests of it may still arrive.
-
-        Args:
-            id: Its id.
-            over: Other contexts of its trainer that have ended.
-        """
+        """Ends a context, also one that was never used here, because requests of it may still arrive. `over` says which
+        other contexts of its trainer have ended."""
         with self._lock:
             context = self._open.pop(id, None)
             self._end(id)
@@ -168,12 +156,7 @@ class Contexts:
             return list(self._open.values())
 
     def unused(self, seconds: float, in_use: Container[ContextId]) -> list[PassContext]:
-        """The open contexts that no request has used for some time.
-
-        Args:
-            seconds: The time.
-            in_use: The contexts of unanswered requests, which count as in use.
-        """
+        """The open contexts that no request has used for some time. Those of unanswered requests count as in use."""
         now = self.clock()
         with self._lock:
             for id, context in self._open.items():
@@ -182,15 +165,8 @@ class Contexts:
             return [each for each in self._open.values() if now - each.used >= seconds and each.id not in in_use]
 
     def lose(self, id: ContextId, why: str) -> bool:
-        """Ends a context in place of its trainer, which is told so when it uses the context again.
-
-        Args:
-            id: Its id.
-            why: The reason, for the error message.
-
-        Returns:
-            Whether it was open.
-        """
+        """Ends a context in place of its trainer, which is told the reason when it uses the context again. Returns
+        whether it was open."""
         with self._lock:
             context = self._open.pop(id, None)
             if context is None:

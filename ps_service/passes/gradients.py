@@ -16,14 +16,8 @@ if TYPE_CHECKING:
 
 
 class Gradient(NamedTuple):
-    """A parameter's gradient in one context.
-
-    Attributes:
-        ref: The handle of the parameter when the pass first used it; None for a parameter of an object that is not a
-            module.
-        parameter: The parameter; any leaf of the graph, in that case.
-        tensor: The gradient.
-    """
+    """A parameter's gradient in one context. The handle is that when the pass first used the parameter; None if that is
+    any leaf of the graph, which belongs to no module."""
 
     ref: Ref | None
     parameter: torch.Tensor
@@ -33,10 +27,9 @@ class Gradient(NamedTuple):
 class Turn(NamedTuple):
     """Where the backward of one call stands in the order in which gradients are added.
 
-    Attributes:
-        backward: Number of the trainer's backward, from 1.
-        place: The numbers of the calls that the call is nested in, and its own number.
-        after: Number of the call whose gradients are added just before, 0 for the first; None if it is not known.
+    `backward` is the number of the trainer's backward, from 1. `place` has the numbers of the calls that the call is
+    nested in, and its own. `after` is the number of the call whose gradients are added just before, 0 for the first;
+    None if it is not known.
     """
 
     backward: int
@@ -45,12 +38,7 @@ class Turn(NamedTuple):
 
 
 class Unscaled(NamedTuple):
-    """The result of unscaling gradients.
-
-    Attributes:
-        present: Whether there were any gradients.
-        non_finite: Whether one of them holds NaN or infinity.
-    """
+    """Whether there were gradients to unscale, and whether one of them holds NaN or infinity."""
 
     present: bool
     non_finite: bool
@@ -66,13 +54,7 @@ class Gradients:
 
     Sums of floating point numbers depend on their order, and answers of calls come in any order. Gradients are added as
     local torch adds them: within one backward the latest call first, then one backward after the other. A gradient that
-    comes too early is kept until its turn, or until gradients are read.
-
-    Args:
-        share: Counts their bytes.
-
-    Attributes:
-        nbytes: Their bytes.
+    comes too early is kept until its turn, or until gradients are read. The share counts their bytes.
     """
 
     def __init__(self, share: Share | None = None) -> None:
@@ -88,12 +70,8 @@ class Gradients:
         self._next: dict[int, tuple[int, ...]] = {}
 
     def add(self, gradients: Sequence[Gradient], turn: Turn | None = None) -> None:
-        """Adds the gradients that the backward of one call has found.
-
-        Args:
-            gradients: At most one per parameter.
-            turn: When they are added; None to add them at once.
-        """
+        """Adds the gradients that the backward of one call has found, at most one per parameter; without a turn, at
+        once."""
         for _, _, tensor in gradients:
             self.nbytes += tensor.nbytes if tensor.layout is torch.strided else _size(tensor)
         if turn is None:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ps_service.passes.copies import copy_of, marked_copy_of
+from ps_wire.codec.strides import has_kept_gaps
 from ps_wire.codec.trees import mapped
 
 LARGE: Final = 64 * 1024
@@ -36,9 +36,8 @@ def _count(tensor: torch.Tensor) -> _Count:
 class Holders:
     """The references to the large tensors among a call's arguments, counted before the call begins.
 
-    Args:
-        arguments: The arguments that are tensors themselves; references to tensors in containers cannot be counted.
-            The caller keeps this sequence until the result is there, because it counts as a reference.
+    The arguments are those that are tensors themselves; references to tensors in containers cannot be counted. The
+    caller keeps the sequence until the result is there, because it counts as a reference.
     """
 
     def __init__(self, arguments: Sequence[torch.Tensor]) -> None:
@@ -49,22 +48,18 @@ class Holders:
 
         Pass the return value directly: a variable of the caller would count as a reference.
         """
-        if result is None:
-            return None
         if isinstance(result, torch.Tensor) and _is_plain(result) and self._is_alone(result, _count(result)):
             return result
-        return mapped(result, copy_of)
+        return None if result is None else mapped(result, copy_of)
 
     def sent(self, result: Any) -> Any:
         """Like `private`, for a result that is sent: its copies tell whether the tensors require grad.
 
         Pass the return value directly, as to `private`.
         """
-        if result is None:
-            return None
         if isinstance(result, torch.Tensor) and _is_plain(result) and self._is_alone(result, _count(result)):
             return result
-        return mapped(result, marked_copy_of)
+        return None if result is None else mapped(result, marked_copy_of)
 
     def _is_alone(self, result: torch.Tensor, now: _Count) -> bool:
         if weakref.getweakrefcount(result):
@@ -74,6 +69,20 @@ class Holders:
             return now == before._replace(objects=before.objects + _SHIFT)
         # Memory that cannot be resized belongs to another object, such as a numpy array.
         return now == _FRESH and result.untyped_storage().resizable()
+
+
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy without history. It keeps the strides where a receiver would, also those of a view with small gaps."""
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided or tensor.is_contiguous() or tensor.is_quantized or not has_kept_gaps(tensor):
+        return tensor.clone()
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
+
+
+def marked_copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Like `copy_of`, but the copy tells whether the tensor requires grad."""
+    return copy_of(tensor).requires_grad_(tensor.requires_grad)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

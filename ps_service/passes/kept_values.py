@@ -24,10 +24,7 @@ _AS_THEY_ARE: Final = frozenset((bool, int, float, str, bytes, type(None), torch
 
 def by_value(result: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """A copy of a result with the types that its parts have once they were sent, such as float for a numpy.float32.
-
-    Args:
-        result: The result.
-        change: Makes the tensors of the copy.
+    `change` makes the tensors of the copy.
 
     Raises:
         InvalidArgumentError: It holds something that is not sent by value, such as a reference to an object.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ps_service.parameters.locks import COPY_AT_MOST
 from ps_service.parameters.private_memory import have_same_bytes
 from ps_service.parameters.state import Pin, readers_of
-from ps_service.passes import refusals, writes
 from ps_service.passes.saved_tensors import Watch
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ps_service.passes.refusals import Bound
+    from ps_service.passes.binding import Binding
     from ps_service.passes.saved_tensors import Pinned
     from ps_wire.errors import InvalidArgumentError
 
@@ -23,11 +22,8 @@ if TYPE_CHECKING:
 class ParameterChanges:
     """Notices inside a block what code does to parameters, and afterwards tells those who have read them.
 
-    Args:
-        bound: The module.
-        compares: Whether the parameters that open passes have saved are compared: writes through numpy or `.data` do
-            not show otherwise.
-        is_writer: Whether all parameters are compared, but for very large ones.
+    If it `compares`, the parameters that open passes have saved are compared: writes through numpy or `.data` do not
+    show otherwise. If the code `is_writer`, all are, but for very large ones.
 
     Attributes:
         watches: The watch of each parameter's storage; another list each time that the block begins.
@@ -36,7 +32,7 @@ class ParameterChanges:
         saved: The parameters that autograd has saved since the block began.
     """
 
-    def __init__(self, bound: Bound, compares: bool, is_writer: bool) -> None:
+    def __init__(self, bound: Binding, compares: bool, is_writer: bool) -> None:
         self.watches: list[Watch] = []
         self.written = False
         self.failed: InvalidArgumentError | None = None
@@ -56,7 +52,7 @@ class ParameterChanges:
             self._data.append(parameter.data)
             self._before.append((parameter.data_ptr(), parameter._version, parameter.requires_grad))
             is_compared = self._is_writer and parameter.nbytes <= COPY_AT_MOST
-            if is_compared or (self._compares and (states[i].pin.saves or id(states[i]) in saved)):
+            if is_compared or (self._compares and (states[i].pin.saved or id(states[i]) in saved)):
                 self._values[i] = parameter.detach().clone()
 
     def __exit__(
@@ -69,10 +65,10 @@ class ParameterChanges:
             pointer, version, trained = before
             if parameter.grad is not None and not self._bound.hosted.parameter_states[i].stepped:
                 parameter.grad = None
-                self.failed = refusals.accumulated(self._bound, i)
+                self.failed = self._bound.accumulated(i)
             if parameter._post_accumulate_grad_hooks:
                 parameter._post_accumulate_grad_hooks.clear()
-                self.failed = refusals.hooked(self._bound, i)
+                self.failed = self._bound.hooked(i)
             if parameter.data_ptr() != pointer or parameter.shape != self._data[i].shape:
                 self._note_moved(i)
             elif parameter._version != version or (
@@ -95,14 +91,8 @@ class ParameterChanges:
     def _note_moved(self, i: int) -> None:
         """Notes that the code has given a parameter other memory, or gives it its own memory back."""
         parameter, state = self._bound.parameters[i], self._bound.hosted.parameter_states[i]
-        failed = None
-        if parameter.shape != self._data[i].shape or parameter.dtype != self._data[i].dtype:
-            failed = refusals.misshapen(self._bound, i)
-        else:
-            others = [each for each in self._bound.parameters if each is not parameter]
-            owner = writes.taken_memory(parameter, others, self._bound.internals.found().tensors)
-            if owner:
-                failed = refusals.shared(self._bound, i, owner)
+        others = [each for each in self._bound.parameters if each is not parameter]
+        failed = self._bound.misplaced(i, parameter, self._data[i], others)
         if failed is not None:
             parameter.data, self.failed = self._data[i], failed
             return

@@ -26,15 +26,12 @@ STOPPED: Final = "the owner was stopped while it was open"
 
 
 class PassContext:
-    """One pass on this owner.
+    """One pass on this owner. Its times are on the clock of `Contexts`.
 
     Attributes:
-        id: Its name.
         callers: Its users here: the trainer whose pass it is, and owners that were called in the pass.
         held: Counts the bytes that it and other passes of its trainer hold.
-        began: When it was opened here, on the clock of `Contexts`.
         used: When a request last used it.
-        last_staleness: The staleness of its last step.
         attempt: Which steps other attempts of the pass have applied; None if it is not run again.
     """
 
@@ -56,20 +53,14 @@ class PassContext:
         self._why_lost = ""
 
     def begin_attempt(self, applied: Applied) -> None:
-        """Makes it an attempt of a pass that is run again; does nothing if it is one already.
-
-        Args:
-            applied: The steps that were applied in any attempt.
-        """
+        """Makes it an attempt of a pass that is run again, of which these steps were applied in any attempt; does
+        nothing if it is one already."""
         with self._lock:
             if self.attempt is None:
                 self.attempt = Attempt(applied)
 
     def nested_pass(self, open: Callable[[ContextId], NestedPass | None]) -> NestedPass | None:
-        """The nested pass: what hosted code does on other owners in this pass.
-
-        Args:
-            open: Opens it the first time.
+        """The nested pass: what hosted code does on other owners in this pass. It is opened the first time.
 
         Raises:
             ContextEndedError: The context has ended.
@@ -110,12 +101,7 @@ class PassContext:
         return record
 
     def accumulate(self, gradients: Sequence[Gradient], turn: Turn | None = None) -> None:
-        """Adds gradients of parameters to those of this pass.
-
-        Args:
-            gradients: The gradients from the backward of one call.
-            turn: When they are added; None to add them at once.
-        """
+        """Adds gradients from the backward of one call to those of this pass; without a turn, at once."""
         with self._lock:
             if self._ended:
                 # The context ended while the backward ran, so its gradients are not needed.
@@ -129,11 +115,8 @@ class PassContext:
             brought.add(gradients, turn)
 
     def bring(self, gradients: Sequence[Gradient], steps: Sequence[int]) -> None:
-        """Adds gradients that were computed elsewhere, with copies of the parameters.
-
-        Args:
-            gradients: The gradients, at most one per parameter.
-            steps: The number of steps that had been applied to each parameter when it was copied.
+        """Adds gradients that were computed elsewhere, at most one per parameter, with copies of the parameters made
+        after so many steps.
 
         Raises:
             ContextEndedError: The context has ended.
@@ -212,9 +195,8 @@ class PassContext:
     def end(self, over: Over = NOTHING_SAID, why_lost: str = "") -> None:
         """Frees what the pass held. Does not wait: a backward that still runs frees its part when it is done.
 
-        Args:
-            over: Other contexts of its trainer that have ended, for the owners that this one has called.
-            why_lost: The reason if the owner ended it; empty if its trainer did.
+        `over` says which other contexts of its trainer have ended, for the owners that this one has called. `why_lost`
+        is the reason if the owner ended it; empty if its trainer did.
         """
         with self._door:
             self._why_lost = why_lost

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from ps_service.hosting.turns import Turn
-from ps_service.passes.saved_tensors import Hold
 from ps_wire.errors import ContextLostError, InvalidArgumentError
 from ps_wire.numerics.random import Seeded
 
@@ -16,17 +15,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from ps_service.passes.refusals import Bound
+    from ps_service.passes.binding import Binding
 
 
 class _Swapped:
-    """Gives parameters other memory inside a block. It is their memory of an earlier time, with its version.
+    """Gives parameters their memory of an earlier time inside a block, with its version. `are_written` tells whether
+    the block has written to one."""
 
-    Attributes:
-        are_written: Whether the block has written to a parameter.
-    """
-
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: Binding) -> None:
         self._parameters = list(bound.parameters)
         self._states = bound.hosted.parameter_states
         self._data = [each.data for each in self._parameters]
@@ -76,23 +72,18 @@ class PassValues:
     Inside its block, the module has them, and the mode of the call, and no call or step has the module: hooks,
     recomputations and functions of hosted code find what they found in the forward. If the call has a seed, they draw
     random numbers from a generator of their own, to which `torch.utils.checkpoint` gives the state of the call's.
-
-    Args:
-        bound: The module, which the call has now.
-        mode: Gives the module the mode of the call in a block.
     """
 
-    def __init__(self, bound: Bound, mode: AbstractContextManager[None]) -> None:
+    def __init__(self, bound: Binding, mode: AbstractContextManager[None]) -> None:
         self._name = str(bound.hosted)
         self._swapped = _Swapped(bound)
         self._turns = bound.hosted.turns
-        self._hold = Hold(bound.parameter_locks, [state.pin for state in bound.hosted.parameter_states])
+        self._tokens = [state.pin.token for state in bound.hosted.parameter_states]
         self._turn: Turn | None = None
         self._mode = mode
         self._random: AbstractContextManager[object] = nullcontext() if Seeded.current() is None else Seeded(0)
 
     def __enter__(self) -> None:
-        assert self._turns is not None
         self._turn = Turn(self._turns, nested=True, around=(self._mode, self._swapped))
         self._turn.begin()
         self._random.__enter__()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ps_service.passes.propagated import Gathered
+from ps_service.passes.records import Gathered
 from ps_wire.compression.encoded import Encoded
 from ps_wire.errors import InvalidArgumentError
 
@@ -30,11 +30,8 @@ def backward(
     """Propagates the gradients of a recorded call's outputs, including results that stayed on this owner.
 
     Adds the gradients of parameters to the context, and returns those of the inputs, one per input that needs one.
-    Gradients of results of earlier calls wait for the backward of those calls.
-
-    Args:
-        gradients: A tensor for each output, or an `Encoded`, which is decoded with the shape and dtype of the output.
-        turn: When they are added; None to add them as they arrive.
+    Gradients of results of earlier calls wait for the backward of those calls. An `Encoded` is decoded with the shape
+    and dtype of its output. Without a turn, gradients are added as they arrive.
 
     Raises:
         ContextEndedError, ContextLostError: The pass is not open on this owner.

@@ -9,16 +9,14 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
 from ps_service.hosting.histories import REFUSAL
-from ps_service.hosting.leaf import Leaf
+from ps_service.hosting.leaves import Leaf
 from ps_service.parameters.leaves import is_stand_in
 from ps_service.passes.entry import ENTERING
 from ps_service.passes.gradients import Gradient, added
 from ps_service.passes.pass_values import PassValues
-from ps_service.passes.propagated import Gathered, KeptInput, Propagated
-from ps_service.passes.torch_backward import gradients_of
 from ps_wire.compression.registry import decode
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import reached_from
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from ps_service.memory.held import Share
     from ps_service.passes.entry import GraphEntry
     from ps_wire.compression.encoded import Encoded
+    from ps_wire.refs import CallKey
     from ps_wire.runtime.latency import Latency
 
 
@@ -41,17 +40,36 @@ tensors asks which of them take part."""
 
 
 class Output(NamedTuple):
-    """An output that requires grad: where its backward begins, without its data.
-
-    Attributes:
-        edge: Its edge in the graph.
-        shape: Its shape.
-        dtype: Its dtype.
-    """
+    """An output that requires grad: its edge in the graph, where its backward begins, without its data."""
 
     edge: GradientEdge
     shape: torch.Size
     dtype: torch.dtype
+
+
+class KeptInput(NamedTuple):
+    """An input of a recorded call that stayed on this owner: an output of an earlier call, by position."""
+
+    call: CallKey
+    position: int
+
+
+class Gathered(NamedTuple):
+    """A gradient of an output that stayed on this owner, computed by the backward of a later call at that place of the
+    pass. The shares count its bytes."""
+
+    place: tuple[int, ...]
+    tensor: torch.Tensor
+    shares: Sequence[Share] = ()
+
+
+class Propagated(NamedTuple):
+    """The gradients that the backward of a call computed: of the caller's inputs that need one, of parameters, and of
+    inputs that are results of earlier calls and stayed on this owner."""
+
+    of_inputs: list[torch.Tensor | None]
+    of_parameters: list[Gradient]
+    of_kept: list[tuple[KeptInput, torch.Tensor]]
 
 
 class Record:
@@ -60,18 +78,11 @@ class Record:
     Of the outputs only their edges in the graph are kept. A backward that does not retain the graph frees the tensors
     that torch has saved. The nodes stay, so that a second backward raises the same error as locally.
 
-    Args:
-        outputs: The tensors of the result, in order, including those that do not require grad.
-        entry: The entry node of its inputs; None if none of them needs a gradient.
-        wanted: Number of the caller's inputs that need a gradient.
-        leaves: The leaves of the parameters that it may have used.
-        steps: For each leaf, the number of steps of its parameter when the call began.
-        latency: Measures the backward of such calls; None if it must not run on the event loop.
-        nbytes: Length of the message with the arguments of the call.
-        kept_inputs: The inputs that are results of earlier calls; they entered after those of the caller.
-        tokens: Positions of the outputs that are tokens of results on other owners.
-        nested_pass: Its nested pass; None if it called no other owners.
-        others: Whether its graph may reach leaves besides these.
+    `wanted` is the number of the caller's inputs that need a gradient, `steps` has for each leaf the number of steps of
+    its parameter when the call began, and `nbytes` is the length of the message with the arguments. `latency` measures
+    the backward; None if that must not run on the event loop. The `kept_inputs` entered after the inputs of the caller.
+    `tokens` are the positions of the outputs that stand for results on other owners. There are `others` if the graph
+    may reach further leaves.
 
     Attributes:
         leaves: The leaves of parameters that are trained, of hosted modules that it may have used.
@@ -133,25 +144,16 @@ class Record:
         self._gathered: dict[int, list[Gathered]] = {}
 
     def gather(self, position: int, gradient: Gathered) -> None:
-        """Adds a gradient of an output that stayed on this owner; the next backward propagates the sum.
-
-        Args:
-            position: Position of the output.
-            gradient: The gradient from the backward of a later call.
-        """
+        """Adds a gradient of an output that stayed on this owner; the next backward propagates the sum."""
         with self._lock:
             self._gathered.setdefault(position, []).append(gradient)
 
     def backward(
         self, positions: Sequence[int], gradients: Sequence[torch.Tensor], retain_graph: bool, backward: int = 0
     ) -> Propagated:
-        """Propagates gradients of outputs: the given ones and the gathered ones.
+        """Propagates gradients of the outputs at some positions, and the gathered ones.
 
-        Args:
-            positions: Positions of the outputs.
-            gradients: Their gradients, in the shapes and dtypes of the outputs.
-            retain_graph: Whether the graph is kept for another backward of the same outputs.
-            backward: Number of the trainer's backward.
+        `backward` is the number of the trainer's backward.
 
         Raises:
             InvalidArgumentError: A position or gradient does not fit.
@@ -230,16 +232,9 @@ class Record:
     def _propagate(
         self, places: Sequence[int], seeds: Sequence[torch.Tensor], retain_graph: bool, backward: int
     ) -> tuple[Sequence[Leaf], Sequence[torch.Tensor | None]]:
-        """Runs torch's backward.
+        """Runs torch's backward from the outputs at `places`, with the gradients `seeds`.
 
-        Args:
-            places: Positions of the outputs at which it begins.
-            seeds: Their gradients.
-            retain_graph: Whether torch keeps the graph.
-            backward: Number of the trainer's backward.
-
-        Returns:
-            The leaves, and the gradient of each, in order; further gradients follow, which are not needed.
+        Returns the leaves, and the gradient of each, in order; further gradients follow, which are not needed.
         """
         roots, leaves = [], self.leaves
         targets: list[torch.Tensor | GradientEdge] = []
@@ -288,11 +283,8 @@ class Record:
         self._gathered = {}
 
     def _free(self, places: Sequence[int]) -> None:
-        """Frees what the call holds, if backwards have freed the graphs of all of its outputs, these included.
-
-        Args:
-            places: Positions of these outputs.
-        """
+        """Frees what the call holds, if backwards have freed the graphs of all of its outputs, those at these places
+        included."""
         self._spent.update(places)
         if len(self._spent) < self._output_count:
             return
@@ -322,3 +314,26 @@ def _misfit(position: int, output: Output | None, gradient: torch.Tensor) -> Inv
 
 def _no_gradient(position: int) -> InvalidArgumentError:
     return InvalidArgumentError(f"output {position} of the call has no gradient to propagate")
+
+
+def gradients_of(
+    roots: Sequence[GradientEdge],
+    targets: Sequence[torch.Tensor | GradientEdge],
+    seeds: Sequence[torch.Tensor],
+    retain_graph: bool,
+) -> Sequence[torch.Tensor | None]:
+    """Like `torch.autograd.grad`, for first derivatives; the gradient of a target that was not reached is None.
+
+    That function checks every argument before it calls torch's engine. For a small graph the checks, which an owner has
+    made already, take longer than the computation.
+
+    Raises:
+        RuntimeError: Torch raised it, for instance because the graph was freed; or there are no targets.
+    """
+    if not targets:
+        # Without targets the engine would accumulate at all leaves of the graph.
+        raise RuntimeError("there is nothing whose gradient could be wanted: no input and no parameter requires grad")
+    found: Sequence[torch.Tensor | None] = _engine_run_backward(
+        tuple(roots), tuple(seeds), retain_graph, False, tuple(targets), allow_unreachable=True, accumulate_grad=False
+    )
+    return found

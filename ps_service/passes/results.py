@@ -8,43 +8,35 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_service.group.peers import Foreign
-from ps_service.hosting.history import History
+from ps_service.hosting.objects import History
 from ps_service.passes.records import Record
 from ps_wire.codec.trees import leaves_in, parts_of, tensors_in
 
 if TYPE_CHECKING:
     from ps_service.group.nested_pass import NestedPass
-    from ps_service.hosting.leaf import Leaf
+    from ps_service.hosting.leaves import Leaf
     from ps_service.hosting.references import RRef
     from ps_service.memory.held import Share
     from ps_service.passes.arguments import Arguments
     from ps_service.passes.entry import GraphEntry
+    from ps_service.passes.invocation import Recording
     from ps_service.passes.pass_host import PassHost
-    from ps_wire.refs import CallKey, ContextId
     from ps_wire.runtime.latency import Latency
 
 
 class Results:
     """Records one call and its results.
 
-    Args:
-        engine: The owner.
-        context: Id of the context.
-        call: Id of the caller, and number of the call.
-        arguments: The arguments of the call.
-
-    Attributes:
-        nested_pass: The nested pass of the context; None if there are no other owners.
-        held: Counts the bytes that the pass holds.
+    `nested_pass` is that of the context; None if there are no other owners. `held` counts the bytes of the pass.
 
     Raises:
         ContextEndedError: The context has ended.
     """
 
-    def __init__(self, engine: PassHost, context: ContextId, call: CallKey, arguments: Arguments) -> None:
+    def __init__(self, engine: PassHost, recording: Recording, arguments: Arguments) -> None:
         self._peers = engine.membership.peers
-        self._context = engine.contexts.open(context, call.caller)
-        self._call = call
+        self._context = engine.contexts.open(recording.context, recording.call.caller)
+        self._call = recording.call
         self.held = self._context.held
         self._arguments = arguments
         self.nested_pass: NestedPass | None = None
@@ -65,16 +57,9 @@ class Results:
     ) -> Any:
         """Keeps the state that the call's backward needs, and returns the result.
 
-        Args:
-            entry: The entry node of the inputs; None if none of them needs a gradient.
-            leaves: The leaves of the parameters of the modules that it has used.
-            steps: For each leaf, the number of steps of its parameter when the call began.
-            latency: Measures the backward of such calls; None if it must not run on the event loop.
-            is_module: Whether it was a call of a module, whose saved tensors are counted.
-            result: Its result.
-            others: Whether its graph may reach other leaves.
-            computed: What was computed, if the result is a copy of it that is sent and freed; None if it is not.
-            shares: Count what torch has saved in a call of a module, as far as it was not counted meanwhile.
+        The arguments are those of the `Record`. For a call of a module (`is_module`) what torch has saved is counted by
+        its frame, but for the `shares` given here. Of other code it is not known. `computed` is what was computed, if
+        the result is a copy of it that is sent and freed.
 
         Raises:
             ContextEndedError: The context ended while the call ran.

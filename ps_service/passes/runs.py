@@ -22,14 +22,7 @@ again."""
 
 
 class AppliedRun(NamedTuple):
-    """What was applied of a pass, for a checkpoint.
-
-    Attributes:
-        trainer: Id of the trainer.
-        run: The number of the run.
-        optimizer: The number of the optimizer in this process.
-        places: Which of its steps in the pass.
-    """
+    """What was applied of a pass, for a checkpoint: which steps of an optimizer, by its number in this process."""
 
     trainer: bytes
     run: int
@@ -38,12 +31,8 @@ class AppliedRun(NamedTuple):
 
 
 class _OfTrainer:
-    """The runs of one trainer.
-
-    Attributes:
-        runs: What was applied of each, by number, in the order in which they came.
-        open_from: All runs with lower numbers are over, as far as this owner knows.
-    """
+    """What was applied of the runs of one trainer, by number, in the order in which they came. All with numbers below
+    `open_from` are over, as far as this owner knows."""
 
     __slots__ = ("open_from", "runs")
 
@@ -60,16 +49,13 @@ class Runs:
         self._of: OrderedDict[bytes, _OfTrainer] = OrderedDict()
 
     def of(self, trainer: bytes, run: int, runs_from: int = 0, may_be_over: bool = True) -> Applied:
-        """What was applied of a pass; the attempts of the pass change it.
+        """What was applied of a pass; its attempts, which have the number of the run in common, change it.
 
-        Args:
-            trainer: The trainer.
-            run: The number of the run, which all attempts have in common.
-            runs_from: All runs of the trainer with lower numbers are over.
-            may_be_over: Whether the run may be one of these, and forgotten.
+        All runs of the trainer with numbers below `runs_from` are over.
 
         Raises:
-            ContextEndedError: It is, and must not be: it is not known any more what was applied.
+            ContextEndedError: The run is one of these and forgotten, and must not be: it is not known any more what was
+                applied.
         """
         with self._lock:
             known = self._of.setdefault(trainer, _OfTrainer())

@@ -9,7 +9,6 @@ import torch
 
 if TYPE_CHECKING:
     from ps_service.memory.held import Share
-    from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import Pin
 
 
@@ -17,11 +16,8 @@ class Kept:
     """A tensor that a forward saved for its backward.
 
     It is kept detached, because a node that saves its own output would otherwise never be freed. It is kept with its
-    version, because torch does not look for writes in between where such hooks are set.
-
-    Args:
-        tensor: The tensor.
-        share: Counts its bytes as long as it is kept; None if they are counted elsewhere.
+    version, because torch does not look for writes in between where such hooks are set. The share counts its bytes as
+    long as it is kept; there is none if they are counted elsewhere.
     """
 
     __slots__ = ("_share", "_tensor", "_version")
@@ -47,12 +43,8 @@ class Kept:
 
 
 class Watch:
-    """Notices that other code writes to a storage while a call uses it.
-
-    Attributes:
-        pin: The pin of the storage.
-        seen: Number of writes when the call began, or when it last wrote to the storage itself.
-    """
+    """Notices that other code writes to a storage while a call uses it. `seen` is the number of writes when the call
+    began, or when it last wrote to the storage itself."""
 
     __slots__ = ("pin", "seen")
 
@@ -65,23 +57,19 @@ class Pinned:
     """A saved parameter, or a part of one; keeps its storage pinned as long as torch keeps it.
 
     It is kept as an alias with a version of its own: a step that moves the parameter counts in the parameter's version.
-
-    Args:
-        tensor: The tensor.
-        parameter_locks: Guards the pins.
-        watches: Notice writes of other calls to its storage.
+    The watches notice writes of other calls to its storage.
     """
 
-    __slots__ = ("_counted", "_hold", "_is_written", "_tensor", "_version", "_watches")
+    __slots__ = ("_counted", "_is_written", "_tensor", "_tokens", "_version", "_watches")
 
-    def __init__(self, tensor: torch.Tensor, parameter_locks: ParameterLocks, watches: Sequence[Watch]) -> None:
+    def __init__(self, tensor: torch.Tensor, watches: Sequence[Watch]) -> None:
         self._tensor = tensor.data
         # It shares the version of the parameter, until the code of the call has ended.
         self._counted: torch.Tensor | None = tensor.detach()
         self._version = tensor._version
         self._is_written = False
         self._watches = watches
-        self._hold = Hold(parameter_locks, [watch.pin for watch in watches])
+        self._tokens = [watch.pin.token for watch in watches]
 
     def settle(self) -> None:
         """Notes whether the call itself has written to it since it was saved. Called when steps may come."""
@@ -104,19 +92,3 @@ class Pinned:
                 f"a parameter of shape {tuple(self._tensor.shape)}, by {by}"
             )
         return self._tensor
-
-
-class Hold:
-    """Keeps storages pinned as long as it lives."""
-
-    __slots__ = ("_parameter_locks", "_pins")
-
-    def __init__(self, parameter_locks: ParameterLocks, pins: Sequence[Pin]) -> None:
-        self._parameter_locks = parameter_locks
-        self._pins = pins
-        for pin in pins:
-            parameter_locks.save(pin)
-
-    def __del__(self) -> None:
-        for pin in self._pins:
-            self._parameter_locks.free(pin)

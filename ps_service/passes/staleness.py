@@ -16,7 +16,7 @@ from ps_service.measures.histogram import Distribution, Histogram
 if TYPE_CHECKING:
     import torch
 
-    from ps_service.hosting.leaf import Leaf
+    from ps_service.hosting.leaves import Leaf
     from ps_service.parameters.state import ParameterState
 
 STALENESS_BOUNDS: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -41,12 +41,8 @@ class FirstReadings:
         self._steps: dict[int, int] = {}
 
     def note(self, leaves: Iterable[Leaf], steps: Iterable[int]) -> None:
-        """Notes the parameters that a recorded call has read. Calls may be noted in another order than they read.
-
-        Args:
-            leaves: Their leaves.
-            steps: For each, the number of steps that had been applied when the call began.
-        """
+        """Notes the parameters that a recorded call has read, and how many steps had been applied to each when the call
+        began. Calls may be noted in another order than they read."""
         known = self._steps
         for leaf, count in zip(leaves, steps, strict=True):
             key = id(leaf.parameter)
@@ -71,11 +67,7 @@ class FirstReadings:
         return worst
 
     def stepped(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
-        """Notes a step of the pass, which the states of its parameters do not count yet.
-
-        Returns:
-            The largest staleness of these parameters; None if the pass has read none of them through a hosted module.
-        """
+        """Notes a step of the pass, which the states of its parameters do not count yet, and returns `staleness`."""
         worst = None
         for parameter, parameter_state in zip(parameters, parameter_states, strict=True):
             first = self._steps.get(id(parameter))
@@ -88,12 +80,8 @@ class FirstReadings:
 
 @dataclass(frozen=True, slots=True)
 class StepCount:
-    """The steps of one optimizer, or of several that are counted together.
-
-    Attributes:
-        steps: How many were applied since the owner started.
-        staleness: The staleness of those whose pass had read the parameters on this owner.
-    """
+    """The steps of one optimizer, or of several that are counted together, since the owner started. The staleness is
+    that of steps whose pass had read the parameters on this owner."""
 
     steps: int
     staleness: Distribution
@@ -129,11 +117,7 @@ class StepCounters:
         self._counters = {OTHERS: StepCounter()}
 
     def of(self, name: str) -> StepCounter:
-        """The counter for the steps of an optimizer.
-
-        Args:
-            name: Its name; empty for an anonymous one.
-        """
+        """The counter for the steps of an optimizer, whose name is empty if it is anonymous."""
         with self._lock:
             found = self._counters.get(name)
             if found is None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from ps_service.hosting.leaf import Leaf
+from ps_service.hosting.leaves import Leaf
 from ps_service.hosting.references import RRef
 from ps_service.passes import kept_values
+from ps_service.passes.invocation import NO
 from ps_service.passes.results import Results
 from ps_service.passes.saved_tensors import Kept
 from ps_service.tables.stand_in import RowsOfTable
@@ -19,24 +20,14 @@ from ps_wire.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.memory.held import Held
-    from ps_service.passes.arguments import Arguments
+    from ps_service.passes.invocation import Invocation, Keep
     from ps_service.passes.pass_host import PassHost
-    from ps_service.passes.recording import Recording
 
 LOOK_UP = "look_up"
 
 
-def call(
-    engine: PassHost,
-    target: HostedObject,
-    method: str,
-    arguments: Arguments,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    recording: Recording | None,
-    stays: bool,
-) -> Any:
-    """Calls a method of a table. Arguments as for `calls.call`; `stays` says whether the result stays here.
+def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Any:
+    """Calls a method of a table.
 
     A recorded look-up is a record as any other: its leaves are the parameters that stand for all rows of the tables.
 
@@ -46,16 +37,17 @@ def call(
         InvalidArgumentError, TooLargeError: As in `HostedTable.look_up`.
     """
     known = target.method(method)
+    arguments, args, kwargs, _, recording, keep = asked
     if recording is None or method != LOOK_UP:
         with torch.no_grad():
-            return _kept(known.function(target.value, *args, **kwargs), stays)
-    results = Results(engine, recording.context, recording.call, arguments)
+            return _kept(known.function(target.value, *args, **kwargs), keep)
+    results = Results(engine, recording, arguments)
     entry, (args, kwargs) = arguments.enter((args, kwargs))
     tables = _tables(engine, target, args)
     leaves, steps = [_leaf(each) for each in tables], [each.parameter_states[0].steps for each in tables]
     with torch.enable_grad(), _counted(results.held):
         found = known.function(target.value, *args, **(kwargs | {"recorded": True}))
-    return results.record(entry, leaves, steps, known.backward_latency, False, _kept(found, stays), others=False)
+    return results.record(entry, leaves, steps, known.backward_latency, False, _kept(found, keep), others=False)
 
 
 def _counted(held: Held) -> saved_tensors_hooks:
@@ -95,8 +87,8 @@ def _leaf(table: HostedObject) -> Leaf:
     return Leaf(None, parameter, parameter)
 
 
-def _kept(result: Any, stays: bool) -> Any:
-    return RRef(kept_values.by_value(result, _same)) if stays else result
+def _kept(result: Any, keep: Keep) -> Any:
+    return result if keep is NO else RRef(kept_values.by_value(result, _same))
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,84 +5,50 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ps_service.hosting.aliases import is_within
-from ps_service.hosting.contents import Contents
-from ps_service.hosting.dicts import Dicts
-from ps_service.hosting.internals import MOST, Found
-from ps_service.hosting.leaf import Leaf
-from ps_service.hosting.modes import Mode
-from ps_service.hosting.structure import is_atom, tensors_below
+from torch import nn
+
+from ps_service.hosting.contents import Contents, Dicts
+from ps_service.hosting.leaves import Leaf
+from ps_service.hosting.structure import is_atom
 from ps_service.hosting.turns import Turn
 from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
 from ps_service.parameters.private_memory import PrivateMemory
-from ps_service.passes import refusals
+from ps_service.passes.binding import Binding
 from ps_service.passes.parameter_changes import ParameterChanges
 from ps_service.passes.pass_values import PassValues, lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+    from types import TracebackType
 
     import torch
-    from torch import nn
 
+    from ps_service.hosting.internals import Found
     from ps_service.hosting.objects import HostedObject
+    from ps_service.hosting.views import Call
     from ps_service.passes.saved_tensors import Pinned, Watch
-    from ps_wire.errors import PsError
 
 
-class TurnBinding:
-    """A module while a call runs on it and has it to itself. It has the interface of a `ViewBinding`.
+class TurnBinding(Binding):
+    """A module while a call runs on it and has it to itself.
 
     What the code does to the module is done: attributes, containers, hooks and caches are those of Python. What
     autograd saves of a parameter is an alias of its memory, and steps move the parameters that are saved. Code that
     runs for the first time has memory of its own for the parameters, because it may write to them in ways that do not
     show.
 
-    Args:
-        parameter_locks: Guards the parameters.
-        hosted: The module.
-        training: Whether the call runs in training mode; None for the mode of the module.
-        code: Name of the method or function that runs.
-        nested: Whether the call has bound a module before, or is nested in another request.
-        recorded: Whether the call is recorded for backward.
-
-    Attributes:
-        hosted: The module.
-        code: Name of the method or function that runs.
-        parameter_locks: Guards the parameters.
-        internals: The tensors of the module besides its parameters.
-        parameters: Its parameters.
-        leaves: For each parameter, what a record keeps of it.
-        steps: For each parameter, the number of its steps when the call began.
-        has_set: Whether the call has set an attribute of a module.
+    `leaves` has for each parameter what a record keeps of it, and `steps` the number of its steps when the call began.
     """
 
-    has_set = False
-
-    def __init__(
-        self,
-        parameter_locks: ParameterLocks,
-        hosted: HostedObject,
-        training: bool | None,
-        code: str,
-        nested: bool,
-        recorded: bool,
-    ) -> None:
-        assert hosted.internals is not None
-        assert hosted.turns is not None
-        self.hosted = hosted
-        self.code = code
-        self.parameter_locks = parameter_locks
-        self.internals = hosted.internals
-        self.parameters: Sequence[torch.Tensor] = list(hosted.parameters.values())
-        self._recorded = recorded
-        self._kind = (code, training, recorded)
+    def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call, nested: bool) -> None:
+        super().__init__(parameter_locks, hosted, kind)
+        code, training, self._recorded = kind
         self._parts: list[nn.Module] = list(hosted.value.modules())
         self._holds: list[Any] = []
-        self._failed: PsError | None = None
         self._set: list[tuple[int, str, Any]] | None = None
-        self._turn = Turn(hosted.turns, nested, self._around(training), self._exclusive(), is_patient=not code)
+        exclusive = self._writing if code in hosted.writers else None
+        self._turn = Turn(hosted.turns, nested, self._around(training), exclusive, is_patient=not code)
         self._turn.begin()
         self.leaves = [
             Leaf(ref, parameter, parameter, self._holds)
@@ -98,11 +64,10 @@ class TurnBinding:
     def _around(self, training: bool | None) -> list[AbstractContextManager[None]]:
         """What is entered whenever the call gets the module."""
         around: list[AbstractContextManager[None]] = []
-        views = self.hosted.views
-        is_unsettled = self.code not in self.hosted.readers or (views is not None and views.asks_for(self._kind))
+        is_unsettled = self.code not in self.hosted.readers or self.views.asks_for(self.kind)
         if training is not None:
-            around.append(Mode(self.hosted.value, self._parts, training))
-        around.append(self.internals.quiet())
+            around.append(_Mode(self.hosted.value, self._parts, training))
+        around += self.internals.norm_locks.values()
         self._memory: PrivateMemory | None = None
         if is_unsettled and self.code and self.code not in self.hosted.writers:
             states = self.hosted.parameter_states
@@ -112,14 +77,9 @@ class TurnBinding:
         self._changes = ParameterChanges(self, bool(self.code), self.code in self.hosted.writers)
         return [*around, self._changes]
 
-    def _exclusive(self) -> Callable[[], AbstractContextManager[None]] | None:
-        """What code that writes to parameters needs besides its turn, as steps do."""
-        if self.code not in self.hosted.writers:
-            return None
-        return self._writing
-
     @contextmanager
     def _writing(self) -> Iterator[None]:
+        """What code that writes to parameters needs besides its turn, as steps do."""
         states = self.hosted.parameter_states
         with (
             self.parameter_locks.stepping(states),
@@ -128,13 +88,11 @@ class TurnBinding:
             yield
 
     def _note_before(self) -> None:
-        views = self.hosted.views
-        self._contents = Contents(self.hosted.value) if views is not None and views.asks_for(self._kind) else None
+        self._contents = Contents(self.hosted.value) if self.views.asks_for(self.kind) else None
         self._attributes = Dicts([each.__dict__ for each in (*self._parts, *self.parameters)])
         self._structure = Dicts([each for part in self._parts for each in (part._parameters, part._modules)])
-        found = self.internals.found()
-        self._found = found
-        self._historic = {id(tensor) for tensor in found.tensors if tensor.requires_grad}
+        self._found = self.internals.found()
+        self._historic = {id(tensor) for tensor in self._found.tensors if tensor.requires_grad}
         if any(each._backward_hooks for each in self.parameters) or any(map(_has_hooks, self._parts)):
             self.hold()
 
@@ -181,10 +139,6 @@ class TurnBinding:
         """The dotted name of a parameter."""
         return next((name for name, each in self.hosted.parameters.items() if each is leaf), None)
 
-    def name(self, i: int) -> str:
-        """The dotted name of a parameter."""
-        return list(self.hosted.parameters)[i]
-
     def kept(self) -> Found:
         """The tensors besides the parameters that outlive the call."""
         self._learn()
@@ -193,8 +147,8 @@ class TurnBinding:
     def hold(self) -> None:
         """Has a backward find the values of this call, because code of the module may run in it."""
         if self._recorded and not self._holds:
-            training = self._kind[1]
-            mode = nullcontext() if training is None else Mode(self.hosted.value, self._parts, training)
+            training = self.kind[1]
+            mode = nullcontext() if training is None else _Mode(self.hosted.value, self._parts, training)
             self._holds.append(PassValues(self, mode))
 
     @property
@@ -205,8 +159,8 @@ class TurnBinding:
     def finds_parameters(self) -> None:
         """Nothing: its leaves are the parameters themselves."""
 
-    def give_back(self) -> None:
-        """Ends the turn, because the code has ended."""
+    def give_back(self) -> bool:
+        """Ends the turn, because the code has ended. There is something to `settle`."""
         try:
             if not self._turn.is_lost:
                 self._end_code()
@@ -219,22 +173,24 @@ class TurnBinding:
                 self.hosted.readers.add(self.code)
             if self._turn.is_lost:
                 self._failed = lost(str(self.hosted), self.code or "a call")
+        return True
 
     def _end_code(self) -> None:
         if not self._structure.are_same():
             self._structure.restore()
-            self._failed = refusals.restructured(self)
-        changes = self._learn()
+            self._failed = self.restructured()
+        changes, own = self._learn(), set(map(id, self.parameters))
         for _, name, value in changes:
-            if self._is_alias(value):
-                self._failed = refusals.aliased(self, name)
+            if self._is_alias(value, own):
+                self._failed = self.aliased(name)
+        if any(i >= len(self._parts) for i, _, _ in changes) or any(each._backward_hooks for each in self.parameters):
+            self.views.examine_again()
         self.internals.end_histories(self._historic)
-        views = self.hosted.views
-        if self._contents is not None and views is not None:
+        if self._contents is not None:
             is_clean = (
                 not (changes or self.has_set) and self._failed is None and not self._holds and self._contents.are_same()
             )
-            views.note(self._kind, is_clean)
+            self.views.note(self.kind, is_clean)
 
     def _learn(self) -> list[tuple[int, str, Any]]:
         """The attributes that the code has set, once the internals know of them. The code has ended."""
@@ -244,25 +200,42 @@ class TurnBinding:
                 self.internals.learn()
         return self._set
 
-    def _is_alias(self, value: Any) -> bool:
-        tensors: list[torch.Tensor] = []
-        tensors_below(value, tensors, MOST)
-        own = set(map(id, self.parameters))
-        return any(is_within(each, self.parameters) for each in tensors if id(each) not in own)
-
     def settle(self, raised: bool) -> None:
-        """Raises the error for what the code has done, after `give_back`.
-
-        Raises:
-            InvalidArgumentError: It has changed the structure, or something else that is refused.
-            ContextLostError: Others went on before the call had ended.
-        """
-        failed = self._failed
         # These refer to each other; what they hold must not wait for the garbage collector.
         del self._turn, self._changes, self._memory
-        if failed is not None and not raised:
-            raise failed
+        super().settle(raised)
 
 
 def _has_hooks(part: nn.Module) -> bool:
     return bool(part._backward_hooks or part._backward_pre_hooks)
+
+
+class _Mode:
+    """Has a module with these parts in one mode inside a block. Then each part has its former mode again."""
+
+    def __init__(self, module: nn.Module, parts: Sequence[nn.Module], training: bool) -> None:
+        self._module = module
+        self._parts = parts
+        self._training = training
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        now = [each.training for each in self._parts]
+        if any(each is not self._training for each in now) or any(map(_has_own_train, self._parts)):
+            self._before = now
+            self._module.train(self._training)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        before, self._before = self._before, []
+        if before:
+            # Code of the module's own `train()` runs, too.
+            self._module.train(before[0])
+            for part, training in zip(self._parts, before, strict=True):
+                if part.training is not training:
+                    part.training = training
+
+
+def _has_own_train(part: nn.Module) -> bool:
+    return type(part).train is not nn.Module.train

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch.autograd.graph import increment_version
 
-from ps_service.hosting.aliases import is_within
-from ps_service.hosting.dicts import ABSENT
+from ps_service.hosting.contents import ABSENT
 from ps_service.hosting.histories import Ending, has_open_history
 from ps_service.hosting.internals import MOST, Found
 from ps_service.hosting.replacing import Counterpart
 from ps_service.hosting.structure import tensors_below
 from ps_service.parameters.leaves import is_written
-from ps_service.passes import refusals, writes
+from ps_service.passes.binding import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,68 +21,41 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from ps_service.hosting.leaf import Leaf
+    from ps_service.hosting.leaves import Leaf
     from ps_service.hosting.objects import HostedObject
-    from ps_service.hosting.views import Call, Views
+    from ps_service.hosting.views import Call
     from ps_service.parameters.locks import ParameterLocks
     from ps_wire.errors import InvalidArgumentError, PsError
 
 
-class ViewBinding:
+class ViewBinding(Binding):
     """A view of a module, which other calls use at the same time.
 
     Entering waits for a consistent step that writes. Nothing is done for each parameter but to note its steps.
 
-    Args:
-        parameter_locks: Guards the parameters.
-        hosted: The module.
-        views: Its views.
-        kind: The kind of the call.
-        nested: Whether the call has bound a module before, or is nested in another request.
-
     Attributes:
-        hosted: The module.
-        module: The module of the view.
-        parameters: The parameters of the module.
-        kind: As the argument.
-        code: Name of the method or function that runs.
-        parameter_locks: Guards the parameters.
-        internals: The tensors of the module besides its parameters.
         leaves: For each parameter, what a record keeps of it.
         steps: For each parameter, the number of its steps when the call began.
         storages: Addresses of the memory of the leaves.
         saved: No tensor is copied for a backward: calls on views change none, and torch notices if others do.
-        has_set: Whether the call has set an attribute of a module.
         is_held: Whether code of the module may run in the backward.
         uses_others: Whether the graph of the call may reach leaves that are not those of the view, as far as is known.
     """
 
-    has_set = is_held = False
+    is_held = False
     saved: Sequence[torch.Tensor] = ()
 
-    def __init__(
-        self,
-        parameter_locks: ParameterLocks,
-        hosted: HostedObject,
-        views: Views,
-        kind: Call,
-        nested: bool,
-    ) -> None:
-        assert hosted.internals is not None
-        self.hosted = hosted
-        self.internals = hosted.internals
-        self.parameter_locks = parameter_locks
-        self._views = views
-        self.parameters = views.parameters
-        self.kind = kind
-        self.code = kind[0]
+    def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call, nested: bool) -> None:
+        super().__init__(parameter_locks, hosted, kind)
+        # What calls have set on the view; None until the code has ended.
+        self._changes: Sequence[tuple[nn.Module, str, Any]] | None = None
         self._leaves_histories = False
         self._touched: Sequence[int] = ()
         self._overtaken: set[int] = set()
-        self._failed: PsError | None = None
         self.uses_others = hosted.uses_others
+        views, writers = self.views, self.views.writers
         with parameter_locks.lock:
-            while views.writing or (views.claimed and not nested):
+            while writers.writing or (writers.claimed and not nested):
                 parameter_locks.wait()
             self._view, self._shared = views.begin(kind[1])
             self._begun = self._shared.current
@@ -101,16 +73,13 @@ class ViewBinding:
         return next((each.ref.parameter for each in self.leaves if each.tensor is leaf and each.ref is not None), None)
 
     def kept(self) -> Found:
-        """The tensors besides the parameters that outlive the call."""
+        """The tensors besides the parameters that outlive the call, whose code has ended."""
         tensors, is_all = self.internals.found()
-        self._leaves_histories = any(map(has_open_history, tensors))
-        for _, _, value in () if self._view.are_same() else self._view.changes():
+        self._leaves_histories = any(map(_grad_fn, tensors)) and any(map(has_open_history, tensors))
+        self._changes = self._view.changes()
+        for _, _, value in self._changes:
             is_all &= tensors_below(value, tensors, MOST)
         return Found(tensors, is_all)
-
-    def name(self, i: int) -> str:
-        """The dotted name of a parameter."""
-        return list(self.hosted.parameters)[i]
 
     def hold(self) -> None:
         """Notes that code of the module may run in the backward, where it finds its values: steps see used leaves."""
@@ -118,94 +87,80 @@ class ViewBinding:
 
     def finds_parameters(self) -> None:
         """Has later calls run on the module itself; the gradients of this one reach the parameters, too."""
-        self._views.refuse_all()
+        self.views.refuse_all()
         self.uses_others = True
 
-    def give_back(self) -> None:
+    def give_back(self) -> bool:
         """Ends the read of the parameters, because the code has ended. Later calls find the attributes that it has set.
 
-        Later calls of the kind run on the module itself if this one has changed anything.
+        If the call has changed anything, later calls of the kind run on the module itself. Returns whether there is
+        something to `settle`.
         """
         with self.parameter_locks.lock:
             try:
-                self._end_code()
+                # Before the view gets other leaves for the next call.
+                self._touched = self._begun.touched()
+                changes = self._view.changes() if self._changes is None else self._changes
+                if not (self._touched or changes or self.has_set or self._leaves_histories):
+                    return False
+                self.views.refuse(self._view, self.kind)
+                self._shared.drop(self._touched)
+                self._overtaken = set(filter(self._begun.is_overtaken, self._touched))
+                if self._leaves_histories:
+                    self.internals.end_histories(())
+                if changes:
+                    self._failed = self._take_over(changes)
+                return True
             finally:
-                self._views.end(self._view)
+                self.views.end(self._view)
                 self.parameter_locks.notify()
 
-    def _end_code(self) -> None:
-        # Before the view gets other leaves for the next call.
-        self._touched, changes = self._begun.touched(), () if self._view.are_same() else self._view.changes()
-        if not (self._touched or changes or self.has_set or self._leaves_histories):
-            return
-        self._views.refuse(self._view, self.kind)
-        self._shared.drop(self._touched)
-        self._overtaken = set(filter(self._begun.is_overtaken, self._touched))
-        if self._leaves_histories:
-            self.internals.end_histories(())
-        if changes:
-            self._failed = self._take_over(changes)
-
     def settle(self, raised: bool) -> None:
-        """Applies what the call has done to leaves, after `give_back`.
-
-        Raises:
-            InvalidArgumentError: It has changed something in a way that is refused.
-            ContextLostError: It has written to a parameter while a step changed that.
-        """
-        if self._touched:
-            self._failed = self._take_over_leaves() or self._failed
-        if self._failed is not None and not raised:
-            raise self._failed
-
-    def _take_over_leaves(self) -> PsError | None:
-        """Applies what calls have done to leaves; returns the error for what is refused."""
-        failed: PsError | None = None
+        """Applies what the call has done to leaves, and raises as `Binding.settle`."""
         for i in self._touched:
-            leaf, parameter = self.leaves[i].tensor, self.parameters[i]
-            state = self.hosted.parameter_states[i]
-            if leaf._backward_hooks or leaf._post_accumulate_grad_hooks:
-                failed = refusals.hooked(self, i)
-            if leaf.grad is not None:
-                leaf.grad = None
-                failed = refusals.accumulated(self, i)
-            if self._begun.is_moved(i):
-                if leaf.shape != parameter.shape or leaf.dtype != parameter.dtype:
-                    failed = refusals.misshapen(self, i)
-                    continue
-                others = [each.tensor for each in self.leaves if each.tensor is not leaf]
-                owner = writes.taken_memory(leaf, others, self.internals.found().tensors)
-                if owner:
-                    failed = refusals.shared(self, i, owner)
-                    continue
-                self.hosted.writers.add(self.code)
-                with self.parameter_locks.writing([parameter], [state], consistent=True):
-                    parameter.data.copy_(leaf.detach())
-            elif is_written(leaf):
-                self.hosted.writers.add(self.code)
-                # Open passes that have saved the leaf need the values from before.
-                increment_version(leaf)
-                self.parameter_locks.note_written(state.pin)
-                state.writes += 1
-            else:
-                self._overtaken.discard(i)
-            if i in self._overtaken:
-                failed = refusals.overtaken(self, i)
-            if leaf.requires_grad is not parameter.requires_grad:
-                self.parameter_locks.set_requires_grad([parameter], leaf.requires_grad)
+            self._failed = self._take_over_leaf(i) or self._failed
+        super().settle(raised)
+
+    def _take_over_leaf(self, i: int) -> PsError | None:
+        """Applies what calls have done to a leaf; returns the error for what is refused."""
+        failed: PsError | None = None
+        leaf, parameter = self.leaves[i].tensor, self.parameters[i]
+        state = self.hosted.parameter_states[i]
+        if leaf._backward_hooks or leaf._post_accumulate_grad_hooks:
+            failed = self.hooked(i)
+        if leaf.grad is not None:
+            leaf.grad = None
+            failed = self.accumulated(i)
+        is_moved = self._begun.is_moved(i)
+        if is_moved:
+            others = [each.tensor for each in self.leaves if each.tensor is not leaf]
+            misplaced = self.misplaced(i, leaf, parameter, others)
+            if misplaced is not None:
+                return misplaced
+            self.hosted.writers.add(self.code)
+            with self.parameter_locks.writing([parameter], [state], consistent=True):
+                parameter.data.copy_(leaf.detach())
+        elif is_written(leaf):
+            self.hosted.writers.add(self.code)
+            # Open passes that have saved the leaf need the values from before.
+            increment_version(leaf)
+            self.parameter_locks.note_written(state.pin)
+            state.writes += 1
+        if i in self._overtaken and (is_moved or is_written(leaf)):
+            failed = self.overtaken(i)
+        if leaf.requires_grad is not parameter.requires_grad:
+            self.parameter_locks.set_requires_grad([parameter], leaf.requires_grad)
         return failed
 
     def _take_over(self, changes: Sequence[tuple[nn.Module, str, Any]]) -> InvalidArgumentError | None:
         """Gives the module the attributes that calls have set; returns the error for what is refused."""
         if any(not name for _, name, _ in changes):
-            return refusals.restructured(self)
+            return self.restructured()
         leaves = {id(leaf.tensor): leaf.parameter for leaf in self.leaves}
         parts = Counterpart({**leaves, **{id(made): original for made, original in self._view.modules}})
         for original, name, value in changes:
-            tensors: list[torch.Tensor] = []
-            tensors_below(value, tensors, MOST)
-            if any(is_within(each, self.parameters) for each in tensors if id(each) not in leaves):
-                return refusals.aliased(self, name)
+            if self._is_alias(value, leaves):
+                return self.aliased(name)
             if value is ABSENT:
                 original.__dict__.pop(name, None)
             else:
@@ -214,3 +169,4 @@ class ViewBinding:
 
 
 _steps: Final = attrgetter("steps")
+_grad_fn: Final = attrgetter("grad_fn")

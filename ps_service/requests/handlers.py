@@ -12,8 +12,7 @@ from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import Arguments
-from ps_service.passes.calls import NO, REFERENCE, VALUE
-from ps_service.passes.recording import Recording
+from ps_service.passes.invocation import NO, REFERENCE, VALUE, Invocation, Recording
 from ps_service.requests import fields, incidents, spanning
 from ps_service.requests.creation import with_spec
 from ps_service.training import freezing, policy_changes, state_dicts
@@ -82,14 +81,15 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     if not request.function:
         target = ctx.find(request.target)
         arguments, args, kwargs = ctx.read_arguments(request, request)
-        return calls.call(engine, target, request.method, arguments, args, kwargs, training, recording, keep)
+        asked = Invocation(arguments, args, kwargs, training, recording, keep)
+        return calls.call(engine, target, request.method, asked)
     if keep is REFERENCE and engine.allowlist.is_hosted(request.function):
         made, _ = make_instance(ctx, request)
         return RRef.to(made)
     function = engine.allowlist.function(request.function)
     arguments, args, kwargs = ctx.read_arguments(request, request)
-    deferred = decorators.is_deferred(function)
-    return calls.call_function(engine, function, arguments, args, kwargs, training, recording, deferred, keep)
+    asked = Invocation(arguments, args, kwargs, training, recording, keep)
+    return calls.call_function(engine, function, asked, decorators.is_deferred(function))
 
 
 def fetch(ctx: RequestContext, request: pb.FetchRequest, reply: pb.FetchReply) -> None:

@@ -50,7 +50,7 @@ def pull(
     must not wait.
     """
     module = hosted.value
-    if not isinstance(module, nn.Module) or hosted.internals is None:
+    if not isinstance(module, nn.Module):
         raise InvalidArgumentError(f"{hosted} is no module, so it has no replicas")
     parameters, states = list(hosted.parameters.values()), hosted.parameter_states
     if marks and len(marks) != len(states):

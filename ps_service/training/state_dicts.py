@@ -34,7 +34,6 @@ def state_of(engine: Host, target: HostedObject) -> Any:
     it has no state."""
     if isinstance(target.value, nn.Module):
         # All parameters are read between the same two steps.
-        assert target.internals is not None
         with CallFrame(engine.parameter_locks, target.value.training, recorded=False, grad=False) as call_frame:
             module = call_frame.bind(target)
             with target.internals.quiet():
@@ -82,7 +81,6 @@ def _load_module(
                 f"own load_state_dict; missing {missing}"
             )
         raise InvalidArgumentError(f"the state does not fit {target}: missing {missing}, unexpected {unexpected}")
-    assert target.internals is not None
     with (
         engine.parameter_locks.stepping(target.parameter_states),
         engine.parameter_locks.writing(list(target.parameters.values()), target.parameter_states, consistent=True),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import methodcaller
+from sys import getrefcount
 from typing import TYPE_CHECKING, Final
 
-from ps_service.parameters.state import readers_of
+from ps_service.parameters.state import UNSAVED, readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -47,14 +48,15 @@ class StepAccess:
         with self.locks.lock:
             for state in self.states:
                 pin = state.pin
-                if state.stepped or (consistent and (state.claimed or pin.reading or pin.saves)):
+                is_saved = getrefcount(pin.token) > UNSAVED
+                if state.stepped or (consistent and (state.claimed or pin.reading or is_saved)):
                     break
             else:
                 all_readers = readers_of(self.states) if consistent else ()
                 if not any(map(_is_used, all_readers)):
                     self._readers = all_readers
                     for readers in all_readers:
-                        readers.writing += 1
+                        readers.writers.writing += 1
                     for state in self.states:
                         state.stepped = True
                         state.changes += 1
@@ -74,7 +76,7 @@ class StepAccess:
             return
         with self.locks.lock:
             for readers in self._readers:
-                readers.writing -= 1
+                readers.writers.writing -= 1
             for state in self.states:
                 state.stepped = False
                 if self.consistent:

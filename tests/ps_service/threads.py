@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from ps_service.parameters.locks import ParameterLocks
 
 PATIENCE = 20.0
 """Seconds after which a test says that something hangs."""
@@ -63,3 +66,13 @@ class Watched(threading.Condition):
 def wait_for(event: threading.Event) -> None:
     """Returns once the event is set."""
     assert event.wait(PATIENCE), "the event does not come"
+
+
+@contextmanager
+def in_a_hurry(locks: ParameterLocks) -> Iterator[None]:
+    """Has this thread raise `WouldBlock` where it would have to wait."""
+    locks.this_thread.nonblocking = True
+    try:
+        yield
+    finally:
+        locks.this_thread.nonblocking = False

@@ -17,13 +17,13 @@ from torch import nn, optim
 
 from ps_service.hosting.structure import (
     Slots,
-    Structure,
     all_below,
     attributes_of,
     below,
     contents,
     is_atom,
     is_instance,
+    leads_to,
     target_of,
     tensors_below,
 )
@@ -145,6 +145,11 @@ class Net(nn.Module):
         self.attribute = attribute
 
 
+def parts(net: nn.Module) -> set[int]:
+    """`id()` of its parameters and submodules."""
+    return {*map(id, net.parameters()), *map(id, net.modules())}
+
+
 # What leads to a parameter
 
 
@@ -153,36 +158,31 @@ def test_references_to_a_parameter_are_found(way: str) -> None:
     net = Net()
     net.attribute = WAYS[way](net.weight)
     other = WAYS[way](nn.Parameter(torch.ones(2)))
-    structure = Structure(net)
-    assert structure.leads(net.attribute)
-    assert not structure.leads(other)
+    assert leads_to(net.attribute, parts(net))
+    assert not leads_to(other, parts(net))
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_other_references_are_not_found(way: str) -> None:
     net = Net(WAYS[way](torch.ones(2)))
-    assert not Structure(net).leads(net.attribute)
+    assert not leads_to(net.attribute, parts(net))
 
 
 def test_parameters_and_submodules_lead_to_themselves() -> None:
     net = Net()
-    structure = Structure(net)
-    assert all(map(structure.leads, (net, net.child, net.weight, net.child.bias)))
-    assert structure.is_parameter(net.weight) and not structure.is_parameter(net.child)
-    assert structure.parameters == set(map(id, net.parameters()))
-    assert structure.submodules == set(map(id, net.modules()))
+    assert all(leads_to(each, parts(net)) for each in (net, net.child, net.weight, net.child.bias))
 
 
 def test_references_to_a_submodule_are_found() -> None:
     net = Net()
     net.attribute = [functools.partial(net.child)]
-    assert Structure(net).leads(net.attribute)
+    assert leads_to(net.attribute, parts(net))
 
 
 def test_the_module_itself_behind_its_attributes_is_found() -> None:
     net = Net()
     net.attribute = Holder(net)
-    assert Structure(net).leads(net.attribute)
+    assert leads_to(net.attribute, parts(net))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_module_itself_behind_its_attributes_is_found() -> None:
 def test_objects_of_the_process_are_not_followed(make: Callable[[Net], Any]) -> None:
     net = Net()
     net.attribute = make(net)
-    assert not Structure(net).leads(net.attribute)
+    assert not leads_to(net.attribute, parts(net))
 
 
 # Looking below
@@ -270,7 +270,7 @@ def test_slots_are_a_mapping_of_those_that_are_set() -> None:
     slots = Slots(holder, ("held", "other"))
     assert (dict(slots), len(slots), "other" in slots) == ({"held": 1}, 1, False)
     slots["other"] = 2
-    assert (holder.other, slots.copy()) == (2, {"held": 1, "other": 2})
+    assert (holder.other, dict(slots)) == (2, {"held": 1, "other": 2})
     del slots["held"]
     assert not hasattr(holder, "held")
     with pytest.raises(KeyError):

@@ -61,7 +61,7 @@ def test_a_step_copies_only_pinned_parameters() -> None:
     same = [id(parameter) for parameter in watch.parameters]
     before = watch.places
     with watch.reading(1) as reading:
-        watch.parameter_locks.save(reading.pins[0])
+        watch.save(reading.pins[0])
     watch.step()
     assert watch.places[0] == before[0]
     assert watch.places[1] != before[1]
@@ -86,7 +86,7 @@ def test_an_open_pass_is_differentiated_with_the_numbers_it_saw() -> None:
         watch.parameters[0].fill_(3)
     with watch.reading() as reading:
         output = (reading.leaves[0] ** 2).sum()
-        watch.parameter_locks.save(reading.pins[0])
+        watch.save(reading.pins[0])
     watch.step()
     (gradient,) = torch.autograd.grad(output, reading.leaves)
     assert torch.equal(gradient, torch.full((2,), 6.0))
@@ -95,7 +95,7 @@ def test_an_open_pass_is_differentiated_with_the_numbers_it_saw() -> None:
 def test_a_saved_parameter_is_copied_once_and_then_written_in_place() -> None:
     watch = Watch(2)
     with watch.reading() as reading:
-        watch.parameter_locks.save(reading.pins[0])
+        watch.save(reading.pins[0])
     watch.step()
     moved = watch.places
     watch.step()
@@ -105,11 +105,11 @@ def test_a_saved_parameter_is_copied_once_and_then_written_in_place() -> None:
 def test_a_freed_pin_causes_no_copy() -> None:
     watch = Watch(2)
     with watch.reading() as reading:
-        watch.parameter_locks.save(reading.pins[0])
-        watch.parameter_locks.save(reading.pins[0])
-    watch.parameter_locks.free(reading.pins[0])
+        watch.save(reading.pins[0])
+        watch.save(reading.pins[0])
+    watch.free(reading.pins[0])
     before = watch.places
-    watch.parameter_locks.free(reading.pins[0])
+    watch.free(reading.pins[0])
     watch.step()
     assert watch.places == before
 
@@ -117,11 +117,11 @@ def test_a_freed_pin_causes_no_copy() -> None:
 def test_a_pin_belongs_to_a_storage_and_not_to_the_parameter() -> None:
     watch = Watch(2)
     with watch.reading() as old:
-        watch.parameter_locks.save(old.pins[0])
+        watch.save(old.pins[0])
     watch.step()
     with watch.reading() as new:
-        watch.parameter_locks.save(new.pins[0])
-    watch.parameter_locks.free(old.pins[0])
+        watch.save(new.pins[0])
+    watch.free(old.pins[0])
     before = watch.places
     watch.step()
     assert watch.places != before, "the newer pass still needs its numbers"
@@ -204,7 +204,7 @@ def test_a_large_parameter_that_was_saved_is_copied_at_once() -> None:
     watch = Watch(LARGE)
     before = watch.places
     with watch.reading() as reading:
-        watch.parameter_locks.save(reading.pins[0])
+        watch.save(reading.pins[0])
         watch.step()
         assert watch.places != before
     assert watch.changed.unused
@@ -253,7 +253,7 @@ def test_an_inconsistent_step_never_waits_and_never_copies() -> None:
     watch = Watch(LARGE, 2)
     before = watch.places
     with watch.writing(1), watch.reading(0) as reading:
-        watch.parameter_locks.save(reading.pins[0])
+        watch.save(reading.pins[0])
         watch.step(consistent=False)
         assert bool((reading.leaves[0] == 1).all()), "the running forward sees it, as Hogwild has it"
     assert watch.places == before
@@ -332,7 +332,7 @@ def test_an_exception_in_a_forward_lets_everybody_go_on() -> None:
 def test_an_exception_while_copying_lets_everybody_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch(2)
     with watch.reading() as reading:
-        watch.parameter_locks.save(reading.pins[0])
+        watch.save(reading.pins[0])
 
     def fails(self: torch.Tensor) -> torch.Tensor:
         raise MemoryError

@@ -6,7 +6,7 @@ import pytest
 
 from ps_service.parameters.step_lock import StepLock, WouldBlock
 from tests.ps_service.parameters.watch import LARGE, Watch, sum_of_leaves
-from tests.ps_service.threads import Worker
+from tests.ps_service.threads import Worker, in_a_hurry
 
 
 def test_a_step_that_must_not_wait_changes_nothing() -> None:
@@ -17,7 +17,7 @@ def test_a_step_that_must_not_wait_changes_nothing() -> None:
     with watch.parameter_locks.stepping(watch.states):
         assert Worker(lambda: hurried_step(watch)).result()
     # Without a conflict, hurry changes nothing.
-    with watch.parameter_locks.nonblocking():
+    with in_a_hurry(watch.parameter_locks):
         assert sum_of_leaves(watch, 0) == 0.0
         watch.step()
     assert sum_of_leaves(watch, 0) == 2.0
@@ -37,18 +37,18 @@ def test_a_lock_is_not_waited_for_in_a_hurry() -> None:
     with lock, lock:
 
         def other() -> None:
-            with watch.parameter_locks.nonblocking(), pytest.raises(WouldBlock), lock:
+            with in_a_hurry(watch.parameter_locks), pytest.raises(WouldBlock), lock:
                 pass
 
         Worker(other).result()
-    with watch.parameter_locks.nonblocking(), lock:
+    with in_a_hurry(watch.parameter_locks), lock:
         pass
 
 
 def nonblocking(watch: Watch) -> list[str]:
     """What would have waited."""
     would = []
-    with watch.parameter_locks.nonblocking():
+    with in_a_hurry(watch.parameter_locks):
         try:
             with watch.reading(0):
                 pass
@@ -64,7 +64,7 @@ def nonblocking(watch: Watch) -> list[str]:
 
 def hurried_step(watch: Watch) -> bool:
     try:
-        with watch.parameter_locks.nonblocking(), watch.parameter_locks.stepping(watch.states):
+        with in_a_hurry(watch.parameter_locks), watch.parameter_locks.stepping(watch.states):
             return False
     except WouldBlock:
         return True

@@ -7,9 +7,8 @@ from contextlib import AbstractContextManager
 import torch
 from torch.nn import Parameter
 
-from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
-from ps_service.parameters.reading import Reading
-from ps_service.parameters.state import ParameterState
+from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks, Reading
+from ps_service.parameters.state import ParameterState, Pin
 from tests.ps_service.threads import Watched
 
 
@@ -34,7 +33,16 @@ class Watch:
         self.clock = Clock()
         self.changed = self.parameter_locks.changed = Watched(self.parameter_locks.lock)
         self.parameters = [Parameter(torch.zeros(size)) for size in sizes]
+        self._saved: list[object] = []
         self.states = [self.parameter_locks.state(parameter) for parameter in self.parameters]
+
+    def save(self, pin: Pin) -> None:
+        """An open graph saves a storage."""
+        self._saved.append(pin.token)
+
+    def free(self, pin: Pin) -> None:
+        """A graph that has saved the storage is freed."""
+        self._saved.remove(pin.token)
 
     def reading(self, *which: int, nested: bool = False) -> AbstractContextManager[Reading]:
         return self.parameter_locks.reading(*self._chosen(which), nested)

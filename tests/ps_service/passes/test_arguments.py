@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from ps_service.engine import Engine
-from ps_service.hosting.history import History
-from ps_service.hosting.objects import HostedObject
+from ps_service.hosting.objects import History, HostedObject
 from ps_service.hosting.references import RRef
 from ps_service.passes.arguments import Arguments
-from ps_service.passes.propagated import KeptInput
+from ps_service.passes.records import KeptInput
 from ps_wire.errors import ForeignHandleError, StaleHandleError, UnknownNameError
 from ps_wire.refs import CallKey, ContextId, Ref, new_object_id
 from tests.hosted_models import Affine

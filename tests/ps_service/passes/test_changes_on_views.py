@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ps_service.hosting.views import is_ordinary
+from ps_service.hosting.ordinary import is_ordinary
 from ps_service.passes.view_binding import ViewBinding
 from ps_wire.errors import ContextLostError, InvalidArgumentError
 from tests.ps_service.passes.viewed import Viewed, expected
@@ -73,13 +73,14 @@ def test_a_call_that_begins_when_another_ends_finds_its_changes(monkeypatch: pyt
     module.what[0] = "count"
     give_back, others = ViewBinding.give_back, [True]
 
-    def another(self: ViewBinding) -> None:
-        give_back(self)
+    def another(self: ViewBinding) -> bool:
+        is_unsettled = give_back(self)
         while others:
             others.clear()
             viewed.step()
             module.what[0] = "nothing"
             viewed.forward(X)
+        return is_unsettled
 
     monkeypatch.setattr(ViewBinding, "give_back", another)
     viewed.forward(X)
@@ -95,6 +96,33 @@ def test_a_view_never_gets_the_memory_that_a_call_on_the_module_itself_has() -> 
     del open_pass
     viewed.step()
     assert torch.equal(viewed.forward(X).result, module.layer(X))
+
+
+def test_what_a_call_gives_a_parameter_is_found_by_the_calls_after_it() -> None:
+    class Marking(nn.Linear):
+        def watch(self, x: torch.Tensor) -> torch.Tensor:
+            self.weight.register_hook(seen.append)
+            return x
+
+        def mark(self, x: torch.Tensor) -> torch.Tensor:
+            self.weight.marked = True  # type: ignore[attr-defined]
+            return x
+
+        def is_marked(self, x: torch.Tensor) -> torch.Tensor:
+            return x + hasattr(self.weight, "marked")
+
+    seen: list[torch.Tensor] = []
+    viewed = Viewed(Marking(3, 3), X)
+    viewed.forward(X)
+    viewed.forward(X, code="watch")
+    viewed.forward(X).backward(torch.ones(2, 3))
+    assert len(seen) == 1
+    viewed = Viewed(Marking(3, 3))
+    for _ in range(3):
+        assert torch.equal(viewed.forward(X, code="is_marked").result, X)
+    assert viewed.has_views
+    viewed.forward(X, code="mark")
+    assert torch.equal(viewed.forward(X, code="is_marked").result, X + 1)
 
 
 def test_a_parameter_that_a_call_makes_of_one_is_its_own() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from ps_service.hosting.leaf import Leaf
+from ps_service.hosting.leaves import Leaf
 from ps_service.memory.held import Held
 from ps_service.passes.contexts import Contexts
 from ps_service.passes.gradients import Gradient

@@ -18,7 +18,7 @@ from ps_service.parameters.locks import COPY_AT_MOST
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import Arguments
 from ps_service.passes.call_frame import CallFrame
-from ps_service.passes.recording import Recording
+from ps_service.passes.invocation import Invocation, Recording
 from ps_service.training.creation import create_optimizer
 from ps_wire.refs import CallKey, ContextId
 from tests.ps_service.threads import Watched, Worker, wait_for
@@ -51,8 +51,8 @@ def test_a_call_borrows_a_module_once(engine: Engine) -> None:
         assert [leaf.ref.parameter for leaf in call.leaves] == ["weight", "bias"]
         assert [leaf.parameter for leaf in call.leaves] == list(linear.value.parameters())
         assert [leaf.tensor for leaf in call.leaves] == list(module.parameters())
-        assert linear.turns is not None and linear.turns._holder is not None
-    assert linear.turns._holder is None
+        assert linear.turns is not None and linear.turns.holder is not None
+    assert linear.turns.holder is None
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -95,7 +95,7 @@ def test_everything_is_given_back_when_the_call_raises(engine: Engine) -> None:
         call.bind(linear)(torch.ones(1, 5))
     assert torch.is_grad_enabled()
     assert binder.get() is None
-    assert linear.turns is not None and linear.turns._holder is None
+    assert linear.turns is not None and linear.turns.holder is None
     with call_frame(engine) as call:
         call.bind(linear)(torch.ones(1, 2))
 
@@ -345,9 +345,8 @@ def test_a_step_does_not_keep_a_running_call_of_its_own_context_from_ending(engi
 def _forward(engine: Engine, outer: HostedObject, inner: HostedObject, context: ContextId, number: int = 1) -> Any:
     arguments = Arguments(engine, context)
     args = (torch.tensor([1]), arguments.handle(inner.ref.to_message()))
-    return calls.call(
-        engine, outer, "", arguments, args, {}, True, Recording(context, CallKey(context.trainer, number))
-    )
+    recording = Recording(context, CallKey(context.trainer, number))
+    return calls.call(engine, outer, "", Invocation(arguments, args, {}, True, recording))
 
 
 def _backward(engine: Engine, context: ContextId) -> None:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from ps_service.engine import Engine
-from ps_service.hosting.history import History
-from ps_service.hosting.objects import HostedObject
+from ps_service.hosting.objects import History, HostedObject
 from ps_service.hosting.references import RRef
 from ps_service.passes.arguments import Arguments
+from ps_service.passes.invocation import Recording
 from ps_service.passes.results import Results
 from ps_wire.errors import ContextEndedError, ContextLostError
 from ps_wire.refs import CallKey, ContextId
@@ -31,7 +31,7 @@ def recorded(engine: Engine, result: object, *inputs: torch.Tensor, is_module: b
     arguments = Arguments(engine, PASS)
     for each in inputs:
         arguments.tensor(each, True)
-    results = Results(engine, PASS, CALL, arguments)
+    results = Results(engine, Recording(PASS, CALL), arguments)
     assert results.record(None, (), (), None, is_module, result) is result
     return arguments
 
@@ -45,7 +45,7 @@ def test_a_recorded_call_can_be_propagated(engine: Engine) -> None:
     arguments = Arguments(engine, PASS)
     arguments.tensor(x, True)
     entry, (inside,) = arguments.enter((x,))
-    results = Results(engine, PASS, CALL, arguments)
+    results = Results(engine, Recording(PASS, CALL), arguments)
     results.record(entry, (), (), None, True, {"n": torch.zeros(1), "y": inside * 3})
     record = engine.contexts.find(PASS).record(CALL)
     (of_input,), of_parameters, of_kept = record.backward([1], [torch.ones(2)], retain_graph=False)
@@ -60,7 +60,7 @@ def test_a_call_opens_its_pass_for_its_caller(engine: Engine) -> None:
 
 
 def test_a_call_without_other_owners_has_no_nested_pass(engine: Engine) -> None:
-    assert Results(engine, PASS, CALL, Arguments(engine, PASS)).nested_pass is None
+    assert Results(engine, Recording(PASS, CALL), Arguments(engine, PASS)).nested_pass is None
 
 
 def test_a_result_that_stays_knows_where_it_came_from(engine: Engine) -> None:
@@ -68,7 +68,7 @@ def test_a_result_that_stays_knows_where_it_came_from(engine: Engine) -> None:
     arguments.tensor(x := torch.ones(2), True)
     entry, (inside,) = arguments.enter((x,))
     kept = RRef({"a": torch.ones(1), "b": inside * 3})
-    Results(engine, PASS, CALL, arguments).record(entry, (), (), None, True, [inside * 2, kept])
+    Results(engine, Recording(PASS, CALL), arguments).record(entry, (), (), None, True, [inside * 2, kept])
     assert kept.history == History(PASS, CALL, (None, 1)), "the tensors of the result itself come first"
     record = engine.contexts.find(PASS).record(CALL)
     (of_input,), _, _ = record.backward([1], [torch.ones(2)], retain_graph=False)
@@ -95,7 +95,7 @@ def test_results_of_code_without_modules_count_for_its_trainer(engine: Engine) -
     result = torch.ones(500, requires_grad=True) * 2
     arguments = Arguments(engine, PASS)
     arguments.tensor(x, True)
-    results = Results(engine, PASS, CALL._replace(number=2), arguments)
+    results = Results(engine, Recording(PASS, CALL._replace(number=2)), arguments)
     results.record(None, (), (), None, False, result)
     assert results.held.nbytes == 4 * (1000 + 500)
     engine.contexts.end(PASS)
@@ -103,16 +103,16 @@ def test_results_of_code_without_modules_count_for_its_trainer(engine: Engine) -
 
 
 def test_nothing_is_recorded_in_a_pass_that_has_ended(engine: Engine) -> None:
-    results = Results(engine, PASS, CALL, Arguments(engine, PASS))
+    results = Results(engine, Recording(PASS, CALL), Arguments(engine, PASS))
     engine.contexts.end(PASS)
     with pytest.raises(ContextEndedError):
         results.record(None, (), (), None, True, leaf() * 2)
     with pytest.raises(ContextEndedError):
-        Results(engine, PASS, CALL, Arguments(engine, PASS))
+        Results(engine, Recording(PASS, CALL), Arguments(engine, PASS))
 
 
 def test_nothing_is_recorded_in_a_pass_that_the_owner_ended(engine: Engine) -> None:
-    results = Results(engine, PASS, CALL, Arguments(engine, PASS))
+    results = Results(engine, Recording(PASS, CALL), Arguments(engine, PASS))
     engine.contexts.lose(PASS, "it was unused")
     with pytest.raises(ContextLostError, match="it was unused"):
         results.record(None, (), (), None, True, leaf() * 2)

@@ -9,7 +9,7 @@ from torch.nn import Parameter
 from ps_service.memory.held import Held
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.parameters.state import Pin
-from ps_service.passes.saved_tensors import Hold, Kept, Pinned, Watch
+from ps_service.passes.saved_tensors import Kept, Pinned, Watch
 
 IN_PLACE = "has been modified by an inplace operation"
 
@@ -44,28 +44,22 @@ def test_a_kept_tensor_counts_until_it_is_dropped() -> None:
     assert held.nbytes == 0
 
 
-def test_a_hold_keeps_storages_pinned_as_long_as_it_lives() -> None:
-    locks, pins = ParameterLocks(), [Pin(), Pin()]
-    first, second = Hold(locks, pins), Hold(locks, pins[:1])
-    assert [pin.saved for pin in pins] == [2, 1]
-    del first
-    assert [pin.saved for pin in pins] == [1, 0]
-    del second
-    assert [pin.saved for pin in pins] == [0, 0]
-
-
 def test_a_saved_parameter_is_pinned_while_it_is_kept() -> None:
-    locks, pin, parameter = ParameterLocks(), Pin(), Parameter(torch.ones(2))
-    pinned = Pinned(parameter, locks, [Watch(pin)])
-    assert pin.saved == 1
+    pin, parameter = Pin(), Parameter(torch.ones(2))
+    assert pin.saved == 0
+    pinned = Pinned(parameter, [Watch(pin)])
+    other = Pinned(parameter[:1], [Watch(Pin()), Watch(pin)])
+    assert pin.saved == 2
     assert pinned.unpack().tolist() == [1.0, 1.0]
     del pinned
+    assert pin.saved == 1
+    del other
     assert pin.saved == 0
 
 
 def test_a_saved_parameter_that_another_call_wrote_to_is_refused() -> None:
     locks, pin, parameter = ParameterLocks(), Pin(), Parameter(torch.ones(2))
-    pinned = Pinned(parameter, locks, [Watch(Pin()), Watch(pin)])
+    pinned = Pinned(parameter, [Watch(Pin()), Watch(pin)])
     locks.note_written(pin)
     with pytest.raises(RuntimeError, match=rf"{IN_PLACE}: a parameter of shape \(2,\), by another call.*Run the pass"):
         pinned.unpack()
@@ -75,7 +69,7 @@ def test_a_watch_may_take_the_calls_own_writes_as_seen() -> None:
     locks, pin = ParameterLocks(), Pin()
     locks.note_written(pin)
     watch = Watch(pin)
-    pinned = Pinned(Parameter(torch.ones(2)), locks, [watch])
+    pinned = Pinned(Parameter(torch.ones(2)), [watch])
     assert pinned.unpack().tolist() == [1.0, 1.0]
     locks.note_written(pin)
     with pytest.raises(RuntimeError, match=IN_PLACE):
@@ -86,7 +80,7 @@ def test_a_watch_may_take_the_calls_own_writes_as_seen() -> None:
 
 def test_a_saved_parameter_that_torch_saw_written_to_is_refused_too() -> None:
     parameter = Parameter(torch.ones(2))
-    pinned = Pinned(parameter, ParameterLocks(), [Watch(Pin())])
+    pinned = Pinned(parameter, [Watch(Pin())])
     with torch.no_grad():
         parameter.add_(1)
     with pytest.raises(RuntimeError, match="by the call itself"):

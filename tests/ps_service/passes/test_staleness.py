@@ -9,7 +9,7 @@ import torch
 from torch import optim
 from torch.nn import Parameter
 
-from ps_service.hosting.leaf import Leaf
+from ps_service.hosting.leaves import Leaf
 from ps_service.parameters.state import ParameterState
 from ps_service.passes.staleness import LONGEST_NAME, MOST_NAMES, OTHERS, FirstReadings, StepCounters
 from ps_service.training.optimizers import NonFinite

@@ -7,7 +7,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import Parameter
 
-from ps_service.passes.torch_backward import gradients_of
+from ps_service.passes.records import gradients_of
 
 
 def graph() -> tuple[torch.Tensor, list[Parameter]]:

@@ -93,7 +93,7 @@ def test_a_call_that_cannot_have_the_module_again_takes_it_from_nobody(
     monkeypatch.setattr(turns, "take", _refusing(turns.take))
     with pytest.raises(ZeroDivisionError), writing(engine, hosted, 1.0), waiting:
         pass
-    assert turns._holder is None
+    assert turns.holder is None
 
 
 def _refusing(take: Callable[[Turn], None]) -> Callable[[Turn], None]:
@@ -111,11 +111,13 @@ def _refusing(take: Callable[[Turn], None]) -> Callable[[Turn], None]:
 
 
 def test_a_call_inside_another_of_the_same_module_does_not_wait(engine: Engine, hosted: HostedObject) -> None:
-    with writing(engine, hosted, 1.0):
-        with writing(engine, hosted, 2.0):
-            pass
+    for _ in range(2):  # the second time, it is known to write
+        with writing(engine, hosted, 1.0):
+            with writing(engine, hosted, 2.0):
+                pass
+            assert weight(hosted) == [2.0, 2.0]
         assert weight(hosted) == [2.0, 2.0]
-    assert weight(hosted) == [2.0, 2.0]
+        assert CODE in hosted.writers
 
 
 @pytest.mark.parametrize("raised", [True, False])

@@ -128,3 +128,25 @@ def test_calls_of_a_class_that_says_so_always_take_turns(make: Callable[[], nn.M
             each.forward(IDS)
     assert other.has_views
     assert not viewed.has_views
+
+
+@pytest.mark.usefixtures("eagerness")
+def test_passes_through_two_modules_with_the_same_parameters_keep_their_values() -> None:
+    class Aliasing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight.detach()
+
+    x = torch.ones(2, 3, requires_grad=True)
+    inner = Viewed(Aliasing(), x)
+    outer = Viewed(nn.Sequential(inner.hosted.value), x, locks=inner.locks)
+    for used in (outer, outer, inner, inner):  # the other one may still have its leaf on the memory of before
+        values = inner.parameters[0].detach().clone()
+        forward = used.forward(x)
+        used.step()
+        (found,) = torch.autograd.grad(forward.result.sum(), x)
+        assert torch.equal(found, torch.ones(2, 3) @ values.t())
+    assert inner.step() == [False], "nothing else lies on the memory now"

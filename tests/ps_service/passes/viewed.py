@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ps_service.hosting import views
-from ps_service.hosting.leaf import Leaf
+from ps_service.hosting.leaves import Leaf
 from ps_service.hosting.objects import HostedObject
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.call_frame import CallFrame
@@ -50,13 +50,16 @@ class Viewed:
         module: The module.
         args: Arguments of these calls.
         training: The mode of all calls.
+        locks: The locks of the parameters, if other modules have the same; None for new ones.
 
     Attributes:
         history: The values of the parameters after each number of steps.
     """
 
-    def __init__(self, module: nn.Module, *args: torch.Tensor, training: bool = True) -> None:
-        self.locks = ParameterLocks()
+    def __init__(
+        self, module: nn.Module, *args: torch.Tensor, training: bool = True, locks: ParameterLocks | None = None
+    ) -> None:
+        self.locks = locks or ParameterLocks()
         self.hosted = HostedObject("ps0", module, self.locks)
         self.parameters = list(module.parameters())
         self._training = training

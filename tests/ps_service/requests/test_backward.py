@@ -26,6 +26,7 @@ from ps_wire.v1.errors_pb2 import ERROR_NON_FINITE_GRADIENT, ERROR_STALE_HANDLE
 from ps_wire.v1.values_pb2 import Handle
 from tests.latencies import expect
 from tests.ps_service.requests.asking import ANNA, ONE, Asker, python, value
+from tests.ps_service.threads import in_a_hurry
 
 
 @pytest.fixture
@@ -322,7 +323,7 @@ async def test_what_would_have_to_wait_on_the_event_loop_is_no_error_of_a_step(
     monkeypatch.setattr(HostedOptimizer, "check", must_wait)
     monkeypatch.setattr("ps_service.requests.backward.step_together", must_wait)
     ctx, reply = RequestContext(engine, ANNA), pb.BackwardReply()
-    with engine.parameter_locks.nonblocking(), pytest.raises(WouldBlock):
+    with in_a_hurry(engine.parameter_locks), pytest.raises(WouldBlock):
         OPERATIONS["backward"].handle(ctx, asked[fields], reply)
     assert not reply.HasField("step_error")
     assert [optimizer_of(engine.registry.find(Ref.from_message(each))).version for each in (plain, in_rounds)] == [0, 0]

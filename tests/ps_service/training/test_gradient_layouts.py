@@ -12,7 +12,7 @@ from ps_service.engine import Engine
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import Arguments
-from ps_service.passes.recording import Recording
+from ps_service.passes.invocation import Invocation, Recording
 from ps_service.training.creation import create_optimizer
 from ps_wire.refs import CallKey, ContextId
 
@@ -39,7 +39,8 @@ def test_a_fused_step_with_a_transposed_gradient_equals_the_local_one(engine: En
     expected = cls(local.parameters(), lr=0.1, fused=True)
     for step in range(3):
         context, key = ContextId(b"t" * 16, step + 1), CallKey(b"t" * 16, 1)
-        calls.call(engine, hosted, "", Arguments(engine, context), (x,), {}, True, Recording(context, key))
+        asked = Invocation(Arguments(engine, context), (x,), {}, True, Recording(context, key))
+        calls.call(engine, hosted, "", asked)
         propagation.backward(engine, context, key, [0], [torch.ones(4, 2)], retain_graph=False)
         optimizer.value.step(engine.contexts.find(context))
         engine.contexts.end(context)

@@ -9,7 +9,7 @@ from torch.nn import Parameter
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.parameters.step_lock import WouldBlock
 from ps_service.training.step_access import StepAccess
-from tests.ps_service.threads import Watched, Worker
+from tests.ps_service.threads import Watched, Worker, in_a_hurry
 
 
 class Some:
@@ -44,9 +44,9 @@ def test_a_parameter_that_a_pass_reads_or_has_saved_is_moved(saved: bool) -> Non
     some = Some()
     pin = some.states[1].pin
     reading = some.locks.reading(some.parameters, some.states)
-    if saved:
-        some.locks.save(pin)
-    else:
+    kept = [pin.token] if saved else []
+    assert pin.saved == len(kept)
+    if not saved:
         reading.__enter__()
     addresses = [parameter.data_ptr() for parameter in some.parameters]
     with some.access():
@@ -83,7 +83,7 @@ def test_a_thread_that_must_not_wait_changes_nothing() -> None:
     some = Some()
 
     def step() -> None:
-        with some.locks.nonblocking(), some.access():
+        with in_a_hurry(some.locks), some.access():
             raise AssertionError("it has taken what is in use")
 
     with some.access():

@@ -12,7 +12,7 @@ from ps_service.engine import Engine
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import Arguments
-from ps_service.passes.recording import Recording
+from ps_service.passes.invocation import Invocation, Recording
 from ps_service.training import state_dicts
 from ps_service.training.creation import create_optimizer
 from ps_wire.codec.trees import mapped, tensors_in
@@ -64,7 +64,7 @@ def train_hosted(
     key = CallKey(context.trainer, 1)
     arguments = Arguments(engine, context)
     args = mapped(args, lambda tensor: arguments.tensor(tensor.detach(), tensor.requires_grad))
-    result = calls.call(engine, hosted, "", arguments, args, {}, True, Recording(context, key))
+    result = calls.call(engine, hosted, "", Invocation(arguments, args, {}, True, Recording(context, key)))
     places = [place for place, output in enumerate(tensors_in(result)) if output.requires_grad]
     outputs = [list(tensors_in(result))[place] for place in places]
     of_inputs = propagation.backward(engine, context, key, places, weights_of(outputs), retain_graph=False)

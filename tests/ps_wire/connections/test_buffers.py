@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from ps_wire.connections.buffers import SMALLEST, BufferPool
 from ps_wire.limits import MIB
+from tests.ps_service.threads import Worker
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, SMALLEST - 1, SMALLEST, SMALLEST + 1, 5 * MIB])
@@ -40,6 +41,15 @@ def test_a_buffer_comes_back_when_the_last_tensor_over_it_dies() -> None:
     del tensor
     again = pool.take(2 * MIB - 5)
     assert again.ctypes.data == place and len(again) == 2 * MIB - 5
+
+
+def test_a_buffer_that_dies_while_the_pool_is_locked_does_not_wait() -> None:
+    pool = BufferPool(4 * MIB)
+    buffers = [pool.take(MIB)]
+    with pool._lock:
+        Worker(buffers.clear).result()
+    lent = pool.take(MIB)
+    assert len(lent) == MIB and pool.kept == 0, "what was returned meanwhile is lent again"
 
 
 def test_no_more_is_kept_than_was_agreed() -> None:
@@ -96,6 +106,7 @@ PAGES_OF_A_THREAD = """
 import resource, threading
 import numpy as np
 from ps_wire.connections.buffers import teach_malloc
+from tests.ps_service.threads import Worker
 
 def pages(count):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

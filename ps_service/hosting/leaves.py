@@ -1,39 +1,44 @@
-"""The leaves on the memory of a module's parameters that all of its views share."""
+"""The leaves that stand for parameters in recorded calls, and those that all views of a module share."""
 
 from __future__ import annotations
 
 import weakref
 from itertools import repeat
 from operator import attrgetter, is_not, methodcaller
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import torch
 from torch.autograd.graph import increment_version
 
-from ps_service.hosting.leaf import Leaf
 from ps_service.parameters.leaves import StandIn, is_written, stand_in
 from ps_service.parameters.uses import LeafUses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import torch
     from torch import nn
 
     from ps_service.parameters.state import ParameterState
     from ps_wire.refs import Ref
 
 
-class LeafSet:
-    """Some leaves, and the state in which calls leave them that change none.
+class Leaf(NamedTuple):
+    """The leaf of a parameter in a recorded call.
 
-    Args:
-        leaves: What a record keeps of each leaf.
-        states: The states of the parameters.
-
-    Attributes:
-        leaves: These.
-        storages: Addresses of their memory.
+    `ref` is the parameter's handle; None if it does not belong to a hosted module. `holds` are objects that must live
+    as long as the call's graph is used. If the leaf `is_shared`, other calls have it, too.
     """
+
+    ref: Ref | None
+    parameter: torch.Tensor
+    tensor: torch.Tensor
+    holds: list[Any] = []  # noqa: RUF012
+    is_shared: bool = False
+
+
+class LeafSet:
+    """Some leaves, the addresses of their memory (`storages`), and the state in which calls leave them that change
+    none."""
 
     def __init__(self, leaves: list[Leaf], states: Sequence[ParameterState]) -> None:
         self.leaves = leaves
@@ -78,15 +83,8 @@ class LeafSet:
 class SharedLeaves:
     """One leaf for each parameter. A step writes to the memory in place if nothing needs the leaf as it is.
 
-    Args:
-        parameters: The parameters.
-        refs: Their handles.
-        states: Their states.
-
-    Attributes:
-        current: The leaves. The object is replaced when leaves are, so that calls and records keep theirs.
-        version: Number of times that leaves were replaced.
-        uses: Counts the references to the leaves.
+    `current` has the leaves. It is replaced when leaves are, so that calls and records keep theirs; `version` counts
+    that. `uses` counts the references to the leaves.
     """
 
     def __init__(
@@ -118,7 +116,7 @@ class SharedLeaves:
             self._former[i].append(weakref.ref(leaves[i].tensor))
             leaves[i] = self._leaf(i)
             self.uses.leaves[i] = leaves[i].tensor
-            self.uses.replaced(i)
+            self.uses.note_replaced(i)
         self.version += 1
         self.current = LeafSet(leaves, self._states)
         self._dropped.clear()
