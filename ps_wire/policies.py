@@ -54,7 +54,7 @@ class Reject:
     after: int
 
     def __post_init__(self) -> None:
-        _check_count("after", self.after, least=0)
+        check_whole("after", self.after, 0, _MOST)
 
 
 @suggesting
@@ -110,7 +110,7 @@ class Sync:
 
     def __post_init__(self) -> None:
         if self.trainers is not None:
-            _check_count("trainers", self.trainers)
+            check_whole("trainers", self.trainers, 1, _MOST)
         _check_choice("reduce", self.reduce, ("mean", "sum"))
 
 
@@ -133,7 +133,7 @@ class BoundedStaleness:
     stale: Stale = Apply()
 
     def __post_init__(self) -> None:
-        _check_count("bound", self.bound, least=0)
+        check_whole("bound", self.bound, 0, _MOST)
 
 
 @suggesting
@@ -164,9 +164,9 @@ class Quorum:
     stale: Stale = Apply()
 
     def __post_init__(self) -> None:
-        _check_count("count", self.count)
+        check_whole("count", self.count, 1, _MOST)
         if self.of is not None:
-            _check_count("of", self.of, least=self.count)
+            check_whole("of", self.of, self.count, _MOST)
         _check_choice("late", self.late, ("drop", "next"))
         _check_choice("reduce", self.reduce, ("mean", "sum"))
 
@@ -223,10 +223,6 @@ def _made(values: Any, classes: dict[str, Any], what: str) -> Any:
         return cls(**given)
     except TypeError as error:
         raise InvalidArgumentError(f"the {what} {values['kind']!r} is not complete: {error}") from None
-
-
-def _check_count(name: str, value: Any, least: int = 1) -> None:
-    check_whole(name, value, least, _MOST)
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

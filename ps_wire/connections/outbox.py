@@ -31,15 +31,7 @@ class Outbox:
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended = False
-        self._together = _Together()
-
-    def together(self) -> _Together:
-        """A block, entered with `with`, whose messages are written in one system call if the connection supports that.
-
-        Otherwise it has no effect. Blocks may be nested; the outermost one counts. A block must not contain `await`,
-        because the messages of other tasks would wait for its end, too.
-        """
-        return self._together
+        self.together = _Together()
 
     def put(
         self,
@@ -79,7 +71,7 @@ class Outbox:
 
     async def drain(self, connection: Connection) -> None:
         """Writes queued messages until it is cancelled. Raises `ConnectionBroken` when the connection broke."""
-        self._connection = self._together.connection = connection
+        self._connection = self.together.connection = connection
         self._part_bytes = connection.part_bytes
         try:
             while True:
@@ -94,7 +86,7 @@ class Outbox:
         finally:
             # Nothing more will be sent, so `flushed` must not wait.
             self._ended = True
-            self._connection = self._together.connection = None
+            self._connection = self.together.connection = None
             self._idle.set()
 
     def _take(self, most: int) -> list[Packet]:
@@ -116,7 +108,11 @@ class Outbox:
 
 
 class _Together:
-    """The blocks of an outbox whose messages the open connection keeps until the outermost block ends."""
+    """Blocks whose messages are written in one system call, if the connection supports that.
+
+    They may be nested; the outermost one counts. A block must not contain `await`, because the messages of other tasks
+    would wait for its end, too.
+    """
 
     __slots__ = ("_depth", "_gathering", "connection")
 

@@ -101,7 +101,7 @@ class Requests:
         """Sends the collected requests, in order."""
         if self._collected:
             collected, self._collected = self._collected, []
-            with self.outbox.together() if self.outbox is not None else _ALONE:
+            with self.outbox.together if self.outbox is not None else _ALONE:
                 for in_flight in collected:
                     in_flight.collected = False
                     self.begin(in_flight)
