@@ -11,7 +11,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ps_wire.runtime.tracebacks import shortened
-from trainer_client.client.passes import ATTEMPTS, OffersPasses, run_in_this_thread
+from trainer_client.client.passes import ATTEMPTS, Attempts, OffersPasses
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
 from trainer_client.contexts.prefetching import LookedUp
@@ -116,7 +116,17 @@ class BlockingClient(Blocking):
         attempts: int = ATTEMPTS,
     ) -> T:
         """Like `Client.run`, with functions that run in this thread."""
-        return run_in_this_thread(self.unwrapped, lambda ctx: step(Blocking(ctx), *args), attach, attempts)
+        client: OffersPasses = self.unwrapped
+        tried = Attempts(attempts, attach is not None)
+        with client._running() as run:
+            while True:
+                try:
+                    if tried.is_again and attach is not None:
+                        attach()
+                    with client._attempt(run) as ctx:
+                        return step(Blocking(ctx), *args)
+                except Exception as error:
+                    tried.failed(error)
 
     def prefetch(self, *args: Any, **kwargs: Any) -> Any:
         """Like `Client.prefetch`, with a function that runs in this thread."""

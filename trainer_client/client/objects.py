@@ -50,10 +50,15 @@ def create(
     )
     encoder.encode_into(request.args, args)
     encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
-    # Keeps the handles among the arguments alive until the object is made.
     made_by = None if handles else MadeBy.of(cls, args, kwargs)
-    read = partial(_created, session, (args, kwargs, handles), made_by)
-    return session.submit(Request(create=request), payload, read, timeout)
+
+    # `held` keeps the handles among the arguments alive until the object is made.
+    def made(reply: Reply, _: PayloadReader, held: object = (args, kwargs, handles)) -> RemoteObject:
+        handle = handle_from(session, reply.create.object)
+        handle.made_by, handle.was_made = made_by, reply.create.created
+        return handle
+
+    return session.submit(Request(create=request), payload, made, timeout)
 
 
 def create_shard(session: Session, name: str, settings: Mapping[str, Any], replace: bool) -> Pending[RemoteObject]:
@@ -69,11 +74,3 @@ def attach_named(session: Session, name: str) -> Pending[RemoteObject]:
 def attach(session: Session, request: AttachRequest) -> Pending[RemoteObject]:
     """A handle to an object that exists."""
     return session.submit(Request(attach=request), None, lambda reply, _: handle_from(session, reply.attach.object))
-
-
-def _created(
-    session: Session, held: tuple[object, ...], made_by: MadeBy | None, reply: Reply, payload: PayloadReader
-) -> RemoteObject:
-    handle = handle_from(session, reply.create.object)
-    handle.made_by, handle.was_made = made_by, reply.create.created
-    return handle

@@ -246,19 +246,3 @@ class OffersPasses:
     ) -> Generator[tuple[B, LookedUp[R]], None, None]:
         """`prefetch` for plain threads, and of the blocking client: `look_up` waits for its results, in a thread."""
         return prefetching.prefetch_in_threads(self.context, self._loop, batches, look_up, depth)
-
-
-def run_in_this_thread(
-    client: OffersPasses, step: Callable[[Context], T], attach: Callable[[], Any] | None, attempts: int
-) -> T:
-    """`OffersPasses.run` for plain threads: `step` and `attach` are ordinary functions."""
-    tried = Attempts(attempts, attach is not None)
-    with client._running() as run:
-        while True:
-            try:
-                if tried.is_again and attach is not None:
-                    attach()
-                with client._attempt(run) as ctx:
-                    return step(ctx)
-            except Exception as error:
-                tried.failed(error)

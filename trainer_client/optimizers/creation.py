@@ -141,9 +141,9 @@ def _create_remote(
     for members, own in groups:
         group = request.groups.add(parameters=[member.ref.to_message() for member in members])
         encoder.encode_into(group.options, dict(sorted(own.items())))
-    held = [groups]
 
-    def finish(reply: Any, _: Any, __: Any = held) -> Made:
+    # `held` keeps the handles alive until the part is made.
+    def finish(reply: Any, _: Any, held: object = groups) -> Made:
         made = reply.optimizer
         return Made(handle_from(session, made.object), tuple(made.owners), made.epoch, made.created)
 
