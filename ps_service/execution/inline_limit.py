@@ -84,12 +84,9 @@ class InlineLimit:
         now = self._clock()
         if now < self._waited_until:
             self._note_wait(now)
-        was_long, self._was_long = self._was_long, seconds >= self._most_seconds
+        most_seconds = min(HAND_OVERS * self._hand_over_seconds(), MOST_SECONDS)
+        was_long, self._was_long = self._was_long, seconds >= most_seconds
         return not (self._was_long or was_long or now < self._shared_until or self._is_busy())
-
-    @property
-    def _most_seconds(self) -> float:
-        return min(HAND_OVERS * self._hand_over_seconds(), MOST_SECONDS)
 
     def ran(self, seconds: float) -> None:
         """Notes that work which was expected to take so long has run on the event loop, and is not answered yet."""

@@ -146,13 +146,10 @@ class ThreadPool(LoopCalls):
             _join(worker.thread, until)
         if self._apart_thread is not None:
             _join(self._apart_thread, until)
-        self._report_left([worker for worker in pool if worker.thread.is_alive()])
-
-    def _report_left(self, left: list[Worker]) -> None:
-        items = [item for item in (worker.item for worker in left) if item is not None]
-        if items:
-            names = ", ".join(sorted({item.what() or "some work" for item in items}))
-            _log.warning("the compute threads were closed, but %d of them still run %s", len(items), names)
+        left = [worker.item for worker in pool if worker.thread.is_alive() and worker.item is not None]
+        if left:
+            names = ", ".join(sorted({item.what() or "some work" for item in left}))
+            _log.warning("the compute threads were closed, but %d of them still run %s", len(left), names)
 
     # Threads
 

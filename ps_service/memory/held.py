@@ -112,7 +112,7 @@ class HeldByAll:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.refusals = 0
-        self._limit = (limits or Limits()).max_context_bytes or half_of_memory()
+        self.limit: Final = (limits or Limits()).max_context_bytes or half_of_memory()
         self._lock = threading.Lock()
         # Each lives as long as a share refers to it, or it is among the latest that were made: making one costs as much
         # as a small request, and most passes of a trainer begin when its last has ended.
@@ -128,11 +128,6 @@ class HeldByAll:
     def largest(self) -> int:
         """The bytes of the trainer that holds most."""
         return max((held.nbytes for held in list(self._of.values())), default=0)
-
-    @property
-    def limit(self) -> int:
-        """The most bytes that each trainer may hold."""
-        return self._limit
 
     def of(self, trainer: bytes) -> Held:
         """The counter of one trainer."""
@@ -152,11 +147,11 @@ class HeldByAll:
         """Raises `OverloadedError` if a trainer holds more than the limit already."""
         held = self._of.get(trainer)
         nbytes = 0 if held is None else held.nbytes
-        if nbytes >= self._limit:
+        if nbytes >= self.limit:
             self.refusals += 1
             raise OverloadedError(
                 f"open contexts of this session, and results that it left here, hold {nbytes:,} bytes; the limit is "
-                f"{self._limit:,}. End contexts or run their backward, drop handles of results, use smaller batches, "
+                f"{self.limit:,}. End contexts or run their backward, drop handles of results, use smaller batches, "
                 "or raise max_context_bytes on the owner"
             )
 

@@ -26,8 +26,6 @@ from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.values_pb2 import Handle, Item, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
     from ps_service.training.optimizers import HostedOptimizer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -96,16 +95,8 @@ def describe(message: pb.Member, entry: MemberEntry) -> None:
 
 def _when_over(ctx: RequestContext, wait: Wait, seconds: float, finish: Callable[[Any], None]) -> None:
     """Writes the reply once the wait is over."""
-    if not wait.future.done():
-        if seconds > 0:
-            # A weak reference, so that the timer does not keep the values of a finished rendezvous alive.
-            waiting = weakref.ref(wait)
-            ctx.engine.compute.later(seconds, lambda: _expire(waiting()))
-        else:
-            wait.expire()
-    ctx.defer(Deferred(wait.future, cancel=wait.expire), finish)
-
-
-def _expire(wait: Wait | None) -> None:
-    if wait is not None:
+    if not seconds > 0:
         wait.expire()
+    elif not wait.future.done():
+        ctx.engine.compute.unless_done(seconds, wait.future, wait.expire)
+    ctx.defer(Deferred(wait.future, cancel=wait.expire), finish)

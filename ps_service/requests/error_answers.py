@@ -117,13 +117,11 @@ def _traceback(error: BaseException, trace: TracebackType | None) -> str:
     told = traceback.TracebackException(type(error), error, trace)
     each: traceback.TracebackException | None = told
     while each is not None:
-        each.stack = traceback.StackSummary.from_list([frame for frame in each.stack if not _calls_module(frame)])
+        each.stack = traceback.StackSummary.from_list(
+            [frame for frame in each.stack if frame.name not in _MODULE_CALLS or frame.filename != _MODULE_FILE]
+        )
         each = each.__cause__ or each.__context__
     return "".join(told.format())
-
-
-def _calls_module(frame: traceback.FrameSummary) -> bool:
-    return frame.name in _MODULE_CALLS and frame.filename == _MODULE_FILE
 
 
 def _type_of(error: BaseException) -> str:

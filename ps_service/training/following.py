@@ -74,12 +74,6 @@ class Following:
         with self._lock:
             return self._follower.applied
 
-    @property
-    def held(self) -> int:
-        """How many offers are held whose rounds are not decided."""
-        with self._lock:
-            return len(self._follower.held)
-
     def forget(self) -> None:
         """The optimizer was removed: drops what would keep tensors until the garbage collector finds the cycle."""
         with self._lock:

@@ -104,7 +104,7 @@ def held(server: Server) -> int:
     """How many offers an owner that follows holds; -1 while its copies of gradients are not those of these offers."""
     following = hosted(server).aggregator.following
     assert following is not None
-    copies, offers = len(following._copies), following.held
+    copies, offers = len(following._copies), len(following._follower.held)
     return offers if copies == offers else -1
 
 
