@@ -42,7 +42,7 @@ PLAIN = {
     "ps_service/hosting/running_statistics.py": SHORT,
     "ps_service/hosting/registry.py": SHORT,
     "ps_service/passes/staleness.py": SHORT,
-    "ps_service/tables/prefaulting.py": SHORT,
+    "ps_service/tables/reservation.py": SHORT,
     "ps_service/training/aggregator.py": SHORT,
     "ps_service/training/event_queue.py": SHORT,
     "ps_service/training/following.py": SHORT,

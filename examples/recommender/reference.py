@@ -20,7 +20,7 @@ from examples.recommender.clicks import CATEGORIES, Clicks
 from examples.recommender.criteo import CriteoError
 from examples.recommender.model import DIM, Dense, loss_of
 from examples.recommender.settings import Settings, Source, parse, source_of
-from ps_service.tables.initial import initial_rows
+from ps_service.tables.randomness import initial_rows
 from ps_wire.tables.options import Normal
 
 TAKES = "half a minute to two minutes"

@@ -25,10 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Keeps the state of one owner, which must not host anything yet, in its data directory.
-
-    Raises `CheckpointError` if the directory cannot be used.
-    """
+    """Keeps the state of one owner, which must not host anything yet, in its data directory."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._engine = engine

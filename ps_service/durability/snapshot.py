@@ -75,11 +75,10 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
 def write_live(engine: Engine, folder: Path) -> tuple[Manifest, float]:
     """Writes the named objects of an owner that goes on running into an empty folder. Runs in a thread.
 
-    Its optimizers with their parameters and tables are as they are between the same steps. It has no sessions and
-    continues no incarnation, because trainers go on: after a restart from it they ask for their objects again. Returns
-    the manifest, and for how many seconds steps had to wait.
-
-    Raises `StillBusy` if hosted code holds what would have to be read, and `OSError` if a file cannot be written.
+    Optimizers with their parameters and tables are as they are between the same steps. It has no sessions and continues
+    no incarnation, because trainers go on: after a restart from it they ask for their objects again. Returns the
+    manifest, and for how many seconds steps had to wait. Raises `StillBusy` if hosted code holds what would have to be
+    read.
     """
     books = Bookkeeping(pb.Checkpoint(generator=torch.get_rng_state().numpy().tobytes()), {})
     named = [hosted for hosted in engine.registry.objects() if hosted.name]
@@ -93,8 +92,7 @@ def write(engine: Engine, books: Bookkeeping, folder: Path, orderly: bool) -> Ma
     """Writes a checkpoint's files into an empty folder. Runs in a thread, while the owner accepts no requests.
 
     Objects that cannot be constructed again are left out, and named in the manifest. If hosted code is running, and the
-    end not `orderly`, locks that it holds are waited for, with a time limit. Raises `OSError` if a file cannot be
-    written.
+    end not `orderly`, locks that it holds are waited for, with a time limit.
     """
     incarnations = (engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED]
     states = States(engine, None if orderly else _PATIENCE_SECONDS)

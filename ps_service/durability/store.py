@@ -32,12 +32,10 @@ class CheckpointError(OSError):
 
 
 class Store:
-    """A data directory, which is created if it is missing.
+    """A data directory, which is created if it is missing. Raises `CheckpointError` if another owner uses it.
 
     A checkpoint is a folder. It is filled under a temporary name, and renamed once every byte is on the disk; only then
     are older ones removed. So once a checkpoint was written, there is a complete one at any moment.
-
-    Raises `CheckpointError` if it cannot be created or written to, or another owner uses it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -148,10 +146,7 @@ class Store:
 
 
 def _locked(folder: Path) -> int:
-    """Makes a data directory if it is missing, and locks it; the descriptor of the lock file.
-
-    Raises `CheckpointError` if it cannot be created or written to, or another owner uses it.
-    """
+    """Makes a data directory if it is missing, and locks it; the descriptor of the lock file."""
     try:
         folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         # Opening a FIFO in this way does not wait.

@@ -49,10 +49,7 @@ class TensorWriter:
         self._wanted: Counter[str] = Counter()
 
     def add(self, name: str, tensor: torch.Tensor) -> str:
-        """Adds a copy of a native tensor; returns its name in the file, with a number appended if the name was taken.
-
-        Raises `OSError` if a part cannot be written.
-        """
+        """Adds a copy of a native tensor. Returns its name in the file, with a number behind one that was taken."""
         unique = name
         while unique in self._names:
             self._wanted[name] += 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,27 +19,30 @@ _HASHES: Final = 4
 """Counters of an id."""
 
 
-class Gate(Protocol):
+class Gate(ABC):
     """Decides which ids without a row get one."""
 
+    memory = 0
+    """Bytes in use."""
+
+    @abstractmethod
     def admits(self, ids: torch.Tensor) -> torch.Tensor:
         """Which of these different ids, int64 [n], get a row now, bool [n]. They have been seen once more."""
 
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """What it remembers, in plain values and tensors that share its memory."""
 
+    @abstractmethod
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes over what another one with the same seed and options remembered; `InvalidArgumentError` for others."""
 
+    @abstractmethod
     def clear(self) -> None:
         """Forgets all ids."""
 
-    @property
-    def memory(self) -> int:
-        """Bytes in use."""
 
-
-class CountingFilter:
+class CountingFilter(Gate):
     """A counting Bloom filter with 8 bits for each counter, for `AfterSightings`."""
 
     def __init__(self, options: AfterSightings, seed: int) -> None:
@@ -46,6 +50,7 @@ class CountingFilter:
         self._counters: Final[npt.NDArray[np.uint8]] = np.zeros(options.counters, np.uint8)
         self._salt: Final = mix_one(seed, ADMISSION)
         self._left = self._window = options.counters // 8
+        self.memory = self._counters.nbytes
 
     def admits(self, ids: torch.Tensor) -> torch.Tensor:
         keys = mix(ids.numpy(), self._salt)
@@ -75,15 +80,9 @@ class CountingFilter:
         self._counters[:] = 0
         self._left = self._window
 
-    @property
-    def memory(self) -> int:
-        return self._counters.nbytes
 
-
-class Lottery:
+class Lottery(Gate):
     """For `WithProbability`. The draws depend on the seed, the id and the number of earlier calls."""
-
-    memory = 0
 
     def __init__(self, options: WithProbability, seed: int) -> None:
         self._probability: Final = options.probability

@@ -1,4 +1,4 @@
-"""Checks of what is given to a table. Nothing was changed when one fails."""
+"""Checks of what is given to a table. Each raises `InvalidArgumentError`, and nothing was changed then."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ WEIGHT_DTYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloa
 
 
 def checked_ids(ids: torch.Tensor, rows: int | None) -> torch.Tensor:
-    """Contiguous ids.
-
-    Raises `InvalidArgumentError` if they are not a vector of int64, or a table with a fixed number of rows has no such
-    row.
-    """
+    """Contiguous ids."""
     if ids.dtype != torch.int64 or ids.dim() != 1 or ids.layout != torch.strided or ids.device.type != "cpu":
         raise InvalidArgumentError(f"ids are an int64 vector, not {tuple(ids.shape)} {ids.dtype} on {ids.device}")
     ids = ids.contiguous()
@@ -31,10 +27,7 @@ def checked_ids(ids: torch.Tensor, rows: int | None) -> torch.Tensor:
 
 
 def checked_offsets(offsets: torch.Tensor, count: int) -> torch.Tensor:
-    """Where bags begin, as contiguous int64.
-
-    Raises `InvalidArgumentError` if they do not begin with 0, fall, or are larger than the number of ids.
-    """
+    """Where bags begin, as contiguous int64."""
     if offsets.dtype not in (torch.int64, torch.int32) or offsets.dim() != 1 or offsets.device.type != "cpu":
         raise InvalidArgumentError(f"offsets are a vector of integers, not {tuple(offsets.shape)} {offsets.dtype}")
     offsets = offsets.long().contiguous()
@@ -61,10 +54,7 @@ LIFE: Final = ("age", "sightings")
 
 
 def used_part(block: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A block without the rows that are not in use, if it says which are.
-
-    Raises `InvalidArgumentError` if it does not say so for each row.
-    """
+    """A block without the rows that are not in use, if it says which are."""
     rest = dict(block)
     in_use = rest.pop("in_use", None)
     if in_use is None:

@@ -11,8 +11,7 @@ import threading
 import time
 from typing import Final
 
-from ps_service.tables.code_cache import CodeCache
-from ps_service.tables.compiled import is_installed
+from ps_service.tables.compiled import CodeCache, is_installed
 
 _log = logging.getLogger(__name__)
 
@@ -25,11 +24,10 @@ fill_cache()
 
 
 def compile_soon() -> threading.Thread | None:
-    """Has everything compiled in another process, and returns at once. A thread waits for that process.
+    """Has everything compiled in another process, and returns at once, with a thread that waits for that process.
 
     numba's compiler holds Python's global lock for long, and an owner serves meanwhile. The process ends with this one.
-    None is returned if there is nothing to do: numba is not installed, the code is on disk already, another process
-    compiles it, or nothing can be kept on disk.
+    None is returned if there is nothing to do, or the code could not be kept on disk.
     """
     # Not `compiled.available()`, which imports numba: this runs in the event loop of an owner that serves.
     if not is_installed():

@@ -85,9 +85,8 @@ class Contents:
     def put(self, block: Mapping[str, torch.Tensor], rows: int | None) -> None:
         """Puts rows in the place of those that their ids have, or adds them. `rows` is the fixed size of a table.
 
-        Without `state.` entries what the optimizer keeps stays as it is, or begins anew. Raises `InvalidArgumentError`
-        if the block does not fit this table or has an id twice, and `TooLargeError` for too many rows. No row has
-        changed then.
+        Without `state.` entries what the optimizer keeps stays as it is, or begins anew. No row has changed if the
+        block does not fit this table, has an id twice (`InvalidArgumentError`), or has too many rows (`TooLargeError`).
         """
         block = checks.used_part(block)
         checks.check_block(block, self._rows.values.width, self._rows.values.dtype, self._rows.widths)

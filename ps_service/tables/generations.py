@@ -13,12 +13,10 @@ from ps_service.tables.storage import make_rows
 class Generations:
     """Generational indices of rows: a key is the number of a row below how often the row has been freed.
 
-    The gradient of a pass names rows by key. If a row is removed while the pass is open, and another id gets its
-    number, the key of the gradient is that of no row any more. The generations of a row begin again after `key_space /
-    capacity` of them, which is more than a million for any table of less than 10^11 numbers.
-
-    It is used under the lock of a shard. `capacity` is the most rows; the row with this number, which ids without one
-    read, has keys, too.
+    If a row is removed while a pass is open, and another id gets its number, the key of the pass's gradient is that of
+    no row any more. The generations of a row begin again after `key_space / capacity` of them, which is more than a
+    million for any table of less than 10^11 numbers. The row with the number `capacity`, which ids without one read,
+    has keys, too. It is used under the lock of a shard.
     """
 
     def __init__(self, capacity: int, dim: int) -> None:

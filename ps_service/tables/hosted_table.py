@@ -129,10 +129,8 @@ class HostedTable(RowsOfTable):
         A part is a tuple: a reference to a table, None for this one; ids, int64 [n]; where each bag begins, None to get
         the row of each id; what the rows are multiplied with, None for 1; and for rows, if ids were left out that are
         there twice, how many there were. Results that are recorded have a history in torch's graph, and missing rows
-        are added.
-
-        Raises `InvalidArgumentError` if a part does not fit, with no row added; and `TooLargeError` if there would be
-        more rows than a table may have, when those of parts before were added.
+        are added. No row is added if a part does not fit; if a table has too many, those of parts before are
+        (`TooLargeError`).
         """
         if not isinstance(parts, list):
             raise InvalidArgumentError("the parts of a look-up are a list")

@@ -19,9 +19,8 @@ from ps_wire.tables.options import from_plain
 class RowOptimizer(optim.Optimizer):
     """Has tables update the rows that have a gradient. What it keeps for a row is with the row, in the table.
 
-    `never_half_done` says that a step does not raise once `check_step` has accepted the options. `options_class` is the
-    full name of the class of its options, which says what it does with a gradient. Raises `InvalidArgumentError` if an
-    option does not fit, or a parameter is none of a table, or of a table with another optimizer.
+    `never_half_done` says that a step does not raise once `check_step` has accepted the options, and `options_class` is
+    the full name of their class, which says what it does with a gradient.
     """
 
     never_half_done = True
@@ -53,10 +52,7 @@ class RowOptimizer(optim.Optimizer):
             self.check_options({name: group[name] for name in self._options(self.param_groups[0]) if name in group})
 
     def check_step(self) -> None:
-        """Checks that the tables take the options as they are now: schedulers of torch write any value into groups.
-
-        Raises `InvalidArgumentError` if they do not.
-        """
+        """Checks that the tables take the options as they are now: schedulers of torch write any value into groups."""
         for group in self.param_groups:
             options = self._options(group)
             for parameter in group["params"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,7 +13,7 @@ from ps_service.tables.rules import make_rule
 from ps_service.tables.seen import seen_bytes
 from ps_service.tables.storage import MAP_BYTES
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.tables.routing import SLOTS
+from ps_wire.tables.routing import SLOTS, Routing
 
 if TYPE_CHECKING:
     from ps_wire.tables.life import Eviction
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 DEVIATIONS: Final = 4.0
 """Owners get a share of the slots. The hash of the ids decides how many rows that is: it is planned for this many
 standard deviations more than the mean."""
-
-_MOST_OWNERS: Final = SLOTS
 
 
 class PlannedTable(NamedTuple):
@@ -93,9 +92,9 @@ def plan(tables: Sequence[PlannedTable], budgets: Mapping[str, int]) -> Plan:
             raise InvalidArgumentError(
                 f"table {table.name!r} is for {sorted(unknown)[0]!r}, which is not an owner here"
             )
-        names = sorted(set(table.owners or budgets))
-        for position, owner in enumerate(names):
-            slots = _slots(position, len(names))
+        routing = Routing.even(sorted(set(table.owners or budgets)))
+        counts = routing.of_slot.bincount(minlength=len(routing.owners)).tolist()
+        for owner, slots in zip(routing.owners, counts, strict=True):
             rows = _most_rows(table.rows, slots)
             parts.append(Part(table.name, owner, slots, rows, rows * table.row_bytes))
     return Plan(parts, dict(budgets))
@@ -106,28 +105,14 @@ def enough_owners(tables: Sequence[PlannedTable], budget: int) -> int:
 
     Owners that tables name are not considered.
     """
-    few, many = 0, 1
-    while not _fit(tables, budget, many):
-        few, many = many, 2 * many
-        if many > _MOST_OWNERS:
-            return 0
-    while many - few > 1:
-        middle = (few + many) // 2
-        if _fit(tables, budget, middle):
-            many = middle
-        else:
-            few = middle
-    return many
+    numbers = range(1, SLOTS + 1)
+    enough = bisect_left(numbers, True, key=lambda owners: _fit(tables, budget, owners))
+    return numbers[enough] if enough < len(numbers) else 0
 
 
 def _fit(tables: Sequence[PlannedTable], budget: int, owners: int) -> bool:
     slots = math.ceil(SLOTS / owners)
     return sum(_most_rows(table.rows, slots) * table.row_bytes for table in tables) <= budget
-
-
-def _slots(position: int, owners: int) -> int:
-    """Slots of the owner at a position: contiguous ranges, whose sizes differ by one at most."""
-    return -(-(position + 1) * SLOTS // owners) - -(-position * SLOTS // owners)
 
 
 def _most_rows(rows: int, slots: int) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from ps_service.tables.admission import make_gate
 from ps_service.tables.generations import Generations
-from ps_service.tables.seen import Seen, first
+from ps_service.tables.seen import Seen, first, seen_bytes
 from ps_service.tables.statistics import Statistics
 from ps_service.tables.storage import MAP_BYTES
 from ps_wire.errors import TooLargeError
@@ -42,12 +42,8 @@ class Candidates(NamedTuple):
 class Population:
     """The ids of a shard, and their rows. It is used under the lock of the shard.
 
-    Attributes:
-        gate: Decides which new ids get a row; None if all do.
-        generations: The keys of rows.
-        seen: When and how often rows were looked up; None if nothing is evicted.
-        statistics: What is counted.
-        default: The row that ids without one read; None if every id gets one.
+    Ids that `gate` does not admit read the row `default`; both are None if every id gets a row. `seen` knows when and
+    how often rows were looked up; it is None if nothing is evicted.
     """
 
     def __init__(
@@ -199,7 +195,7 @@ class Population:
 
     @property
     def _row_bytes(self) -> int:
-        return self._rows.row_bytes + (0 if self.seen is None else self.seen.row_bytes)
+        return self._rows.row_bytes + (0 if self._eviction is None else seen_bytes(self._eviction))
 
     def _find_or_admit(self, ids: torch.Tensor) -> torch.Tensor:
         if self.gate is None or self.default is None:

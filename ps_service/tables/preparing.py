@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from ps_service.tables import compiled
-from ps_service.tables.code_cache import CodeCache
+from ps_service.tables.compiled import CodeCache
 from ps_service.tables.kernels import make_kernels
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.runtime.scopes import waiting

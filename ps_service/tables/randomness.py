@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed, an id, a count and a column, and on nothing else."""
+"""Random numbers that depend on a seed, an id, a count and a column, and the first values of rows, which are such."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from ps_wire.tables.hashing import GOLDEN, mix, mix_one
+from ps_wire.tables.options import Constant, Initialisation, Normal, Uniform
 
 INITIAL: Final = 1
 ROUNDING: Final = 2
@@ -51,3 +53,18 @@ def normal_quantiles() -> npt.NDArray[np.float32]:
     inverse = NormalDist().inv_cdf
     upper = np.array([inverse((_LEVELS // 2 + i + 0.5) / _LEVELS) for i in range(_LEVELS // 2)], np.float32)
     return np.concatenate([-upper[::-1], upper])
+
+
+def initial_rows(init: Initialisation, seed: int, ids: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
+    """The first values of the rows of ids, [n, dim], rounded to nearest.
+
+    They depend on the arguments only, so every owner and every restart computes the same.
+    """
+    if isinstance(init, Normal | Uniform):
+        bits = random_bits(seed, INITIAL, ids.numpy(), dim)
+        if isinstance(init, Normal):
+            values = normal(bits) * np.float32(init.std)
+        else:
+            values = uniform(bits) * np.float32(init.high - init.low) + np.float32(init.low)
+        return torch.from_numpy(values).to(dtype)
+    return torch.full((len(ids), dim), init.value if isinstance(init, Constant) else 0.0, dtype=dtype)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import queue
 import sys
+import threading
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import torch
-
-from ps_service.tables.prefaulting import PREFAULTER
 
 _MAP_NORESERVE = 0x4000
 """The flag of Linux on x86, ARM and RISC-V; Python's module has no name for it."""
@@ -26,6 +27,65 @@ _LARGE_BYTES = 8 << 20
 _SHARE_AHEAD = 32
 _MOST_AHEAD = 16 << 20
 """Memory is taken ahead for at most this share of what is in use, and this many bytes."""
+
+_MADV_POPULATE_WRITE = 23
+"""Of Linux since 5.14; Python's module has no name for it before 3.14."""
+
+_MOST_WAITING: Final = 64
+
+
+class Prefaulter:
+    """A thread that takes memory for parts of reserved tensors. It writes nothing, so others may write there meanwhile.
+
+    Look-ups of new ids would wait for pages to be cleared: milliseconds for a large one in a virtual machine that gets
+    its memory from the host only when it is used. A part that it is asked for while too many wait, or on a system that
+    cannot do it, is left as it is, and whoever writes there first waits.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[tuple[torch.Tensor, int, int]] = queue.Queue(_MOST_WAITING)
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._madvise: Any = getattr(ctypes.CDLL(None), "madvise", None)
+
+    def ask(self, tensor: torch.Tensor, begin: int, end: int) -> None:
+        """Lets the thread take memory for the bytes of a tensor from `begin` to before `end`. Returns at once.
+
+        The tensor begins with a page, and `begin` and `end` are multiples of the size of one.
+        """
+        if self._madvise is None:
+            return
+        with self._starting:
+            # There is none yet, or it did not come along into a forked process.
+            if self._thread is None or not self._thread.is_alive():
+                self._waiting = queue.Queue(_MOST_WAITING)
+                self._thread = threading.Thread(
+                    target=self._work, args=(self._waiting,), name="ps-prefault", daemon=True
+                )
+                self._thread.start()
+        with suppress(queue.Full):
+            self._waiting.put_nowait((tensor, begin, end))
+
+    def wait(self) -> None:
+        """Returns when everything that was asked for is done."""
+        self._waiting.join()
+
+    def _work(self, waiting: queue.Queue[tuple[torch.Tensor, int, int]]) -> None:
+        while True:
+            tensor, begin, end = waiting.get()
+            address = tensor.data_ptr()
+            while begin < end and self._madvise is not None:
+                # One large page in a call, for whose time the system locks the address space.
+                size = min(_LARGE_PAGE - begin % _LARGE_PAGE, end - begin)
+                if self._madvise(ctypes.c_void_p(address + begin), ctypes.c_size_t(size), _MADV_POPULATE_WRITE):
+                    self._madvise = None
+                begin += size
+            del tensor
+            waiting.task_done()
+
+
+PREFAULTER: Final = Prefaulter()
+"""That of this process."""
 
 
 class Reservation:

@@ -15,9 +15,9 @@ class Restores:
     """Which restore puts rows into an owner's part of a table: the one that has begun last.
 
     A restore has a number, which the first of its owners gives and the others are told. A later one has a larger number
-    on all owners, so exactly one of several ends. Nothing has to be given back: if the program of a restore is gone,
-    the next one begins. `latest` is the number of the last one, 0 if there was none, which a checkpoint has. The clock
-    counts microseconds since 1970: numbers grow also if the owner has lost the last one.
+    on all owners, so exactly one of several ends. If the program of a restore is gone, the next one begins. Checkpoints
+    have the `latest` number, 0 if there was none. The clock counts microseconds since 1970: numbers grow also if that
+    was lost.
     """
 
     def __init__(self, title: str, clock: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:

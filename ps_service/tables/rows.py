@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ps_service.tables.initial import initial_rows
-from ps_service.tables.randomness import ROUNDING, random_bits, uniform
+from ps_service.tables.randomness import ROUNDING, initial_rows, random_bits, uniform
 from ps_service.tables.storage import RowStorage, make_rows
 
 if TYPE_CHECKING:
@@ -87,8 +86,8 @@ def round_stochastically(values: torch.Tensor, draws: torch.Tensor, dtype: torch
     """Rounds float32 to one of its two neighbours in 16 bits, so that the expectation of the result is the value.
 
     The nearer neighbour is the more likely one (S. Gupta et al., "Deep Learning with Limited Numerical Precision", ICML
-    2015). Updates smaller than half of the distance of neighbours are not lost, as they are when rounded to nearest.
-    `draws` are evenly distributed from 0 to below 1. Values beyond the range become infinite, as with nearest rounding.
+    2015). So updates smaller than half of the distance of neighbours are not lost. `draws` are evenly distributed from
+    0 to below 1. Values beyond the range become infinite, as when rounded to nearest.
     """
     nearest = values.to(dtype)
     error = values - nearest.float()

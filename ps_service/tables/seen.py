@@ -108,8 +108,3 @@ class Seen:
         """Forgets all rows."""
         for storage in self.storages.values():
             storage.clear()
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes for each row."""
-        return seen_bytes(self._eviction)

@@ -13,14 +13,13 @@ from torch.nn.functional import embedding_bag
 from ps_service.tables import checks
 from ps_service.tables.checks import checked_ids, checked_offsets, checked_weights
 from ps_service.tables.contents import Contents
-from ps_service.tables.groups import Groups
 from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
 from ps_service.tables.population import Candidates, Population
 from ps_service.tables.preparing import PREPARATION
 from ps_service.tables.row_gradients import UnsummedGradient
 from ps_service.tables.rows import Rows
-from ps_service.tables.rules import make_rule, with_options
+from ps_service.tables.rules import Groups, make_rule, with_options
 from ps_service.tables.seen import first
 from ps_service.tables.storage import rows_in_memory
 from ps_wire.errors import InvalidArgumentError
@@ -44,40 +43,21 @@ class TableShard:
     """The rows of a table whose ids belong to one owner.
 
     A row comes into being when its id is first looked up in training. Its first values depend on the seed and the id
-    only, and its later ones on its own gradients, so a table has the same bits however it is split.
+    only, and its later ones on its own gradients, so a table has the same bits however it is split. Until a step
+    applies their gradient, what training has looked up is named by keys, see `Generations`. Ids that are not admitted
+    share the key of one row.
 
-    What training looks up is named by key, see `Generations`, until a step applies its gradient. An id keeps its key as
-    long as its row exists, so gradients of several look-ups and passes can be added by key. Ids without a row, which
-    were not admitted, all have the key of the row that they read.
+    All methods may be called from any thread. They take turns with one lock, which is held for the time of one call,
+    without Python's global lock where numba and torch compute. `contents` takes it for each block. No reader ever sees
+    a part of an update. Tensors that are returned are copies.
 
-    All methods may be called from any thread. They take turns with one lock, which is held for the time of
-    one call, without Python's global lock where numba and torch compute; a waiting thread of a pool reports that it
-    waits. `contents` takes it for each block. No method runs code of others or waits for anything else.
-    No reader ever sees a part of an update. Tensors that are returned are copies.
+    The first shard that a process makes waits until numba has loaded everything, about one second, or if it is the
+    first on a machine has compiled it, in 6 to 11 seconds of one processor (`ps_service.tables.compiling`).
 
-    The first shard that a process makes waits until numba has loaded everything, about one second. The first time on a
-    machine numba compiles it, in 6 to 11 seconds of one processor: the command `ps-service serve` has that done at its
-    start (`ps_service.tables.compiling`).
-
-    Args:
-        dim: Width of a row.
-        optimizer: How rows are updated.
-        init: How rows begin.
-        dtype: float32, float16 or bfloat16. Updates are computed in float32 and rounded stochastically to 16 bits.
-        rows: For a table of fixed size, the number of all its rows, over all owners; its ids are 0 to `rows - 1`.
-        seed: Seed of the first values and of the rounding, the same on all owners.
-        max_rows: The most rows that this shard may have; None for as many as would fill the machine's memory.
-        groups: Options of the optimizer for ranges of ids.
-        implementation: "numba" or "torch"; None for numba where it is installed. Their first values are the same. Their
-            updates are the same to the accuracy of float32, so all owners of a table should have the same.
-        admission: Which new ids get a row; None for all. The others read a row of equal values, and their gradients are
-            dropped.
-        eviction: When rows are removed; None for never.
-        clock: The time in seconds, for `eviction`.
-        owners: Among how many shards the rows are divided.
-
-    Raises:
-        InvalidArgumentError: An argument does not fit.
+    `rows` is the fixed number of all rows, 0 to `rows - 1`, over all `owners` among which they are divided; `max_rows`
+    is how many this shard may have. Updates are computed in float32, and rounded stochastically where rows have 16
+    bits. The first values are the same with either `implementation`, and updates to the accuracy of float32, so all
+    owners of a table should have the same. The clock is in seconds.
     """
 
     def __init__(
@@ -203,10 +183,7 @@ class TableShard:
             return self._read(ids, self._population.look_up(ids) if add else self._population.find(ids))
 
     def bag(self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
-        """The sums of the rows of bags that are only read, float32 [bags, dim]. An empty bag is zero.
-
-        Raises `InvalidArgumentError` if ids, offsets or weights do not fit.
-        """
+        """The sums of the rows of bags that are only read, float32 [bags, dim]. An empty bag is zero."""
         ids = checked_ids(ids, self.rows)
         offsets = checked_offsets(offsets, len(ids))
         weights = checked_weights(weights, len(ids))

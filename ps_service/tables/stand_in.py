@@ -13,8 +13,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from ps_service.tables.kernels import Grouped
-from ps_service.tables.kernels.grouped import bag_of_each
+from ps_service.tables.kernels.grouped import Grouped, bag_of_each
 from ps_service.tables.row_gradients import UnsummedGradient, key_space
 from ps_wire.tables.sums import grouped, sum_by
 
@@ -31,14 +30,9 @@ if TYPE_CHECKING:
 class RowsOfTable:
     """The rows of a table on an owner, as far as passes, optimizers and metrics know them.
 
-    Attributes:
-        parameter: Stands for them in torch's graph.
-        dim: Numbers in a row.
-        shard: The rows.
-        routing: Which owner has which rows.
-        ttl: Seconds after which rows that nobody looks up expire; None if they do not.
-        backups: Who wants to know of rows before they are updated. A step iterates over them, so they are replaced and
-            not changed.
+    `parameter` stands for them in torch's graph. Rows that nobody looks up expire after `ttl` seconds; None if they do
+    not. `backups` want to know of rows before they are updated. A step iterates over them, so they are replaced and not
+    changed.
     """
 
     parameter: AllRows

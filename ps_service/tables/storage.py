@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 
@@ -13,82 +14,77 @@ from ps_service.tables.reservation import Reservation
 BLOCK_ROWS: Final = 1 << 16
 """Rows per block where memory cannot be reserved."""
 
-
 MAP_BYTES: Final = 30
 """Most bytes that the map of ids takes for each row: up to 22 for its slot, or fewer in a table of fixed size whose ids
 have entries instead, and 8 for the id."""
 
 
-class RowStorage(Protocol):
+class RowStorage(ABC):
     """Rows of one width and dtype, numbered from 0. New rows are zero.
 
     `flat` is all rows as one tensor [capacity, width], or None if they are in several. Kernels that work on it in place
     use it where it is there.
     """
 
-    @property
-    def width(self) -> int: ...
+    flat: torch.Tensor | None = None
 
-    @property
-    def dtype(self) -> torch.dtype: ...
+    def __init__(self, width: int, dtype: torch.dtype) -> None:
+        self.width: Final = width
+        self.dtype: Final = dtype
 
-    @property
-    def flat(self) -> torch.Tensor | None: ...
-
+    @abstractmethod
     def grow(self, rows: int) -> None:
         """Makes room for this many rows in all."""
 
+    @abstractmethod
     def read(self, rows: torch.Tensor) -> torch.Tensor:
         """Copies of the rows with these numbers, [n, width]."""
 
     def between(self, begin: int, end: int) -> torch.Tensor:
         """The rows from `begin` to before `end`, [n, width]: a view where that is possible. Nobody writes to it."""
+        return self.read(torch.arange(begin, end))
 
+    @abstractmethod
     def write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
         """Replaces the rows with these different numbers by values [n, width]."""
 
+    @abstractmethod
     def clear(self) -> None:
         """Makes all rows zero and gives their memory back."""
 
 
-class FlatRows:
+class FlatRows(RowStorage):
     """Rows in one tensor over reserved addresses: pages take memory when rows on them are written."""
 
     def __init__(self, reservation: Reservation, capacity: int, width: int) -> None:
-        self.width: Final = width
-        self.dtype: Final = reservation.tensor.dtype
-        self.flat: torch.Tensor | None = reservation.tensor.view(capacity, width)
+        super().__init__(width, reservation.tensor.dtype)
         self._capacity: Final = capacity
-        self._reservation = reservation
+        self._reservation: Final = reservation
+        self._rows: Final = reservation.tensor.view(capacity, width)
+        self.flat = self._rows
 
     def grow(self, rows: int) -> None:
         assert rows <= self._capacity
         self._reservation.grown(rows * self.width)
 
     def read(self, rows: torch.Tensor) -> torch.Tensor:
-        assert self.flat is not None
-        return self.flat.index_select(0, rows)
+        return self._rows.index_select(0, rows)
 
     def between(self, begin: int, end: int) -> torch.Tensor:
-        assert self.flat is not None
-        return self.flat[begin:end]
+        return self._rows[begin:end]
 
     def write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
-        assert self.flat is not None
-        self.flat.index_copy_(0, rows, values)
+        self._rows.index_copy_(0, rows, values)
 
     def clear(self) -> None:
         self._reservation.clear()
 
 
-class BlockRows:
+class BlockRows(RowStorage):
     """Rows in tensors of `BLOCK_ROWS` rows. Reading and writing take one call of torch for each touched block."""
 
-    flat: torch.Tensor | None = None
-
     def __init__(self, width: int, dtype: torch.dtype) -> None:
-        self.width: Final = width
-        self.dtype: Final = dtype
+        super().__init__(width, dtype)
         self._blocks: dict[int, torch.Tensor] = {}
 
     def grow(self, rows: int) -> None:
@@ -99,9 +95,6 @@ class BlockRows:
         for block, chosen in self._parts(rows):
             values[chosen] = block[rows[chosen] % BLOCK_ROWS]
         return values
-
-    def between(self, begin: int, end: int) -> torch.Tensor:
-        return self.read(torch.arange(begin, end))
 
     def write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
         for block, chosen in self._parts(rows):
@@ -119,10 +112,9 @@ class BlockRows:
         return list(zip(blocks, order.split(counts.tolist()), strict=True))
 
     def _block(self, number: int) -> torch.Tensor:
-        block = self._blocks.get(number)
-        if block is None:
-            block = self._blocks[number] = torch.zeros(BLOCK_ROWS, self.width, dtype=self.dtype)
-        return block
+        if number not in self._blocks:
+            self._blocks[number] = torch.zeros(BLOCK_ROWS, self.width, dtype=self.dtype)
+        return self._blocks[number]
 
 
 def make_rows(capacity: int, width: int, dtype: torch.dtype) -> RowStorage:

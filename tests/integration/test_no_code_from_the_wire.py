@@ -31,7 +31,6 @@ ALLOWED = {
     ("ps_wire/compression/zstd.py", "importlib"),
     ("ps_wire/tracing/__init__.py", "importlib"),
     ("ps_service/tables/compiled.py", "importlib.util"),
-    ("ps_service/tables/code_cache.py", "importlib.util"),
     # A process of Python that compiles the loops of tables. It gets the search path of this one, and nothing else.
     ("ps_service/tables/compiling.py", "subprocess"),
     ("ps_wire/tracing/__init__.py", "sys.modules"),

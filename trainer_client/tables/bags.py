@@ -57,10 +57,7 @@ class Bags(NamedTuple):
 
 
 def checked_ids(ids: torch.Tensor, rows: int | None, name: str) -> torch.Tensor:
-    """The ids, int64 or int32 of any shape, as int64 on the CPU.
-
-    Raises `InvalidArgumentError` if they are not such a tensor, or outside of a table of a fixed number of rows.
-    """
+    """The ids, int64 or int32 of any shape, as int64 on the CPU."""
     if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
         kind = ids.dtype if isinstance(ids, torch.Tensor) else type(ids).__name__
         raise InvalidArgumentError(f"the ids of table {name!r} are a tensor of int64 or int32, not {kind}")

@@ -63,7 +63,7 @@ class TableContents:
 
     def size(self) -> Pending[int]:
         """The number of rows that exist on all owners."""
-        return self._sum("count")
+        return Joined(self._loop, [self._call(owner, "count") for owner in self.shards], sum)
 
     def evict(self, share: float | None = None, *, dry_run: bool = False) -> Pending[Evicted]:
         """Removes the rows that have expired now, or a part of all rows. Owners do the first by themselves, too.
@@ -313,9 +313,6 @@ class TableContents:
         """Calls a method of the rows of an owner, also inside a context, which has nothing to do with it."""
         with torch.no_grad():
             return self.shards[owner].call(method, *args)
-
-    def _sum(self, method: str) -> Pending[int]:
-        return Joined(self._loop, [self._call(owner, method) for owner in self.shards], sum)
 
     def _evicted(self, answers: list[Any]) -> Evicted:
         by_owner = {owner: int(rows) for owner, (rows, _) in zip(self.shards, answers, strict=True)}

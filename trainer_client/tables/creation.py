@@ -74,21 +74,21 @@ class Tables:
         self._optimizer = optimizer
         self._loop = loop
 
-    def table(self, wanted: Wanted, policy: Policy | None, replace: bool, compress: Compress) -> Pending[Table]:
+    def table(self, wanted: Wanted, compress: Compress) -> Pending[Table]:
         """Makes a table, or attaches to it; errors as for `Client.table`.
 
         Without `dim` none can be made, so what else is wanted has to be as the table has it, also with `replace`.
         """
         codecs = _codecs(compress)
-        if policy is not None:
-            policies.check(policy)
+        if wanted.policy is not None:
+            policies.check(wanted.policy)
         owners = self._sessions.names if wanted.owners is None else wanted.owners
         if wanted.dim is None:
-            making = self._found(owners, wanted, policy, replace)
+            making = self._found(owners, wanted)
         elif wanted.owners is None and self._sessions.in_group:
-            making = self._agreed(owners, wanted, policy, replace)
+            making = self._agreed(owners, wanted)
         else:
-            making = self._made(owners, wanted, policy, replace)
+            making = self._made(owners, wanted)
         return Pending.run(self._loop, _compressing(making, codecs))
 
     def delete(self, session: Session, name: str) -> Pending[None]:
@@ -115,10 +115,8 @@ class Tables:
 
         `make` makes the optimizer of the parameters, which are its keyword argument `parameters`. `given` are the names
         of all arguments that were given for it besides its class, which is None if there are only tables, and its
-        policy.
-
-        Raises `InvalidArgumentError` if a table stands in a group of parameters, or alone in place of a list; or an
-        argument holds for nothing, because there are only tables.
+        policy. Raises `InvalidArgumentError` for a table in a group or in place of a list, and for an argument that
+        holds for nothing.
         """
         if isinstance(listed, Table):
             raise InvalidArgumentError(
@@ -139,22 +137,22 @@ class Tables:
         own = make(parameters=rest) if rest else None
         return Pending.run(self._loop, together(self._loop, tables, own))
 
-    async def _agreed(self, owners: Sequence[str], wanted: Wanted, policy: Policy | None, replace: bool) -> Table:
+    async def _agreed(self, owners: Sequence[str], wanted: Wanted) -> Table:
         """A table on the owners that it has already; on these, if there is none.
 
         It is made on the first of them before the others, so that of several trainers, which know different owners, the
         first one decides.
         """
-        existing = await self._owners_of(owners, wanted, replace)
+        existing = await self._owners_of(owners, wanted)
         try:
-            return await self._made(existing or owners, wanted, policy, replace, before=0 if existing else 1)
+            return await self._made(existing or owners, wanted, before=0 if existing else 1)
         except NameConflictError:
-            decided = await self._owners_of(owners, wanted, replace)
+            decided = await self._owners_of(owners, wanted)
             if decided == existing or decided is None:
                 raise
-            return await self._made(decided, wanted, policy, replace)
+            return await self._made(decided, wanted)
 
-    async def _owners_of(self, owners: Iterable[str], wanted: Wanted, replace: bool) -> list[str] | None:
+    async def _owners_of(self, owners: Iterable[str], wanted: Wanted) -> list[str] | None:
         """The owners of the table of that name; None if there is none, or it is one to replace."""
         there = [each for each in await self._sessions.all_of(owners) if each.state == "connected"]
         found = await asyncio.gather(*(self._attach(each, wanted.name) for each in there), return_exceptions=True)
@@ -163,34 +161,26 @@ class Tables:
                 described = await each.call("describe")
                 its = sorted(described["routing"]["owners"])
                 is_other = {**described["settings"], "owners": its} != wanted.settings(its)
-                return None if replace and is_other else its
+                return None if wanted.replace and is_other else its
         return None
 
-    async def _made(
-        self,
-        owners: Sequence[str],
-        wanted: Wanted,
-        policy: Policy | None,
-        replace: bool,
-        before: int = 0,
-    ) -> Table:
+    async def _made(self, owners: Sequence[str], wanted: Wanted, before: int = 0) -> Table:
         """A table on these owners; `before` is on how many of them it is made before the others."""
         sessions = await self._sessions.all_of(owners)
         settings = wanted.settings(sorted(owners))
         Routing.even(settings["owners"])
-        first = [await self._shard(each, settings, replace) for each in sessions[:before]]
-        rest = (self._shard(each, settings, replace) for each in sessions[before:])
+        first = [await self._shard(each, settings, wanted.replace) for each in sessions[:before]]
+        rest = (self._shard(each, settings, wanted.replace) for each in sessions[before:])
         made = [*first, *await asyncio.gather(*rest, return_exceptions=True)]
         for each in made:
             if isinstance(each, BaseException):
                 await _undo(made)
                 raise each
         shards = {each.owner: each for each in made if isinstance(each, RemoteObject)}
-        if replace:
-            await self._clear(
-                settings["name"], [each for each in self._sessions.by_owner.values() if each not in sessions]
-            )
-        return await self._open(shards, policy, wanted.non_finite or "refuse", replace)
+        if wanted.replace:
+            others = [each for each in self._sessions.by_owner.values() if each not in sessions]
+            await self._clear(wanted.name, others)
+        return await self._open(shards, wanted.policy, wanted.non_finite or "refuse", wanted.replace)
 
     async def _clear(self, name: str, sessions: Iterable[Session]) -> None:
         """Removes the rows that a table of that name had on other owners."""
@@ -200,7 +190,7 @@ class Tables:
                 if found.class_name == names.SHARD:
                     await delete_rows(session, name)
 
-    async def _found(self, asked: Sequence[str], wanted: Wanted, policy: Policy | None, replace: bool) -> Table:
+    async def _found(self, asked: Sequence[str], wanted: Wanted) -> Table:
         """A table that exists, found on one of the owners that are asked."""
         name = wanted.name
         sessions = await self._sessions.all_of(asked)
@@ -223,7 +213,8 @@ class Tables:
             )
         others = await self._sessions.all_of(owner for owner in owners if owner != found.owner)
         shards = await asyncio.gather(*(self._attach(each, name) for each in others))
-        return await self._open({found.owner: found} | {each.owner: each for each in shards}, policy, wanted.non_finite)
+        every = {found.owner: found} | {each.owner: each for each in shards}
+        return await self._open(every, wanted.policy, wanted.non_finite)
 
     async def _shard(self, session: Session, settings: Mapping[str, Any], replace: bool) -> RemoteObject:
         """The rows of a table on one owner, made now or found there."""

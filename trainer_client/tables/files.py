@@ -204,10 +204,7 @@ class PartsWriter:
 
 
 class PartsReader:
-    """Reads what a `PartsWriter` has written. Its methods block.
-
-    Raises `InvalidArgumentError` if the folder has no whole export.
-    """
+    """Reads what a `PartsWriter` has written. Its methods block."""
 
     def __init__(self, folder: Path) -> None:
         try:

@@ -89,10 +89,11 @@ class OffersTables:
             PsError: An owner failed. What others have made was removed again.
         """
         wanted = Wanted(
-            *(name, dim, rows, dtype, init, optimizer, seed, max_rows, groups, owners, admit, evict, non_finite)
+            *(name, dim, rows, dtype, init, optimizer, seed, max_rows, groups, owners, admit, evict, non_finite),
+            *(policy, replace),
         )
         wanted.check()
-        return self._tables.table(wanted, policy, replace, compress)
+        return self._tables.table(wanted, compress)
 
     def look_up(
         self, wanted: Mapping[Table, Any], *, timeout: float | None = DEFAULT

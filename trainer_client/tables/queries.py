@@ -179,10 +179,7 @@ def bags_query(
 
 
 def query_of(table: TableContents, what: Any) -> Query:
-    """The query for an entry of `Client.look_up`: ids, or the arguments of `Table.bag` as a tuple or dictionary.
-
-    Raises `InvalidArgumentError` if it is neither.
-    """
+    """The query for an entry of `Client.look_up`: ids, or the arguments of `Table.bag` as a tuple or dictionary."""
     if isinstance(what, torch.Tensor):
         return rows_query(table, what)
     if isinstance(what, tuple) and 2 <= len(what) <= 3:

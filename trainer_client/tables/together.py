@@ -219,7 +219,11 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
             PsError: An owner failed; others may have changed theirs.
         """
         check(policy)
-        self._no_local_part("a policy for all of them")
+        if self.parameters is not None and self.parameters.local is not None:
+            raise InvalidArgumentError(
+                "a policy for all of them needs an optimizer without parameters of this process; use those in "
+                ".parameters and .tables"
+            )
         return Pending.run(self._loop, _one_by_one(partial(each.set_policy, policy) for each in self._all))
 
     def leave(self) -> Pending[None]:
@@ -270,12 +274,6 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
             # Some may have loaded it already.
             await all_of({name: each.load_state_dict(before[name]) for name, each in self.tables.items()})
             raise
-
-    def _no_local_part(self, what: str) -> None:
-        if self.parameters is not None and self.parameters.local is not None:
-            raise InvalidArgumentError(
-                f"{what} needs an optimizer without parameters of this process; use those in .parameters and .tables"
-            )
 
     if not TYPE_CHECKING:  # a checker of types knows which names there are
 

@@ -50,12 +50,11 @@ class Wanted(NamedTuple):
     admit: Admission | None = None
     evict: Eviction | None = None
     non_finite: NonFinite | None = None
+    policy: Policy | None = None
+    replace: bool = False
 
     def check(self) -> None:
-        """Checks what does not need an owner.
-
-        Raises `InvalidArgumentError` if an argument is of another kind, or admission or eviction do not fit.
-        """
+        """Checks what does not need an owner."""
         if not isinstance(self.name, str) or not self.name:
             raise InvalidArgumentError(f"the name of a table is a text, not {_told(self.name)}")
         if isinstance(self.owners, str) or not all(isinstance(each, str) for each in self.owners or ()):
@@ -76,8 +75,9 @@ class Wanted(NamedTuple):
     @property
     def given(self) -> dict[str, Any]:
         """What is not left to a default, as arguments of the constructor on an owner."""
-        own = {name: value for name, value in self._asdict().items() if value is not None}
-        own.pop("non_finite", None)
+        of_optimizer = ("non_finite", "policy", "replace")
+        given = {name: value for name, value in self._asdict().items() if name not in of_optimizer}
+        own = {name: value for name, value in given.items() if value is not None}
         for name in ("init", "optimizer", "admit", "evict"):
             if name in own:
                 own[name] = options.to_plain(own[name])
@@ -123,10 +123,7 @@ def check_only_tables(tables: Sequence[Table], cls: Any, given: Sequence[str]) -
 
 
 def check_policies(tables: Sequence[Table], policy: Policy | None) -> None:
-    """Checks that a policy for tables and parameters is the one that the tables have, as far as this client knows.
-
-    Raises `InvalidArgumentError` if a table was made or found with another, or with none.
-    """
+    """Checks that a policy for tables and parameters is the one that the tables have, as far as this client knows."""
     for table in tables:
         if policy is not None and table.optimizer.policy != policy:
             known = "none that this client has given" if table.optimizer.policy is None else table.optimizer.policy

@@ -11,7 +11,7 @@ from examples.recommender.ratings.model import MODELS, loss_of
 from examples.recommender.ratings.ranking import Ranked, rank
 from examples.recommender.ratings.settings import Settings
 from examples.recommender.ratings.split import LeaveOneOut
-from ps_service.tables.initial import initial_rows
+from ps_service.tables.randomness import initial_rows
 from ps_wire.tables.options import Normal
 
 

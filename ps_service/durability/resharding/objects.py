@@ -43,10 +43,7 @@ class Objects:
 
 
 def objects_in(source: Source) -> Objects:
-    """Sorts the objects of a checkpoint.
-
-    Raises `CheckpointError` for an object that was made with several tables, or with a table and is no optimizer.
-    """
+    """Sorts the objects of a checkpoint."""
     found = Objects(source)
     by_id = {record.object_id: record for record in source.checkpoint.objects}
     table_of: dict[str, str] = {}

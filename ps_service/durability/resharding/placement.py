@@ -49,9 +49,6 @@ def place(wanted: Wanted, objects: Mapping[str, Objects], tables: Sequence[Split
 
     A table of all owners goes to all new ones. A table of some of them stays with these, if they all remain. Other
     objects stay with the owner of the same name, unless they are given another home.
-
-    Raises `CheckpointError` if there is no such owner or table, an object would have no owner, or a name would be there
-    twice.
     """
     before = tuple(objects)
     owners = named(wanted.owners, before)
@@ -79,11 +76,7 @@ def place(wanted: Wanted, objects: Mapping[str, Objects], tables: Sequence[Split
 
 
 def named(owners: tuple[str, ...] | int, before: Sequence[str]) -> tuple[str, ...]:
-    """The names of the new owners: for a number, those from before, and then the next numbers.
-
-    Raises `CheckpointError` if there are none, one is there twice or leads out of the folder, or the names from before
-    have no numbers.
-    """
+    """The names of the new owners: for a number, those from before, and then the next numbers."""
     if not isinstance(owners, int):
         if not owners or len(set(owners)) < len(owners):
             raise CheckpointError(f"the new owners have different names, not {', '.join(owners)}")

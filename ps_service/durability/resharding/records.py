@@ -48,10 +48,7 @@ class OfTable:
 
 
 def of_table(table: SplitTable, objects: Mapping[str, Objects]) -> list[OfTable]:
-    """The optimizers and schedulers of a table, each after what it was made with.
-
-    Raises `CheckpointError` if one is missing on an owner.
-    """
+    """The optimizers and schedulers of a table, each after what it was made with."""
     found: dict[str, OfTable] = {}
     for owner in table.routing.owners:
         for record, name in objects[owner].of_tables:
@@ -65,6 +62,7 @@ def of_table(table: SplitTable, objects: Mapping[str, Objects]) -> list[OfTable]
     return list(found.values())
 
 
+@dataclass
 class Records:
     """Makes the records of one new owner.
 
@@ -72,13 +70,10 @@ class Records:
     several owners, by name.
     """
 
-    def __init__(
-        self, owner: str, homes: Mapping[str, str], policies: Mapping[str, Value], tensors: TensorWriter
-    ) -> None:
-        self._owner = owner
-        self._homes = homes
-        self._policies = policies
-        self._tensors = tensors
+    owner: str
+    homes: Mapping[str, str]
+    policies: Mapping[str, Value]
+    tensors: TensorWriter
 
     def others(self, objects: Objects) -> Iterator[pb.ObjectRecord]:
         """Objects that go from one owner to this one as they are."""
@@ -87,15 +82,15 @@ class Records:
             record.CopyFrom(given)
             for message in (request_of(record), record.value, record.state):
                 for handle in handles_in(message) if message is not None else ():
-                    handle.owner = self._homes.get(handle.owner, handle.owner)
+                    handle.owner = self.homes.get(handle.owner, handle.owner)
             if not record.name:
                 record.dependency_only = True
             self._copy_tensors(given, record, objects.source)
             if record.HasField("optimizer"):
                 had = list(record.rounds.owners)
-                if owners := sorted({self._homes.get(each, each) for each in had}):
+                if owners := sorted({self.homes.get(each, each) for each in had}):
                     if owners != had:
-                        if (policy := self._policies.get(record.name)) is not None:
+                        if (policy := self.policies.get(record.name)) is not None:
                             record.policy.CopyFrom(policy)  # one that follows may not have heard of the last change
                         _begin_rounds(record, owners)
                 else:
@@ -111,9 +106,9 @@ class Records:
             if item.key.text == "owners":
                 item.value.Clear()
                 Encoder(None).encode_into(item.value, list(routing.owners))
-        rows = table.rows_of(routing, self._owner, BLOCK_ROWS)
+        rows = table.rows_of(routing, self.owner, BLOCK_ROWS)
         state = {"routing": routing.to_plain(), table_states.BLOCKS: rows, **table.rest}
-        table_states.store(state, made.state, made.tensors, self._tensors, table.name)
+        table_states.store(state, made.state, made.tensors, self.tensors, table.name)
         yield made
         ids = {first.record.object_id: made.object_id}
         for each in others:
@@ -121,10 +116,10 @@ class Records:
             record = _new(given)
             ids[given.object_id] = record.object_id
             for handle in handles_in(request_of(record)):
-                handle.owner, handle.object_id = self._owner, ids[handle.object_id]
+                handle.owner, handle.object_id = self.owner, ids[handle.object_id]
             self._copy_tensors(given, record, source, only_payload=True)
             record.version = max(own.version for own in each.records)
-            value_files.store(each.state(), record.state, record.tensors, self._tensors, each.name)
+            value_files.store(each.state(), record.state, record.tensors, self.tensors, each.name)
             if record.HasField("optimizer"):
                 if given.HasField("policy"):
                     record.policy.CopyFrom(given.policy)
@@ -135,9 +130,9 @@ class Records:
         self, given: pb.ObjectRecord, record: pb.ObjectRecord, source: Source, only_payload: bool = False
     ) -> None:
         if given.payload:
-            record.payload = self._tensors.add(given.payload, source.tensors.get(given.payload))
+            record.payload = self.tensors.add(given.payload, source.tensors.get(given.payload))
         if not only_payload:
-            record.tensors[:] = [self._tensors.add(name, source.tensors.get(name)) for name in given.tensors]
+            record.tensors[:] = [self.tensors.add(name, source.tensors.get(name)) for name in given.tensors]
 
 
 def _new(given: pb.ObjectRecord) -> pb.ObjectRecord:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -140,11 +141,8 @@ class _Move:
         try:
             for owner, folder in folders.items():
                 done.append(folder)
-                store = Store(folder)
-                try:
-                    store.write(lambda growing, owner=owner: self._fill(owner, growing))  # type: ignore[misc]
-                finally:
-                    store.close()
+                with closing(Store(folder)) as store:
+                    store.write(partial(self._fill, owner))
         except BaseException:
             for folder in done:
                 shutil.rmtree(folder, ignore_errors=True)

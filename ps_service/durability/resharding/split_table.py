@@ -54,8 +54,7 @@ class Part:
 
 @dataclass
 class SplitTable:
-    """A table, as the checkpoints of all of its owners have it; its parts are in the order of the owners in its
-    routing.
+    """A table, as the checkpoints of all of its owners have it. Parts are in the order of the owners in its routing.
 
     `settings` is what it was made with, and `rest` its state beside rows and routing, that of all owners together.
     """
@@ -67,10 +66,7 @@ class SplitTable:
     rest: dict[str, Any] = field(default_factory=dict)
 
     def count(self, after: Routing) -> Counter[str]:
-        """The number of rows that each owner will have.
-
-        Raises `CheckpointError` if a checkpoint has a row that belongs to another owner.
-        """
+        """The number of rows that each owner will have."""
         counts: Counter[str] = Counter(dict.fromkeys(after.owners, 0))
         for place, part in enumerate(self.parts):
             for ids, _, _ in part.blocks():
@@ -105,10 +101,7 @@ def _joined(parts: dict[str, list[torch.Tensor]]) -> Block:
 
 
 def tables_in(sources: Mapping[str, Source]) -> list[SplitTable]:
-    """The tables in the checkpoints of all owners, by name of the owner.
-
-    Raises `CheckpointError` if that of an owner of a table is missing, or they are of different moments.
-    """
+    """The tables in the checkpoints of all owners, by name of the owner."""
     found: dict[str, dict[str, Part]] = {}
     for owner, source in sources.items():
         for record in source.checkpoint.objects:
@@ -122,7 +115,7 @@ def _whole(name: str, parts: Mapping[str, Part], sources: Mapping[str, Source]) 
     for state in states.values():
         state.pop(table_states.BLOCKS)
     routings = {owner: Routing.from_plain(state.pop("routing")) for owner, state in states.items()}
-    settings = {owner: settings_of(part.record) for owner, part in parts.items()}
+    settings = {owner: Decoder(PayloadReader(None)).decode(part.record.create.kwargs) for owner, part in parts.items()}
     first = next(iter(parts))
     routing = routings[first]
     if missing := [owner for owner in routing.owners if owner not in sources]:
@@ -138,9 +131,3 @@ def _whole(name: str, parts: Mapping[str, Part], sources: Mapping[str, Source]) 
         raise different_moments(f"table {name!r} is not on {' and '.join(sorted(strange))}, which has rows of it")
     ordered = [parts[owner] for owner in routing.owners]
     return SplitTable(name, ordered, settings[first], routing, merged([states[owner] for owner in routing.owners]))
-
-
-def settings_of(record: pb.ObjectRecord) -> dict[str, Any]:
-    """What a table was made with."""
-    found: dict[str, Any] = Decoder(PayloadReader(None)).decode(record.create.kwargs)
-    return found

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ps_service.tables import compiled
 from ps_service.tables.id_map.direct_map import MOST_IDS, MOST_SHARES, NumpyDirectMap
-from ps_service.tables.id_map.hashed_map import MOST_ROWS
+from ps_service.tables.id_map.hashed_map import MOST_ROWS, NumpyHashedMap
 from ps_service.tables.id_map.id_map import IdMap
-from ps_service.tables.id_map.numpy_hashed_map import NumpyHashedMap
 
 __all__ = ["MOST_ROWS", "IdMap", "make_id_map"]
 

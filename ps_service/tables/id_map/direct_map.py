@@ -30,12 +30,8 @@ class DirectMap(IdMap):
 
     def clear(self) -> None:
         super().clear()
-        self._reserved_entries = Reservation.make(self.ids, torch.int32)
-        self.entries: npt.NDArray[np.int32] = np.zeros(0, np.int32)
-        if self._reserved_entries is None:
-            self.entries = np.zeros(self.ids, np.int32)
-        else:
-            self.entries = self._reserved_entries.tensor.numpy()
+        self._reserved_entries = made = Reservation.make(self.ids, torch.int32)
+        self.entries: npt.NDArray[np.int32] = np.zeros(self.ids, np.int32) if made is None else made.tensor.numpy()
 
     def check(self, ids: Ids) -> None:
         """Raises `IndexError` if one of some ids has no entry."""

@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ps_service.tables.id_map.id_map import IdMap, Ids
+from ps_service.tables.id_map.id_map import IdMap, Ids, too_many
 from ps_service.tables.reservation import Reservation
+from ps_wire.tables.hashing import mix
 
 Words = npt.NDArray[np.uint64]
 
@@ -41,16 +42,17 @@ MOST_ROWS: Final = REMOVED - 1
 """The most rows that a map can have."""
 
 
-class HashedMap(IdMap):
-    """The arrays of such a map.
+_TAG = np.uint64(TAG_SHIFT)
+_ROW = np.uint64(ROW_MASK)
+_ONE = np.uint64(1)
+_MARK = np.uint64(REMOVED)
 
-    Attributes:
-        salt: Is added to ids before they are mixed. It is random and secret, so nobody can choose ids that
-            collide. Rows do not depend on it.
-        slots: All segments.
-        sizes: Slots of each segment, powers of 2.
-        used: Slots of each segment that are not 0.
-        fills: The load at which each segment doubles.
+
+class HashedMap(IdMap):
+    """The arrays of such a map: the slots of all segments, and of each how many it has, a power of 2, and has used.
+
+    A segment doubles at its load in `fills`. The salt is added to ids before they are mixed. It is random and secret,
+    so nobody can choose ids that collide. Rows do not depend on it.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -62,11 +64,7 @@ class HashedMap(IdMap):
 
     def clear(self) -> None:
         super().clear()
-        slots = Reservation.make(2 * SEGMENTS * self._largest, torch.int64)
-        self._reserved_slots = slots
-        self.slots: Words = np.zeros(2 * SEGMENTS * _SMALLEST, np.uint64)
-        if slots is not None:
-            self.slots = slots.tensor.numpy().view(np.uint64)
+        self.slots: Words = self._reserve_slots(2 * SEGMENTS * self._largest, 2 * SEGMENTS * _SMALLEST)
         self.sizes: Ids = np.full(SEGMENTS, _SMALLEST, np.int64)
         self.used: Ids = np.zeros(SEGMENTS, np.int64)
         self._known_sizes = self.sizes.copy()
@@ -74,12 +72,14 @@ class HashedMap(IdMap):
     def widen(self, size: int) -> None:
         """Makes room for segments of this size: where nothing is reserved, or if one gets far more than its share."""
         in_use = 2 * SEGMENTS * int(self.sizes.max())
-        self._reserved_slots = Reservation.make(4 * SEGMENTS * size, torch.int64)
-        slots = np.zeros(2 * SEGMENTS * size, np.uint64)
-        if self._reserved_slots is not None:
-            slots = self._reserved_slots.tensor.numpy().view(np.uint64)
+        slots = self._reserve_slots(4 * SEGMENTS * size, 2 * SEGMENTS * size)
         slots[:in_use] = self.slots[:in_use]
         self.slots = slots
+
+    def _reserve_slots(self, most: int, least: int) -> Words:
+        """Slots that are zero: as addresses for the most, or where nothing can be reserved, the least."""
+        self._reserved_slots = made = Reservation.make(most, torch.int64)
+        return np.zeros(least, np.uint64) if made is None else made.tensor.numpy().view(np.uint64)
 
     def settle(self) -> None:
         """Gives back what segments have left, after ids were added."""
@@ -96,3 +96,113 @@ class HashedMap(IdMap):
     @property
     def memory(self) -> int:
         return 8 * int(self.sizes.sum()) + super().memory
+
+
+class NumpyHashedMap(HashedMap):
+    """An `IdMap` without numba: all ids are probed at once, in rounds."""
+
+    implementation = "torch"
+
+    def find(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(self._positions_and_rows(ids.numpy())[1])
+
+    def find_or_add(self, ids: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+        given = ids.numpy()
+        rows = self._positions_and_rows(given)[1]
+        new = np.zeros(len(given), np.bool_)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            added, first, inverse = np.unique(given[missing], return_index=True, return_inverse=True)
+            if len(self) + len(added) > min(most, self.capacity):
+                raise too_many(most)
+            order = np.argsort(first)
+            new[missing[first]] = True
+            new_rows = np.empty(len(added), np.int64)
+            new_rows[order] = self.take(len(added))
+            self._add(added[order], new_rows[order])
+            rows[missing] = new_rows[inverse]
+        return torch.from_numpy(rows), torch.from_numpy(new)
+
+    def remove(self, ids: torch.Tensor) -> torch.Tensor:
+        given = ids.numpy()
+        _, first = np.unique(given, return_index=True)
+        positions, rows = self._positions_and_rows(given[np.sort(first)])
+        there = rows >= 0
+        freed = rows[there]
+        self.slots[positions[there]] = _MARK
+        self.put_back(freed)
+        return torch.from_numpy(freed)
+
+    def _positions_and_rows(self, ids: Ids) -> tuple[Ids, Ids]:
+        """Where in the slots the ids are, and their rows; both -1 where an id is missing."""
+        positions = np.full(len(ids), -1, np.int64)
+        rows = np.full(len(ids), -1, np.int64)
+        mixed = mix(ids, int(self.salt))
+        segments = (mixed >> np.uint64(SEGMENT_SHIFT)).view(np.int64)
+        tags = _tags(mixed)
+        sizes = self.sizes[segments]
+        base, mask, at = sizes * (SEGMENTS + segments), sizes - 1, _homes(tags, sizes)
+        left = np.arange(len(ids))
+        step = 0
+        while len(left):
+            probed = base[left] + ((at[left] + step) & mask[left])
+            found = self.slots[probed]
+            candidate = ((found & _ROW) - _ONE).view(np.int64)
+            same = (found >> _TAG == tags[left]) & (found != 0) & (candidate != REMOVED - 1)
+            same[same] = self.row_ids[candidate[same]] == ids[left[same]]
+            positions[left[same]] = probed[same]
+            rows[left[same]] = candidate[same]
+            left = left[(found != 0) & ~same]
+            step += 1
+        return positions, rows
+
+    def _add(self, ids: Ids, rows: Ids) -> None:
+        """Adds different ids that are missing."""
+        self.row_ids[rows] = ids
+        mixed = mix(ids, int(self.salt))
+        segments = (mixed >> np.uint64(SEGMENT_SHIFT)).view(np.int64)
+        coming = np.bincount(segments, minlength=SEGMENTS)
+        for segment in np.flatnonzero(self.used + coming > self.sizes * self.fills).tolist():
+            self._rebuild(segment, int(coming[segment]))
+        self.settle()
+        self.used += coming
+        self._place(segments, _tags(mixed) << _TAG | (rows.view(np.uint64) + _ONE))
+
+    def _rebuild(self, segment: int, coming: int) -> None:
+        """Makes room for more ids in a segment, and forgets its marks."""
+        begin = int(self.sizes[segment]) * (SEGMENTS + segment)
+        there = self.slots[begin : begin + int(self.sizes[segment])]
+        words = there[(there != 0) & (there & _ROW != _MARK)]
+        there[:] = 0
+        size = int(self.sizes[segment])
+        while len(words) + coming > size * self.fills[segment]:
+            size *= 2
+        if size * (SEGMENTS + segment + 1) > len(self.slots):
+            self.widen(size)
+        self.sizes[segment] = size
+        self.used[segment] = len(words)
+        self._place(np.full(len(words), segment), words)
+
+    def _place(self, segments: npt.NDArray[np.int64], words: Words) -> None:
+        """Writes the words of ids that are missing, where there is room."""
+        sizes = self.sizes[segments]
+        base, mask, at = sizes * (SEGMENTS + segments), sizes - 1, _homes(words >> _TAG, sizes)
+        left = np.arange(len(words))
+        step = 0
+        while len(left):
+            probed = base[left] + ((at[left] + step) & mask[left])
+            empty = self.slots[probed] == 0
+            # Of several that want one slot, the last one written has it, and the others go on.
+            self.slots[probed[empty]] = words[left[empty]]
+            left = left[self.slots[probed] != words[left]]
+            step += 1
+
+
+def _tags(mixed: Words) -> Words:
+    """The 32 bits below those of the segment."""
+    return mixed >> np.uint64(SEGMENT_SHIFT - 32) & np.uint64(0xFFFFFFFF)
+
+
+def _homes(tags: Words, sizes: Ids) -> Ids:
+    """Where in their segments the searches begin."""
+    return (tags * sizes.view(np.uint64) >> _TAG).view(np.int64)

@@ -16,17 +16,13 @@ Ids = npt.NDArray[np.int64]
 
 
 class IdMap(ABC):
-    """A map from any int64 id to the number of a row.
+    """A map from any int64 id to the number of a row, by "numba" or "torch", which is numpy here.
 
     Ids get the lowest rows that were never used, in the order in which they are first added, after the rows of removed
     ids, of which the last freed comes first. One thread may change a map at a time, and none may read it then.
 
-    Attributes:
-        implementation: "numba" or "torch", which is numpy here.
-        capacity: The most rows.
-        row_ids: The id of each row.
-        free: Rows that were freed, as a stack; the first `counts[1]` are valid.
-        counts: Rows that were ever used, and freed rows.
+    `row_ids` has the id of each row. `free` has rows that were freed, as a stack, of which the first `counts[1]` are
+    valid; `counts[0]` is how many rows were ever used.
     """
 
     implementation: str
@@ -37,9 +33,8 @@ class IdMap(ABC):
 
     def clear(self) -> None:
         """Removes all ids, and gives the memory back."""
-        ids = Reservation.make(self.capacity, torch.int64)
-        self._reserved_ids = ids
-        self.row_ids: Ids = np.zeros(0, np.int64) if ids is None else ids.tensor.numpy()
+        self._reserved_ids = made = Reservation.make(self.capacity, torch.int64)
+        self.row_ids: Ids = np.zeros(0, np.int64) if made is None else made.tensor.numpy()
         self.free: Ids = np.zeros(0, np.int64)
         self.counts: Ids = np.zeros(2, np.int64)
 

@@ -18,11 +18,11 @@ def bag_of_each(offsets: torch.Tensor, count: int) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grouped:
-    """Gradients of n positions, for m different ids, int64 [m].
+    """Gradients, float32 [k, dim], of n positions, for m different ids.
 
-    `sources` has the row of `gradients`, float32 [k, dim], for each position: the positions of the first id in the
-    order in which they were given, then those of the second, and so on, int64 [n]. `begins` says where those of each id
-    begin, and the end, int64 [m + 1]. `scales` has the factor of each position, float32 [n], or of all of them, [1].
+    `sources` has the row of `gradients` for each position: the positions of the first id in the order in which they
+    were given, then those of the second, and so on, int64 [n]. `begins` says where those of each id begin, and the end,
+    int64 [m + 1]. `scales` has the factor of each position, float32 [n], or of all of them, [1].
     """
 
     ids: torch.Tensor

@@ -8,17 +8,18 @@ or one for all. The formulas are those of `ps_service.tables.rules`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ps_service.tables.compiled import compiled, compiled_reordered
+from ps_service.tables.compiled import compiled
 from ps_service.tables.kernels.prefetching import AHEAD, prefetch_row
 
 _ONE = np.float32(1)
 
 
-@compiled_reordered
+@partial(compiled, reorders=True)
 def mean_square(gradient: Any) -> Any:
     """The mean of the squares."""
     total = np.float32(0)

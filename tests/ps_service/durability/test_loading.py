@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from ps_service.durability.loading import freeze, load
+from ps_service.durability.restoring import freeze, load
 from ps_service.hosting.objects import HostedObject
 from ps_service.parameters.locks import ParameterLocks
 from tests.ps_service.training.owned import Owner, assert_same_state

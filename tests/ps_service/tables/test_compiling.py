@@ -16,8 +16,7 @@ import pytest
 
 import trainer_client as tc
 from ps_service.tables import compiled
-from ps_service.tables.code_cache import CodeCache
-from ps_service.tables.compiled import cache_directory
+from ps_service.tables.compiled import CodeCache, cache_directory
 from ps_service.tables.compiling import compile_soon
 from ps_service.tables.preparing import Preparation
 from ps_service.tables.warm import warm

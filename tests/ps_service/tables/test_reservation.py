@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from ps_service.tables import reservation
-from ps_service.tables.prefaulting import PREFAULTER, Prefaulter
-from ps_service.tables.reservation import Reservation
+from ps_service.tables.reservation import PREFAULTER, Prefaulter, Reservation
 from ps_service.tables.shard import TableShard
 from ps_wire.tables.options import SGD
 
