@@ -1,4 +1,4 @@
-"""Ends the histories of tensors that a run stores for later ones.
+"""The histories of values, and the end of those of tensors that a run stores for later ones.
 
 Gradients of a recorded call propagate back to its own inputs and parameters only. So a tensor with a history that a run
 has stored is replaced by an alias whose history is marked as ended. Later runs can read its values and detach it. They
@@ -8,7 +8,7 @@ are refused if they compute a result from it that a trainer would propagate thro
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
@@ -17,10 +17,24 @@ from ps_service.hosting.replacing import Replacing
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, reached_from
 
+if TYPE_CHECKING:
+    from ps_wire.refs import CallKey, ContextId
+
 REFUSAL: Final = (
     "has computed with a tensor that an earlier call has left behind, whose history ended with that call: no gradient "
     "can go back through it. Use its detach(), or return it and give it to the next call as an argument"
 )
+
+
+class History(NamedTuple):
+    """The recorded call that a value is a result of.
+
+    `positions` has, for each tensor of the value, its position among the call's outputs; None if it has no history.
+    """
+
+    context: ContextId
+    call: CallKey
+    positions: tuple[int | None, ...]
 
 
 class _Ended(torch.autograd.Function):

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-MOST: Final = 1000
-"""Most objects behind one attribute that are searched for tensors."""
-
 _TORCHS: Final = frozenset(vars(torch.nn.Module()))
 """Attributes of every module, which hold no tensors that its calls return, besides the buffers."""
 
@@ -59,7 +56,7 @@ class Internals:
     def without_history(self, value: Any, ending: Ending) -> Any:
         """A value with the histories of its tensors ended, for later runs."""
         tensors: list[torch.Tensor] = []
-        tensors_below(value, tensors, MOST)
+        tensors_below(value, tensors)
         if not any(map(ending.is_meant, tensors)):
             return value
         self.ends_histories = True
@@ -86,7 +83,7 @@ class Internals:
             if isinstance(value, torch.Tensor):
                 tensors.append(value)
             elif not isinstance(value, (dict, list)) or value:
-                is_all &= tensors_below(value, tensors, MOST)
+                is_all &= tensors_below(value, tensors)
         if tensors:
             tensors = [each for each in tensors if id(each) not in self._parameters]
         return Found(tensors, is_all)

@@ -30,22 +30,11 @@ from ps_wire.refs import Ref, new_object_id
 from ps_wire.tables.names import ROWS
 
 if TYPE_CHECKING:
+    from ps_service.hosting.histories import History
     from ps_service.memory.held import Share
     from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
     from ps_wire.codec.payload import Buffer
-    from ps_wire.refs import CallKey, ContextId
-
-
-class History(NamedTuple):
-    """The recorded call that a value is a result of.
-
-    `positions` has, for each tensor of the value, its position among the call's outputs; None if it has no history.
-    """
-
-    context: ContextId
-    call: CallKey
-    positions: tuple[int | None, ...]
 
 
 class CreationSpec(NamedTuple):

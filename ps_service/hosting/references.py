@@ -10,7 +10,8 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ps_service.hosting.objects import History, HostedObject
+    from ps_service.hosting.histories import History
+    from ps_service.hosting.objects import HostedObject
 
 
 class Borrower(Protocol):

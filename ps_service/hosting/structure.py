@@ -30,6 +30,9 @@ SEQUENCES: Final = (list, tuple, set, frozenset, deque)
 
 WEAK: Final = (weakref.ReferenceType, weakref.WeakMethod, weakref.ProxyType, weakref.CallableProxyType)
 
+MOST: Final = 1000
+"""Most objects behind one attribute that are searched for tensors."""
+
 _HEAP_TYPE: Final = 1 << 9
 """The flag of classes that a class statement has made."""
 
@@ -88,7 +91,7 @@ def all_below(value: Any, most: int, into_modules: bool = True, ends: Container[
                 stack.append(child)
 
 
-def tensors_below(value: Any, into: list[torch.Tensor], most: int) -> bool:
+def tensors_below(value: Any, into: list[torch.Tensor], most: int = MOST) -> bool:
     """Adds the tensors that a value is or refers to, other than those of modules, to a list. Returns whether all
     objects were examined, which are at most `most`."""
     found = list(all_below(value, most + 1, into_modules=False))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ps_service.hosting.aliases import WHY, is_within
-from ps_service.hosting.internals import MOST
 from ps_service.hosting.structure import tensors_below
 from ps_wire.errors import ContextLostError, InvalidArgumentError
 
@@ -64,7 +63,7 @@ class Binding:
     def _is_alias(self, value: Any, own: Container[int]) -> bool:
         """Whether a value has a tensor in the memory of a parameter, besides those with these `id()`."""
         tensors: list[torch.Tensor] = []
-        tensors_below(value, tensors, MOST)
+        tensors_below(value, tensors)
         return any(is_within(each, self.parameters) for each in tensors if id(each) not in own)
 
     def restructured(self) -> InvalidArgumentError:

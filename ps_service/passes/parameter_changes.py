@@ -1,86 +1,142 @@
-"""The changes that the code of a call on a module itself makes to the parameters."""
+"""The parameters of a module while code runs on the module itself, and what that does to them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
 
 from ps_service.parameters.locks import COPY_AT_MOST
-from ps_service.parameters.private_memory import have_same_bytes
 from ps_service.parameters.state import Pin, readers_of
 from ps_service.passes.saved_tensors import Watch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
-    import torch
-
+    from ps_service.parameters.state import ParameterState
     from ps_service.passes.binding import Binding
     from ps_service.passes.saved_tensors import Pinned
     from ps_wire.errors import InvalidArgumentError
 
 
+class _Lent(NamedTuple):
+    """The memory that a parameter had before it got memory of its own, with what belongs to that."""
+
+    data: torch.Tensor
+    pin: Pin
+    visible: torch.Tensor | None
+    changes: int
+
+
+class _Before(NamedTuple):
+    """A parameter when a block began. `values` are compared with those at the end, if there are any."""
+
+    data: torch.Tensor
+    version: int
+    is_trained: bool
+    values: torch.Tensor | None
+    lent: _Lent | None
+
+
 class ParameterChanges:
     """Notices inside a block what code does to parameters, and afterwards tells those who have read them.
 
-    If it `compares`, the parameters that open passes have saved are compared: writes through numpy or `.data` do not
-    show otherwise. If the code `is_writer`, all are, but for very large ones.
+    If it `is_unknown` whether code writes to them, it gets memory of its own for them, with the same values. So others
+    never see half of what it writes, and open passes keep their values, also where it writes unseen by torch, through
+    numpy for example. A parameter that it has not written to gets its former memory back. Very large ones are only
+    copied if an open pass has saved them. What code has written is dropped if it `is_lost`: it may not have ended.
 
-    Attributes:
-        watches: The watch of each parameter's storage; another list each time that the block begins.
-        written: Whether the code has written to one.
-        failed: The error for what is refused; None if there is nothing.
-        saved: The parameters that autograd has saved since the block began.
+    `watches` has the watch of each parameter's storage; it is another list each time that the block begins. `saved` are
+    the parameters that autograd has saved since then. `written` tells whether the code has written to a parameter, and
+    `failed` is the error for what is refused.
     """
 
-    def __init__(self, bound: Binding, compares: bool, is_writer: bool) -> None:
+    def __init__(self, bound: Binding, is_unknown: bool, is_lost: Callable[[], bool]) -> None:
         self.watches: list[Watch] = []
         self.written = False
         self.failed: InvalidArgumentError | None = None
         self.saved: list[Pinned] = []
         self._bound = bound
-        self._compares = compares
-        self._is_writer = is_writer
+        self._states = bound.hosted.parameter_states
+        self._is_unknown = is_unknown
+        self._is_lost = is_lost
+        self._is_writer = bound.code in bound.hosted.writers
+        self._before: list[_Before] = []
 
     def __enter__(self) -> None:
-        states = self._bound.hosted.parameter_states
-        self.watches = [Watch(state.pin) for state in states]
-        self._data: list[torch.Tensor] = []
-        self._before: list[tuple[int, int, bool]] = []
-        self._values: dict[int, torch.Tensor] = {}
-        saved = set().union(*(readers.saved() for readers in readers_of(states))) if self._compares else set()
-        for i, parameter in enumerate(self._bound.parameters):
-            self._data.append(parameter.data)
-            self._before.append((parameter.data_ptr(), parameter._version, parameter.requires_grad))
-            is_compared = self._is_writer and parameter.nbytes <= COPY_AT_MOST
-            if is_compared or (self._compares and (states[i].pin.saved or id(states[i]) in saved)):
-                self._values[i] = parameter.detach().clone()
+        self.watches = []
+        # Code without a name never writes to parameters.
+        compares = bool(self._bound.code)
+        saved = set().union(*(readers.saved() for readers in readers_of(self._states))) if compares else set()
+        for parameter, state in zip(self._bound.parameters, self._states, strict=True):
+            is_small, is_saved = parameter.nbytes <= COPY_AT_MOST, state.pin.saved > 0
+            lent = self._lend(parameter, state) if self._is_unknown and (is_small or is_saved) else None
+            values = None
+            if lent is not None:
+                values = lent.data
+            elif (self._is_writer and is_small) or (compares and (is_saved or id(state) in saved)):
+                values = parameter.detach().clone()
+            self.watches.append(Watch(state.pin))
+            self._before.append(_Before(parameter.data, parameter._version, parameter.requires_grad, values, lent))
+
+    def _lend(self, parameter: torch.Tensor, state: ParameterState) -> _Lent:
+        """Gives a parameter memory of its own."""
+        lent, own = _Lent(parameter.data, state.pin, state.visible, state.changes), parameter.data.clone()
+        with self._bound.parameter_locks.lock:
+            state.visible = lent.data if lent.visible is None else lent.visible
+            parameter.data, state.pin = own, Pin()
+        return lent
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each in self.saved:
-            each.settle()
+        for saved in self.saved:
+            saved.settle()
         self.saved.clear()
-        for i, (parameter, before) in enumerate(zip(self._bound.parameters, self._before, strict=True)):
-            pointer, version, trained = before
-            if parameter.grad is not None and not self._bound.hosted.parameter_states[i].stepped:
-                parameter.grad = None
-                self.failed = self._bound.accumulated(i)
-            if parameter._post_accumulate_grad_hooks:
-                parameter._post_accumulate_grad_hooks.clear()
-                self.failed = self._bound.hooked(i)
-            if parameter.data_ptr() != pointer or parameter.shape != self._data[i].shape:
-                self._note_moved(i)
-            elif parameter._version != version or (
-                i in self._values and not have_same_bytes(self._values[i], parameter)
-            ):
+        before, self._before = self._before, []
+        # All of them before the first gets its memory back: one may have that of another.
+        changed = [self._note(i, each) for i, each in enumerate(before)]
+        for i, each in enumerate(before):
+            if each.lent is not None:
+                self._take_back(i, each.lent, changed[i])
+
+    def _take_back(self, i: int, lent: _Lent, is_changed: bool) -> None:
+        """Gives a parameter its former memory back, unless the code has written to it."""
+        parameter, state = self._bound.parameters[i], self._states[i]
+        with self._bound.parameter_locks.lock:
+            state.visible = lent.visible
+            if state.changes != lent.changes:
+                return  # the code has moved it, or others have written to its own memory meanwhile
+            if is_changed and not self._is_lost():
+                state.changes += 1
+                for readers in readers_of([state]):
+                    readers.note_moved()
+            else:
+                parameter.data, state.pin = lent.data, lent.pin
+
+    def _note(self, i: int, before: _Before) -> bool:
+        """Notes what the code has done to a parameter; returns whether it has changed the values."""
+        bound, parameter, state = self._bound, self._bound.parameters[i], self._states[i]
+        if parameter.grad is not None and not state.stepped:
+            parameter.grad = None
+            self.failed = bound.accumulated(i)
+        if parameter._post_accumulate_grad_hooks:
+            parameter._post_accumulate_grad_hooks.clear()
+            self.failed = bound.hooked(i)
+        if parameter.data_ptr() != before.data.data_ptr() or parameter.shape != before.data.shape:
+            is_changed = self._note_moved(i, before.data)
+        else:
+            is_same = before.values is None or torch.equal(_bytes(before.values), _bytes(parameter))
+            is_changed = parameter._version != before.version or not is_same
+            if is_changed:
                 self._note_written(i)
-            if parameter.requires_grad is not trained:
-                self._bound.parameter_locks.set_requires_grad([parameter], parameter.requires_grad)
-        self._data, self._values = [], {}
+        if parameter.requires_grad is not before.is_trained:
+            bound.parameter_locks.set_requires_grad([parameter], parameter.requires_grad)
+        return is_changed
 
     def _note_written(self, i: int) -> None:
-        state = self._bound.hosted.parameter_states[i]
+        state = self._states[i]
         self._bound.parameter_locks.note_written(state.pin)
         self.watches[i].seen = state.pin.written
         state.writes += 1
@@ -88,16 +144,22 @@ class ParameterChanges:
         for readers in readers_of([state]):
             readers.note_written(state)
 
-    def _note_moved(self, i: int) -> None:
-        """Notes that the code has given a parameter other memory, or gives it its own memory back."""
-        parameter, state = self._bound.parameters[i], self._bound.hosted.parameter_states[i]
+    def _note_moved(self, i: int, data: torch.Tensor) -> bool:
+        """Notes that the code has given a parameter other memory, or gives it its own back."""
+        parameter, state = self._bound.parameters[i], self._states[i]
         others = [each for each in self._bound.parameters if each is not parameter]
-        failed = self._bound.misplaced(i, parameter, self._data[i], others)
+        failed = self._bound.misplaced(i, parameter, data, others)
         if failed is not None:
-            parameter.data, self.failed = self._data[i], failed
-            return
+            parameter.data, self.failed = data, failed
+            return False
         self.written = True
         state.pin = Pin()
         state.changes += 1
         for readers in readers_of([state]):
             readers.note_moved()
+        return True
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of the elements, which are equal for NaN, too."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_service.group.peers import Foreign
-from ps_service.hosting.objects import History
+from ps_service.hosting.histories import History
 from ps_service.passes.records import Record
 from ps_wire.codec.trees import leaves_in, parts_of, tensors_in
 

@@ -11,8 +11,6 @@ from ps_service.hosting.contents import Contents, Dicts
 from ps_service.hosting.leaves import Leaf
 from ps_service.hosting.structure import is_atom
 from ps_service.hosting.turns import Turn
-from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
-from ps_service.parameters.private_memory import PrivateMemory
 from ps_service.passes.binding import Binding
 from ps_service.passes.parameter_changes import ParameterChanges
 from ps_service.passes.pass_values import PassValues, lost
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from ps_service.hosting.internals import Found
     from ps_service.hosting.objects import HostedObject
     from ps_service.hosting.views import Call
+    from ps_service.parameters.locks import ParameterLocks
     from ps_service.passes.saved_tensors import Pinned, Watch
 
 
@@ -68,13 +67,8 @@ class TurnBinding(Binding):
         if training is not None:
             around.append(_Mode(self.hosted.value, self._parts, training))
         around += self.internals.norm_locks.values()
-        self._memory: PrivateMemory | None = None
-        if is_unsettled and self.code and self.code not in self.hosted.writers:
-            states = self.hosted.parameter_states
-            lock = self.parameter_locks.lock
-            self._memory = PrivateMemory(self.parameters, states, lock, COPY_AT_MOST, lambda: self._turn.is_lost)
-            around.append(self._memory)
-        self._changes = ParameterChanges(self, bool(self.code), self.code in self.hosted.writers)
+        is_unknown = is_unsettled and bool(self.code) and self.code not in self.hosted.writers
+        self._changes = ParameterChanges(self, is_unknown, lambda: self._turn.is_lost)
         return [*around, self._changes]
 
     @contextmanager
@@ -167,7 +161,7 @@ class TurnBinding(Binding):
         finally:
             self._turn.end()
             self._failed = self._changes.failed or self._failed
-            if self._changes.written or (self._memory is not None and self._memory.written):
+            if self._changes.written:
                 self.hosted.writers.add(self.code)
             else:
                 self.hosted.readers.add(self.code)
@@ -202,7 +196,7 @@ class TurnBinding(Binding):
 
     def settle(self, raised: bool) -> None:
         # These refer to each other; what they hold must not wait for the garbage collector.
-        del self._turn, self._changes, self._memory
+        del self._turn, self._changes
         super().settle(raised)
 
 

@@ -9,7 +9,7 @@ from torch.autograd.graph import increment_version
 
 from ps_service.hosting.contents import ABSENT
 from ps_service.hosting.histories import Ending, has_open_history
-from ps_service.hosting.internals import MOST, Found
+from ps_service.hosting.internals import Found
 from ps_service.hosting.replacing import Counterpart
 from ps_service.hosting.structure import tensors_below
 from ps_service.parameters.leaves import is_written
@@ -78,7 +78,7 @@ class ViewBinding(Binding):
         self._leaves_histories = any(map(_grad_fn, tensors)) and any(map(has_open_history, tensors))
         self._changes = self._view.changes()
         for _, _, value in self._changes:
-            is_all &= tensors_below(value, tensors, MOST)
+            is_all &= tensors_below(value, tensors)
         return Found(tensors, is_all)
 
     def hold(self) -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from ps_service.engine import Engine
-from ps_service.hosting.objects import History, HostedObject
+from ps_service.hosting.histories import History
+from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.references import RRef
 from ps_service.passes.arguments import Arguments
 from ps_service.passes.records import KeptInput

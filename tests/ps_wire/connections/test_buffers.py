@@ -106,7 +106,6 @@ PAGES_OF_A_THREAD = """
 import resource, threading
 import numpy as np
 from ps_wire.connections.buffers import teach_malloc
-from tests.ps_service.threads import Worker
 
 def pages(count):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
