@@ -14,6 +14,7 @@ from aiohttp import web
 
 from ps_service.metrics.history import SAMPLE_SECONDS
 from ps_service.monitoring import page_messages
+from ps_wire.runtime import tasks
 
 if TYPE_CHECKING:
     from ps_service.monitoring.group_watch import GroupWatch
@@ -134,9 +135,7 @@ class PageFeed:
         """Ends all streams, and tells nothing any more."""
         self.end()
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await tasks.end(self._task)
 
     def _everything(self) -> Iterator[bytes]:
         """The messages of a page that has just opened, one for each owner, so that none is long."""

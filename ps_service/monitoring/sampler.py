@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
@@ -14,6 +13,7 @@ import psutil
 from ps_service.metrics.counters import DURATION_BOUNDS, LOOKS
 from ps_service.metrics.history import SAMPLE_SECONDS, OperationSample, Sample, buckets
 from ps_service.passes.staleness import STALENESS_BOUNDS
+from ps_wire.runtime import tasks
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -54,9 +54,7 @@ class Sampler:
     async def end(self) -> None:
         """Stops, if it was started."""
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await tasks.end(self._task)
 
     def sample(self) -> Sample:
         """Measures what has happened since the last sample, and adds it to the history."""

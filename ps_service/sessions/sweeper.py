@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from ps_wire.runtime import tasks
 
 if TYPE_CHECKING:
     from ps_wire.limits import Limits
@@ -29,9 +30,7 @@ class Sweeper:
     async def end(self) -> None:
         """Stops the calls, if they were started."""
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await tasks.end(self._task)
 
     async def _run(self) -> None:
         while True:

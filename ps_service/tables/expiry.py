@@ -7,10 +7,10 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
+from ps_wire.runtime import tasks
 from ps_wire.runtime.threads import BLOCKING
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ class Expiry:
         self._ending = True
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await tasks.end(task)
 
     async def _run(self) -> None:
         while not self._ending:

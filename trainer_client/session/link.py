@@ -16,6 +16,7 @@ from ps_wire.connections.connection import Connection, ConnectionBroken, Connect
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import Outbox
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError
+from ps_wire.runtime import tasks
 from ps_wire.shared_memory import descriptors
 from ps_wire.shared_memory.hosts import host_id
 from ps_wire.v1.frames_pb2 import Frame, Hello, Welcome
@@ -120,11 +121,11 @@ class Link:
     async def stop(self) -> None:
         """Ends the stream. Calling it again does nothing."""
         self._presence.stop()
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-        await self._connector.close()
+        try:
+            if self._task is not None:
+                await tasks.end(self._task)
+        finally:
+            await self._connector.close()
 
     async def _run(self) -> None:
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ps_wire.connections.in_process import MemoryConnection, memory_pair
+from ps_wire.runtime import tasks
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connection
@@ -43,6 +43,4 @@ class MemoryConnector:
 
     async def close(self) -> None:
         for task in list(self._serving):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await tasks.end(task)
