@@ -82,17 +82,20 @@ class Admission:
 
 
 def einsum(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Bounds the number of operands."""
     if len(args) > _MAX_OPERANDS or (len(args) > 1 and isinstance(args[1], (list, tuple)) and len(args[1]) > 16):
         raise InvalidArgumentError(f"einsum takes fewer than {_MAX_OPERANDS} operands here")
 
 
 def tensordot(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Bounds the number of dimensions that are contracted."""
     dims = args[2] if len(args) > 2 else kwargs.get("dims", 2)
     if isinstance(dims, int) and not 0 <= dims <= _MAX_CONTRACTED:
         raise InvalidArgumentError(f"tensordot contracts 0 to {_MAX_CONTRACTED} dimensions, not {dims}")
 
 
 def pieces(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Bounds the number of tensors in the result."""
     for value in (*args[1:2], *kwargs.values()):
         if isinstance(value, int) and not isinstance(value, bool) and value > MAX_PIECES:
             # A value up to the longest dimension may be a length; a larger one is a count, and is checked.
@@ -101,6 +104,7 @@ def pieces(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def tolist(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Bounds the number of Python numbers."""
     if args and isinstance(args[0], Tensor) and args[0].numel() > MAX_LISTED:
         raise TooLargeError(
             f"tolist() would make {args[0].numel():,} Python numbers; {MAX_LISTED:,} are allowed. Fetch the tensor"
@@ -108,6 +112,7 @@ def tolist(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def to(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Refuses devices and dtypes by name."""
     for value in args[1:]:
         if isinstance(value, str) or type(value) is int:
             raise InvalidArgumentError(
@@ -116,11 +121,13 @@ def to(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def view(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Refuses to read the same bytes as another dtype."""
     if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
         raise NotAllowedError("view() takes a shape here; reading the same bytes as another dtype is not allowed")
 
 
 def channels(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Checks that statistics and weights have one number for each channel."""
     if not args or not isinstance(args[0], Tensor) or args[0].dim() < 2:
         raise InvalidArgumentError("the input of a normalization has at least a batch and a channel dimension")
     for value in (*args[1:5], *(kwargs.get(name) for name in ("running_mean", "running_var", "weight", "bias"))):
@@ -132,6 +139,7 @@ def channels(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def bincount(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Bounds the numbers that are counted."""
     own = args[0] if args else None
     least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
     most = int(own.max()) if isinstance(own, Tensor) and own.numel() and own.dtype in dtypes.INTEGER else 0
@@ -140,12 +148,14 @@ def bincount(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def bins(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Bounds the number of bins."""
     bins = args[1] if len(args) > 1 else kwargs.get("bins", 100)
     if not isinstance(bins, int) or not 0 < bins <= _MOST_BINS:
         raise InvalidArgumentError(f"a histogram has 1 to {_MOST_BINS:,} bins")
 
 
 def matrix_power(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Bounds the power, and for negative ones does what `finite` does."""
     power = args[1] if len(args) > 1 else kwargs.get("n", 0)
     if not isinstance(power, int) or not -_MAX_POWER <= power <= _MAX_POWER:
         raise InvalidArgumentError(f"the power of a matrix lies in [-{_MAX_POWER}, {_MAX_POWER}]")
@@ -154,6 +164,7 @@ def matrix_power(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def finite(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Bounds matrices that are factorized, which must hold neither NaN nor infinity."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
             raise InvalidArgumentError("a matrix to be factorized holds NaN or infinity")
@@ -171,12 +182,14 @@ def norm(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def digits(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Bounds the number of digits."""
     for value in (*args[1:], *kwargs.values()):
         if isinstance(value, int) and abs(value) > _MOST_DIGITS:
             raise InvalidArgumentError(f"a number is rounded to at most {_MOST_DIGITS} digits")
 
 
 def summands(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Refuses lists among what is added."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, (list, tuple)) and any(isinstance(each, (list, tuple)) for each in value):
             raise InvalidArgumentError("sum() adds numbers and tensors here; lists are not concatenated")

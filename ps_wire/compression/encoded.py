@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
-from ps_wire.codec.trees import tensors_in
 from ps_wire.errors import InvalidArgumentError
 
 MOST_TENSORS: Final = 8
@@ -30,8 +30,8 @@ class Encoded:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors in it. Names, plain values and the description of each tensor come on top."""
-        everything = [self.tensors, self.coordinates, self.parameters]
-        return sum(each.numel() * each.itemsize for each in tensors_in(everything))
+        everything = (self.tensors, self.coordinates, self.parameters)
+        return sum(each.numel() * each.itemsize for each in _tensors_in(everything))
 
     def to_value(self) -> tuple[str, dict[str, Any], list[torch.Tensor], list[torch.Tensor]]:
         """The same as plain values, which any message can carry."""
@@ -55,3 +55,11 @@ class Encoded:
             if not all(isinstance(item, torch.Tensor) for item in each):
                 raise InvalidArgumentError("an encoded tensor has something else among its tensors")
         return cls(codec, parameters, tuple(tensors), tuple(coordinates))
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(item)

@@ -8,13 +8,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ps_wire import errors
+from ps_wire.codec.numerics import write_numerics
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.compression.encoded import Encoded
 from ps_wire.limits import MIB
 from ps_wire.numerics.autocast import is_active
 from ps_wire.v1.frames_pb2 import Frame, Reply
-from trainer_client.numerics import write_numerics
 from trainer_client.session.stepped import values_of
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ps_wire.codec.numerics import write_numerics
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.codec.values import Encoder, Instead
 from ps_wire.errors import PsError
@@ -23,7 +24,6 @@ from trainer_client.graph.current import current_context
 from trainer_client.handles.arrivals import all_there, seconds_left
 from trainer_client.handles.options import USUAL, CallOptions
 from trainer_client.handles.references import Reference, RRef, fetch_in, handle_message, receive
-from trainer_client.numerics import write_numerics
 from trainer_client.pending import DEFAULT, Pending, raiser
 from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.watched import Watched, begin
