@@ -15,7 +15,6 @@ from ps_wire.compression.encoded import Encoded
 from ps_wire.limits import MIB
 from ps_wire.numerics.autocast import is_active
 from ps_wire.v1.frames_pb2 import Frame, Reply
-from trainer_client.session.stepped import values_of
 
 if TYPE_CHECKING:
     import torch
@@ -192,8 +191,8 @@ def _read(
         if latency is not None:
             latency.note(seconds)
     gradients: list[list[torch.Tensor | None]] = []
+    decoder = Decoder(payload)
     if wanted:
-        decoder = Decoder(payload)
         gradients.append(decoder.decode(backward.gradients))
         for more in backward.more:
             gradients.append(decoder.decode(more))
@@ -202,5 +201,5 @@ def _read(
     error = errors.from_message(backward.step_error) if backward.HasField("step_error") else None
     values: Sequence[Mapping[str, Any]] = ()
     if backward.stepped:
-        values = [values_of(each, payload) for each in backward.stepped]
+        values = [decoder.decode(each.values) if each.HasField("values") else {} for each in backward.stepped]
     return Answer(gradients, list(backward.versions), error, backward.stepped, values, backward.checked)
