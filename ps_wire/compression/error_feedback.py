@@ -37,7 +37,8 @@ class ErrorFeedback:
     Codecs for which it makes no sense (`Codec.feedback`), sparse gradients, and parameters without a codec have no
     residual. The state of codecs is kept in any case.
 
-    An encoding that raises an exception changes nothing. If the receiver refuses a message, there are these ways:
+    An encoding that raises an exception changes neither residual nor state, and `rollback` does not go back behind it.
+    If the receiver refuses a message, there are these ways:
     `rollback` forgets the gradient, as if it had not been encoded; `retract` does so after later encodings. `put_back`
     keeps it: the next message carries it.
 
@@ -60,7 +61,7 @@ class ErrorFeedback:
         Raises:
             InvalidArgumentError: The residual of that name has another shape: see `forget`.
             NonFiniteGradientError: The gradient holds NaN or infinity, and its codec has no form for them or keeps a
-                residual; or what is left out would not be finite. Nothing is changed.
+                residual; or what is left out would not be finite. Residual and state stay as they are.
         """
         codec = self._choice.codec_for(name, gradient)
         spare = self._before.pop(name, _Kept()).residual
