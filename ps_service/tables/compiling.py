@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 _PROGRAM: Final = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from ps_service.tables.warm import fill_cache
+from ps_service.tables.preparing import fill_cache
 fill_cache()
 """
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ps_service.tables.checks import checked_ids, checked_offsets
+from ps_service.tables.preparing import PREPARATION
 from ps_service.tables.restores import Restores
 from ps_service.tables.shard import TURN_ROWS, TableShard
 from ps_service.tables.stand_in import AllRows, LookUp, Pool, RowsOfTable
@@ -116,6 +117,7 @@ class HostedTable(RowsOfTable):
             eviction=eviction,
             owners=len(owners),
         )
+        PREPARATION.ensure()
         self.eviction: Final[life.Eviction | None] = eviction
         self.ttl = None if eviction is None else eviction.ttl
         self.dim = dim

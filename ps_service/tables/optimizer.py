@@ -29,7 +29,8 @@ class RowOptimizer(optim.Optimizer):
         self._kind = kind
         made = from_plain({"kind": kind, **options})
         self.options_class = full_name(type(made))
-        super().__init__(params, {each.name: getattr(made, each.name) for each in fields(made)})
+        self._names = [each.name for each in fields(made)]
+        super().__init__(params, {name: getattr(made, name) for name in self._names})
         for group in self.param_groups:
             for parameter in group["params"]:
                 if not isinstance(parameter, AllRows):
@@ -49,7 +50,7 @@ class RowOptimizer(optim.Optimizer):
         for group in groups:
             if not isinstance(group, Mapping):
                 raise InvalidArgumentError("a group of an optimizer is a dictionary")
-            self.check_options({name: group[name] for name in self._options(self.param_groups[0]) if name in group})
+            self.check_options({name: group[name] for name in self._names if name in group})
 
     def check_step(self) -> None:
         """Checks that the tables take the options as they are now: schedulers of torch write any value into groups."""
@@ -66,8 +67,7 @@ class RowOptimizer(optim.Optimizer):
                     parameter.table.apply(parameter.grad, self._options(group))
 
     def _options(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        made = from_plain({"kind": self._kind})
-        return {each.name: _plain(group[each.name]) for each in fields(made)}
+        return {name: _plain(group[name]) for name in self._names}
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,7 @@ import torch
 from ps_service.tables import compiled
 from ps_service.tables.compiled import CodeCache
 from ps_service.tables.kernels import make_kernels
+from ps_service.tables.shard import TableShard
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.runtime.scopes import waiting
 from ps_wire.tables.options import FTRL, SGD, Adagrad, LazyAdam, Normal, PartialRowWiseAdam, RowWiseAdagrad
@@ -22,35 +24,36 @@ _log = logging.getLogger(__name__)
 
 
 class Preparation:
-    """Runs every compiled loop once in a process, so that no look-up and no step waits for a compiler."""
+    """Runs every compiled loop once in a process, so that no look-up and no step waits for a compiler.
+
+    That takes about one second, or the first time on a machine, where numba compiles all of them, 6 to 11 seconds of
+    one processor: the command `ps-service serve` has that done at its start (`ps_service.tables.compiling`).
+    """
 
     def __init__(self) -> None:
         self._lock: Final = ReportingLock()
-        self._begun = False
         self._ended = False
 
-    def ensure(self, make: Callable[..., Any]) -> None:
-        """Returns when everything is compiled. Does nothing without numba, or within itself. `make` makes a shard."""
+    def ensure(self, make: Callable[..., Any] = TableShard) -> None:
+        """Returns when everything is compiled, in any thread. Does nothing without numba. `make` makes a shard."""
         if self._ended or not compiled.available():
             return
         with self._lock:
-            if self._begun:
+            if self._ended:
                 return
-            self._begun = True
-            cache = CodeCache()
-            if cache.complete:
-                self._run_all(make)
-            else:
-                self._fill(cache, make)
-            self._ended = True
+            try:
+                cache = CodeCache()
+                if cache.complete:
+                    self._run_all(make)
+                else:
+                    self._fill(cache, make)
+            finally:
+                self._ended = True
 
-    def run(self, make: Callable[..., Any]) -> None:
+    def run(self) -> None:
         """The same in a process that has the turn to fill the cache."""
-        with self._lock:
-            self._begun = True
-            self._run_all(make)
-            CodeCache().mark()
-            self._ended = True
+        self._run_all(TableShard)
+        CodeCache().mark()
 
     def _fill(self, cache: CodeCache, make: Callable[..., Any]) -> None:
         turn = None
@@ -91,3 +94,17 @@ class Preparation:
 
 PREPARATION: Final = Preparation()
 """That of this process."""
+
+
+def fill_cache() -> None:
+    """The work of the process that an owner starts (`ps_service.tables.compiling`), until its input ends.
+
+    The owner has given it the turn to compile.
+    """
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    PREPARATION.run()
+
+
+def _end_with_input() -> None:
+    os.read(0, 1)  # not with `sys.stdin`: a thread that holds its lock at exit is a fatal error
+    os._exit(1)

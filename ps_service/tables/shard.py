@@ -16,7 +16,6 @@ from ps_service.tables.contents import Contents
 from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
 from ps_service.tables.population import Candidates, Population
-from ps_service.tables.preparing import PREPARATION
 from ps_service.tables.row_gradients import UnsummedGradient
 from ps_service.tables.rows import Rows
 from ps_service.tables.rules import Groups, make_rule, with_options
@@ -50,9 +49,6 @@ class TableShard:
     All methods may be called from any thread. They take turns with one lock, which is held for the time of one call,
     without Python's global lock where numba and torch compute. `contents` takes it for each block. No reader ever sees
     a part of an update. Tensors that are returned are copies.
-
-    The first shard that a process makes waits until numba has loaded everything, about one second, or if it is the
-    first on a machine has compiled it, in 6 to 11 seconds of one processor (`ps_service.tables.compiling`).
 
     `rows` is the fixed number of all rows, 0 to `rows - 1`, over all `owners` among which they are divided; `max_rows`
     is how many this shard may have. Updates are computed in float32, and rounded stochastically where rows have 16
@@ -101,8 +97,6 @@ class TableShard:
         self._lock: Final = ReportingLock()
         self.contents: Final = Contents(self._lock, self._map, self._rows, self._population)
         self._updates = 0
-        if self._kernels.implementation == "numba":
-            PREPARATION.ensure(TableShard)
 
     @property
     def optimizer(self) -> RowOptimizer:

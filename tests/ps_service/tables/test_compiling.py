@@ -18,8 +18,7 @@ import trainer_client as tc
 from ps_service.tables import compiled
 from ps_service.tables.compiled import CodeCache, cache_directory
 from ps_service.tables.compiling import compile_soon
-from ps_service.tables.preparing import Preparation
-from ps_service.tables.warm import warm
+from ps_service.tables.preparing import PREPARATION, Preparation
 from tests.forking.process import Forking
 from tests.owner_processes import OwnerProcess, StartOwner, forked_owners
 from tests.waiting import until
@@ -52,7 +51,7 @@ async def read_until(owner: OwnerProcess, text: str) -> list[str]:
 
 
 async def test_an_owner_has_the_loops_compiled_once_on_a_machine(start: StartOwner, tmp_path: Path) -> None:
-    warm()
+    PREPARATION.ensure()
     folder = tmp_path / cache_directory().relative_to(cache_directory().parent.parent)
     folder.mkdir(parents=True)
     for each in cache_directory().iterdir():  # so that the process needs less time
@@ -140,7 +139,7 @@ def test_an_owner_that_starts_does_not_import_numba_itself(cache: CodeCache, mon
 
 
 async def test_calls_of_others_are_answered_while_the_first_table_is_made(start: StartOwner) -> None:
-    warm()
+    PREPARATION.ensure()
     owner = await start()
     async with tc.connect(owner.address) as ps, tc.connect(owner.address) as other:
         answers = 0
@@ -153,7 +152,7 @@ async def test_calls_of_others_are_answered_while_the_first_table_is_made(start:
 
 
 async def test_an_owner_that_is_stopped_while_it_makes_its_first_table_ends_in_order(start: StartOwner) -> None:
-    warm()
+    PREPARATION.ensure()
     owner = await start()
     async with tc.connect(owner.address, reconnect_timeout=1.0) as ps:
         table = asyncio.ensure_future(_made(ps))

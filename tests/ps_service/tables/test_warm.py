@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ps_service.tables import compiled
+from ps_service.tables.preparing import PREPARATION
 from ps_service.tables.shard import TableShard
-from ps_service.tables.warm import warm
 from ps_wire.tables.options import SGD, LazyAdam, Normal, RowGroup, RowOptimizer, RowWiseAdagrad, Uniform
 from tests.ps_service.tables.conftest import train
 
@@ -21,7 +21,7 @@ def test_everything_is_compiled_when_it_is_warm() -> None:
         functions = [each for module in (kernels, direct_kernels, loops, updates) for each in vars(module).values()]
         return {str(each): len(each.signatures) for each in functions if hasattr(each, "signatures")}
 
-    warm()
+    PREPARATION.ensure()
     before = compiled_versions()
     assert len(before) - list(before.values()).count(0) >= 13
     every: tuple[RowOptimizer, ...] = (SGD(0.1), SGD(0.1, 0.9), RowWiseAdagrad(weight_decay=0.1), LazyAdam())
