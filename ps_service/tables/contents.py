@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ps_service.tables import checks
+from ps_wire.codec.trees import mapped
 
 if TYPE_CHECKING:
     from ps_service.tables.id_map import IdMap
@@ -100,10 +101,10 @@ class Contents:
             self._population.put_life(numbers, block)
 
     def admission_state(self) -> dict[str, Any] | None:
-        """What admission remembers of ids without a row; None if every id gets one."""
+        """A copy of what admission remembers of ids without a row; None if every id gets one."""
         gate = self._population.gate
         with self._lock:
-            return None if gate is None else gate.state()
+            return None if gate is None else mapped(gate.state(), torch.clone)
 
     def load_admission(self, state: Mapping[str, Any]) -> None:
         """Takes over what another shard's admission remembered. Raises as `Gate.load`."""

@@ -245,7 +245,8 @@ class HostedTable(RowsOfTable):
 
     def state_copy(self) -> dict[str, Any]:
         """The same as a copy, block by block: rows may be looked up and added meanwhile, but not updated."""
-        return {"routing": self.routing.to_plain(), "blocks": list(self.shard.contents.blocks())}
+        blocks = list(self.shard.contents.blocks())
+        return {**self.state_dict(), "blocks": blocks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes the rows of a checkpoint."""

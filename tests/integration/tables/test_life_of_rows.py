@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.cli import probe
 from ps_service.server import Server
 from ps_service.tables.shard import TableShard
 from tests.conftest import StartOwner
@@ -171,7 +172,8 @@ async def test_a_full_table_makes_room(owner: Server, ps: tc.Client, by: Any) ->
     assert sorted(shard._map.items()[0].tolist()) == sorted({1, 2, 3, 4} - {gone})
 
 
-async def test_a_checkpoint_remembers_sightings_ages_and_frequencies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("live", [False, True], ids=["at the end", "while it runs"])
+async def test_a_checkpoint_remembers_sightings_ages_and_frequencies(tmp_path: Path, live: bool) -> None:
     async with AsyncExitStack() as stack:
         owner = await stack.enter_async_context(Owner(tmp_path, "ps0"))
         ps = await stack.enter_async_context(tc.connect(owner.address))
@@ -192,7 +194,13 @@ async def test_a_checkpoint_remembers_sightings_ages_and_frequencies(tmp_path: P
             await items(TWO)  # was seen often enough before, and the filter still knows
         assert sorted(shard._map.items()[0].tolist()) == [1, 2, 3]
         before = await items(torch.arange(5))
-        await owner.restart()
+        if live:
+            await asyncio.to_thread(probe.checkpoint, owner.address, 60.0)
+            await owner.crash()
+            ps = await stack.enter_async_context(tc.connect(owner.address))
+        else:
+            await owner.restart()
+        items = await ps.table("items")
         # Time goes on where it stopped: rows do not grow older while the owner is away.
         clock.now = 5e8
         again = shard_of(owner.server, "items")
