@@ -17,7 +17,7 @@ from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
-from trainer_client.optimizers.replies import answered, joined, stepped, stepped_beside, version
+from trainer_client.optimizers.replies import Answered, answered, joined, stepped, stepped_beside, version
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.rounds import Rounds, begun
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.layout import Layout
     from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, Sent, Then
-    from trainer_client.optimizers.replies import Answered
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped

@@ -10,7 +10,7 @@ import torch
 from torch import optim
 
 from ps_wire.close_names import argument_hint
-from ps_wire.codec.payload import PayloadWriter
+from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.numerics.autocast import Autocasts
@@ -31,7 +31,6 @@ from trainer_client.session.runs import Parameters
 from trainer_client.session.stepped import Stepped, owner_seconds, values_of
 
 if TYPE_CHECKING:
-    from ps_wire.codec.payload import PayloadReader
     from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
     from trainer_client.handles.handles import RemoteObject

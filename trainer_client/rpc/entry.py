@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from ps_wire.errors import DeadlineExceededError, NameConflictError, PsError, SessionLostError, UnavailableError
 from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import Member, RegisterRequest
+from ps_wire.v1.operations_pb2 import Member, RegisterReply, RegisterRequest
 from trainer_client.rpc.waiting import LOOK_SECONDS, Deadline, told
 
 if TYPE_CHECKING:
-    from ps_wire.v1.operations_pb2 import RegisterReply
     from trainer_client.handles.other_owners import OtherOwners
     from trainer_client.pending import Pending
     from trainer_client.rpc.meeting_file import MeetingFile
