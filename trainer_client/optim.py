@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.handles.references import RRef as Handle
-from trainer_client.optimizers import creation
+from trainer_client.optimizers import creation, optimizer
 from trainer_client.pending import Pending
 from trainer_client.rpc.contexts import context_of
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.rref import RRef
-
-if TYPE_CHECKING:
-    from trainer_client.optimizers import optimizer
 
 
 class DistributedOptimizer:

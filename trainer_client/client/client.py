@@ -18,11 +18,11 @@ from ps_wire.v1.operations_pb2 import AttachRequest, StatusRequest
 from trainer_client.client import objects
 from trainer_client.client.passes import OffersPasses
 from trainer_client.client.sessions import Connected, Sessions
-from trainer_client.collectives.communicator import join
+from trainer_client.collectives.communicator import Communicator, join
 from trainer_client.graph.current import Openings
 from trainer_client.handles.calls import call
 from trainer_client.handles.options import CallOptions
-from trainer_client.handles.parameters import set_everywhere
+from trainer_client.handles.parameters import RemoteParameter, set_everywhere
 from trainer_client.optimizers import creation, scheduler
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.replicas import local_steps
@@ -35,10 +35,8 @@ from trainer_client.tables.together import OptimizerWithTables
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
     from ps_wire.policies import Policy
-    from trainer_client.collectives.communicator import Communicator
     from trainer_client.contexts.gradients import LocalGradients
     from trainer_client.handles.handles import RemoteModule, RemoteObject
-    from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.handles.references import RRef
     from trainer_client.optimizers.creation import NonFinite
     from trainer_client.optimizers.optimizer import DistributedOptimizer

@@ -16,14 +16,13 @@ from trainer_client.contexts.current import current_context
 from trainer_client.handles import references
 from trainer_client.handles.handles import RemoteObject, handle_from
 from trainer_client.numerics import Seeding
-from trainer_client.pending import DEFAULT
+from trainer_client.pending import DEFAULT, Pending
 from trainer_client.replicas.classes import MadeBy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainer_client.handles.references import RRef
-    from trainer_client.pending import Pending
     from trainer_client.session.session import Session
 
 

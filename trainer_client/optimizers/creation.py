@@ -21,13 +21,12 @@ from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.rounds import Rounds
-from trainer_client.replicas.options import READS
+from trainer_client.replicas.options import READS, Reads
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from trainer_client.handles.references import RRef
     from trainer_client.pending import Pending
-    from trainer_client.replicas.options import Reads
     from trainer_client.session.session import Session
 
 NonFinite = Literal["apply", "refuse"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ps_wire.runtime.threads import BLOCKING
-from trainer_client.optimizers.replies import all_answered, answered, version
+from trainer_client.optimizers.replies import Answered, all_answered, answered, version
 from trainer_client.optimizers.results import all_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.parts import RemoteOptimizer
-    from trainer_client.optimizers.replies import Answered
     from trainer_client.session.in_flight import InFlightRequest, Read
     from trainer_client.session.stepped import Stepped
 

@@ -17,7 +17,8 @@ from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
-from trainer_client.optimizers.replies import answered, joined, stepped, stepped_beside, version
+from trainer_client.contexts.closing import Part
+from trainer_client.optimizers.replies import Answered, answered, joined, stepped, stepped_beside, version
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.rounds import Rounds, begun
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.layout import Layout
     from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, Sent, Then
-    from trainer_client.optimizers.replies import Answered
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
@@ -66,7 +66,7 @@ class DistributedOptimizer(OptimizerParts):
         self._only = next(iter(remotes.values())) if len(remotes) == 1 and local is None else None
         # A single part checks gradients by itself. Of several, all have to check before one of them steps.
         self._refuses_together = refuses and len(remotes) + (local is not None) > 1
-        self.parts = [part.described for part in remotes.values()]
+        self.parts = [Part(part.session, part.name) for part in remotes.values()]
         self.checks_ahead = self._refuses_together and local is None and rounds is None
         self.is_joinable = len(remotes) == 1 and not self._refuses_together
         self.has_local_part = local is not None

@@ -10,7 +10,7 @@ import torch
 from torch import optim
 
 from ps_wire.close_names import argument_hint
-from ps_wire.codec.payload import PayloadWriter
+from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.numerics.autocast import Autocasts
@@ -21,7 +21,6 @@ from ps_wire.runtime.latency import Latency
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
-from trainer_client.contexts.closing import Part
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
 from trainer_client.handles.references import state_of
@@ -31,7 +30,6 @@ from trainer_client.session.runs import Parameters
 from trainer_client.session.stepped import Stepped, owner_seconds, values_of
 
 if TYPE_CHECKING:
-    from ps_wire.codec.payload import PayloadReader
     from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
     from trainer_client.handles.handles import RemoteObject
@@ -48,17 +46,13 @@ T = TypeVar("T")
 
 
 class RemoteOptimizer:
-    """The part of an optimizer that runs on one owner, by whose name it is known in messages.
-
-    `described` is what a backward has to know of it.
-    """
+    """The part of an optimizer that runs on one owner. Its name stands for it in messages."""
 
     def __init__(self, handle: RemoteObject) -> None:
         self.handle = handle
         self.session = handle.session
         self.owner = handle.owner
         self.name = handle.ref.to_message()
-        self.described = Part(self.session, self.name)
 
     @property
     def title(self) -> str:

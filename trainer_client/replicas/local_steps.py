@@ -14,12 +14,11 @@ from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_REPORTED_NAMES
 from ps_wire.numbers import check_finite, check_whole
 from ps_wire.numerics.reducer import Kind, Reducer, kind_of
-from ps_wire.policies import Sync
+from ps_wire.policies import Policy, Sync
 from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.replicas.checks import check_gradients, take_gradients
 
 if TYPE_CHECKING:
-    from ps_wire.policies import Policy
     from trainer_client.pending import Pending
     from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer
     from trainer_client.replicas.pushing import Pushing

@@ -12,12 +12,12 @@ from torch import nn
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.compression.error_feedback import ErrorFeedback
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.reported import write
+from ps_wire.reported import Reported, write
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.replicas.checks import has_counted
 from trainer_client.replicas.local_steps import LocalSteps
-from trainer_client.replicas.options import choice_of, known_reads
+from trainer_client.replicas.options import Compress, Reads, choice_of, known_reads
 from trainer_client.replicas.overlap import Overlap
 from trainer_client.replicas.pass_pushes import PassPushes, Push
 from trainer_client.replicas.pushing import Pushing, ScaledParameters
@@ -25,10 +25,8 @@ from trainer_client.replicas.sent_gradients import GradientRequest, Sent, SentGr
 from trainer_client.replicas.tensors import Tensors
 
 if TYPE_CHECKING:
-    from ps_wire.reported import Reported
     from ps_wire.v1 import operations_pb2 as pb
     from trainer_client.pending import Pending
-    from trainer_client.replicas.options import Compress, Reads
     from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, OwnersPart, Pushable, Source
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.runs import Run

@@ -12,14 +12,13 @@ from ps_wire.errors import InvalidArgumentError
 from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.overlap import Overlap
-from trainer_client.replicas.pass_pushes import PassPushes
+from trainer_client.replicas.pass_pushes import PassPushes, Push
 from trainer_client.replicas.pushing import Pushing, ScaledParameters
 from trainer_client.replicas.replica import Replica
 
 if TYPE_CHECKING:
     from ps_wire.reported import Reported
     from trainer_client.replicas.options import Reads
-    from trainer_client.replicas.pass_pushes import Push
     from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Pushable, Source
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TextIO, TypeVar
 
 from trainer_client.reporting.meter import Meter, StepNumbers
@@ -169,17 +170,13 @@ class Progress(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         if not isinstance(self._batches, Iterable):
             raise TypeError("these batches come asynchronously: use `async for`")
-        bar = self._make_bar(self._total, self._description)
-        try:
+        with self._bar() as bar:
             for batch in self._batches:
                 yield batch
                 self._finished_one(bar)
-        finally:
-            self._close(bar)
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        bar = self._make_bar(self._total, self._description)
-        try:
+        with self._bar() as bar:
             if isinstance(self._batches, AsyncIterable):
                 async for batch in self._batches:
                     yield batch
@@ -188,8 +185,6 @@ class Progress(Generic[T]):
                 for batch in self._batches:
                     yield batch
                     self._finished_one(bar)
-        finally:
-            self._close(bar)
 
     def __len__(self) -> int:
         if self._total is None:
@@ -208,9 +203,15 @@ class Progress(Generic[T]):
             self._shown = now
             bar.show(self._done, str(self._meter))
 
-    def _close(self, bar: Bar) -> None:
-        bar.show(self._done, str(self._meter))
-        bar.close()
+    @contextmanager
+    def _bar(self) -> Iterator[Bar]:
+        """Shows a bar until the end of the loop, and leaves its last state where it is."""
+        bar = self._make_bar(self._total, self._description)
+        try:
+            yield bar
+        finally:
+            bar.show(self._done, str(self._meter))
+            bar.close()
 
 
 def progress(

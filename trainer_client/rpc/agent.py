@@ -27,7 +27,7 @@ from trainer_client.rpc.entry import Entry
 from trainer_client.rpc.gradients import OwnGradients
 from trainer_client.rpc.options import UNSET, DeviceMaps
 from trainer_client.rpc.planning import Plan
-from trainer_client.rpc.waiting import Deadline, told
+from trainer_client.rpc.waiting import Deadline, in_time, told
 from trainer_client.rpc.workers import WorkerInfo
 from trainer_client.transport.channels import UnaryRequests
 from trainer_client.transport.grpc_stream import GrpcConnector
@@ -258,16 +258,11 @@ class Agent:
         return session
 
     async def _reached(self, name: str, seconds: float) -> Session:
-        try:
-            async with (
-                asyncio.timeout(seconds),
-                told(lambda: f"{self.name!r} calls {name!r}, which cannot be reached", Deadline(seconds)),
-            ):
-                return await self.client.others.reach(name)
-        except TimeoutError as error:
-            if isinstance(error, PsError):
-                raise
-            raise DeadlineExceededError(f"{RAN_OUT}: {name!r} could not be reached within {seconds:.3g} s") from None
+        async with (
+            in_time(seconds, lambda: f"{RAN_OUT}: {name!r} could not be reached within {seconds:.3g} s"),
+            told(lambda: f"{self.name!r} calls {name!r}, which cannot be reached", Deadline(seconds)),
+        ):
+            return await self.client.others.reach(name)
 
     # Calls
 

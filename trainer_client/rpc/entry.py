@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from ps_wire.errors import DeadlineExceededError, NameConflictError, PsError, SessionLostError, UnavailableError
 from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import Member, RegisterRequest
-from trainer_client.rpc.waiting import LOOK_SECONDS, Deadline, told
+from ps_wire.v1.operations_pb2 import Member, RegisterReply, RegisterRequest
+from trainer_client.rpc.waiting import LOOK_SECONDS, Deadline, in_time, told
 
 if TYPE_CHECKING:
-    from ps_wire.v1.operations_pb2 import RegisterReply
     from trainer_client.handles.other_owners import OtherOwners
     from trainer_client.pending import Pending
     from trainer_client.rpc.meeting_file import MeetingFile
@@ -84,15 +83,8 @@ class Entry:
         directory.when_lost(self._lost)
         self._making = True
         try:
-            async with asyncio.timeout(self._deadline.left() + LOOK_SECONDS), told(self._what, self._deadline):
+            async with in_time(self._deadline.left() + LOOK_SECONDS, self._too_late), told(self._what, self._deadline):
                 return await self._gathered(directory)
-        except TimeoutError as error:
-            if isinstance(error, PsError):
-                raise
-            raise DeadlineExceededError(
-                f"{self.member.name!r} could not join its group within {self.plan.seconds:g} s: "
-                f"it waited for {self._waits_for}"
-            ) from None
         finally:
             self._making = False
 
@@ -142,6 +134,12 @@ class Entry:
 
     def _what(self) -> str:
         return f"{self.member.name!r} joins its group, and waits for {self._waits_for}"
+
+    def _too_late(self) -> str:
+        return (
+            f"{self.member.name!r} could not join its group within {self.plan.seconds:g} s: "
+            f"it waited for {self._waits_for}"
+        )
 
     def _lost(self) -> None:
         """The directory's owner has ended the session, and with it the entry: enters again."""

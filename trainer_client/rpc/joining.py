@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import importlib
 import os
@@ -21,7 +20,7 @@ from ps_service.functions.offered import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from ps_wire import tracing
-from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
+from ps_wire.errors import InvalidArgumentError, UnavailableError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
 from ps_wire.numbers import check_seconds
 from trainer_client.client.portal import Portal
@@ -32,7 +31,7 @@ from trainer_client.rpc.options import UNSET, RpcBackendOptions, checked_options
 from trainer_client.rpc.peers import GroupPeers
 from trainer_client.rpc.planning import Plan, planned
 from trainer_client.rpc.rendezvous import chosen, meet
-from trainer_client.rpc.waiting import DAY, Deadline
+from trainer_client.rpc.waiting import DAY, Deadline, in_time
 from trainer_client.rpc.workers import check_name
 from trainer_client.session.settings import Settings
 
@@ -283,11 +282,8 @@ def _enter(made: Agent, plan: Plan) -> None:
 
 def _run(work: Any, seconds: float) -> None:
     async def within() -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await work
-        except TimeoutError:
-            raise DeadlineExceededError("shutdown: calls of other members are still running here") from None
+        async with in_time(seconds, lambda: "shutdown: calls of other members are still running here"):
+            await work
 
     assert _portal is not None
     _portal.run(within())

@@ -16,7 +16,7 @@ from ps_wire.v1.values_pb2 import Value
 from trainer_client.pending import Pending
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.options import UNSET
-from trainer_client.rpc.waiting import LOOK_SECONDS, Deadline, told
+from trainer_client.rpc.waiting import LOOK_SECONDS, Deadline, in_time, told
 
 if TYPE_CHECKING:
     from trainer_client.rpc.agent import Agent
@@ -88,16 +88,10 @@ class Arrival:
     async def complete(self) -> Answer:
         """Waits until all have arrived."""
         try:
-            async with asyncio.timeout(self._deadline.left() + LOOK_SECONDS), told(self._says, self):
+            async with in_time(self._deadline.left() + LOOK_SECONDS, self._no_answer), told(self._says, self):
                 return await self._asked()
         except UnavailableError as error:
             raise UnavailableError(f"{self._what}: {error}") from error
-        except TimeoutError as error:
-            if isinstance(error, DeadlineExceededError):
-                raise
-            raise DeadlineExceededError(
-                f"{self._what}: {self._directory} did not answer within {self._deadline.seconds:.3g} s"
-            ) from None
 
     async def _asked(self) -> Answer:
         with_value = True
@@ -130,6 +124,9 @@ class Arrival:
             request.rendezvous.value.CopyFrom(self._value)
         payload = self._payload if with_value else None
         return self._agent.directory.submit(request, payload, lambda reply, answer: (reply.rendezvous, answer), None)
+
+    def _no_answer(self) -> str:
+        return f"{self._what}: {self._directory} did not answer within {self._deadline.seconds:.3g} s"
 
     def _says(self) -> str:
         gone = self._agent.directory.state != "connected"

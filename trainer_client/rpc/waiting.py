@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
+from ps_wire.errors import DeadlineExceededError, PsError
+
 _log = logging.getLogger(__name__)
 
 _FIRST_SECONDS: Final = 1.5
@@ -42,6 +44,18 @@ class Deadline:
 
     def __str__(self) -> str:
         return "without a time limit" if self._at is None else f"for up to {self.left():.0f} s more"
+
+
+@asynccontextmanager
+async def in_time(seconds: float, what: Callable[[], str]) -> AsyncIterator[None]:
+    """A block that may take so many seconds. `what` returns the text of its `DeadlineExceededError`."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        if isinstance(error, PsError):
+            raise  # it is not the end of this time
+        raise DeadlineExceededError(what()) from None
 
 
 @asynccontextmanager
