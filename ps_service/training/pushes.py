@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class Pushed(NamedTuple):
-    """A decoded gradient that a replica has pushed, and how many steps had been applied to its parameter when it read
-    that."""
+    """A decoded gradient of a replica, and how many steps had been applied to its parameter when the
+    replica read it."""
 
     gradient: Gradient
     steps: int
