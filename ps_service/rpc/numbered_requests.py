@@ -36,11 +36,11 @@ class NumberedRequests:
         self._engine = engine
         self._run = run
         self._numbered: dict[tuple[bytes, int], _Numbered] = {}
-        self._is_cut_off = False
+        self.is_cut_off = False
 
     def cut_off(self) -> None:
         """Answers running requests as cut off, because the owner stops; their later effects are not kept."""
-        self._is_cut_off = True
+        self.is_cut_off = True
         for trainer, number in self._numbered:
             self._engine.reply_cache.record(trainer, number, cut_off(self._engine, number))
 
@@ -85,7 +85,7 @@ class NumberedRequests:
         if known is not None:
             return known
         result = await self._run(trainer, operation, request, timeout, item)
-        if self._is_cut_off:
+        if self.is_cut_off:
             return result
         if session.ended:
             self._engine.registry.revoke(trainer, result.granted)

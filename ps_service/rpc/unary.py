@@ -64,7 +64,6 @@ class UnaryMethods:
         self._open = 0
         self._requests: set[_Open] = set()
         self._changing = 0
-        self._is_cut_off = False
         self._none_open = asyncio.Event()
         self._none_open.set()
 
@@ -93,7 +92,6 @@ class UnaryMethods:
 
     def cut_off(self) -> None:
         """Answers running requests as cut off; their later effects are not kept."""
-        self._is_cut_off = True
         self._numbered.cut_off()
 
     def running(self) -> Iterator[Running]:
@@ -171,7 +169,7 @@ class UnaryMethods:
                 result = await self._run(trainer, operation, request, timeout)
                 if session.ended:
                     self._engine.registry.revoke(trainer, result.granted)
-            return cut_off(self._engine) if self._is_cut_off else result
+            return cut_off(self._engine) if self._numbered.is_cut_off else result
         finally:
             self._changing -= 1
             session.streams -= 1
