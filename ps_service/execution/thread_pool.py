@@ -14,7 +14,7 @@ from typing import Final
 from ps_service.execution.cores import SharedCores, usable_cores
 from ps_service.execution.fair_queue import FairQueue, Work, WorkItem
 from ps_service.execution.loop_calls import LoopCalls
-from ps_service.execution.workers import LostThreadReports, Worker, Workers
+from ps_service.execution.workers import Worker, Workers
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import waiting
 
@@ -22,6 +22,9 @@ _log = logging.getLogger(__name__)
 
 _MOST: Final = 1024
 """Most threads in total."""
+
+REPORT_SECONDS: Final = 1.0
+"""Seconds after which abandoned work that still runs is logged."""
 
 _LEAST_SPARE: Final = 16
 """Least default number of spare threads, however few compute threads there are."""
@@ -43,6 +46,7 @@ class ThreadPool(LoopCalls):
             because a step that waits for a forward holds its thread.
         spare: Number of threads that may replace threads held by abandoned work; by default as many as there are
             threads, but at least sixteen.
+        stalled: Whether abandoned work holds all threads, spare ones included.
         cores: Divides the cores among the threads that run something; None if each has the same number of them always.
         when_stalled: Called on the event loop with whether the pool is stalled, when that changes.
         hand_over_seconds: A moving average of how long it takes to hand work to an idle thread, and its result to the
@@ -53,6 +57,7 @@ class ThreadPool(LoopCalls):
         super().__init__()
         self.threads = threads or 2 * usable_cores()
         self.spare = spare or max(self.threads, _LEAST_SPARE)
+        self.stalled = False
         self.when_stalled: Callable[[bool], None] = nothing
         self.cores: SharedCores | None = None
         self.hand_over_seconds = 0.0
@@ -66,7 +71,7 @@ class ThreadPool(LoopCalls):
         self._closed = False
         # Reentrant, because the garbage collector may run hosted code at any point.
         self._lock = threading.RLock()
-        self._reports = LostThreadReports(self._workers, self._lock, self, lambda stalled: self.when_stalled(stalled))
+        self._reported: set[str] = set()
 
     @property
     def queued(self) -> int:
@@ -83,11 +88,6 @@ class ThreadPool(LoopCalls):
         """Number of threads held by abandoned work."""
         with self._lock:
             return self._workers.lost.total()
-
-    @property
-    def stalled(self) -> bool:
-        """Whether abandoned work holds all threads, spare ones included."""
-        return self._reports.stalled
 
     def has_lost_enough(self, of: bytes) -> bool:
         """Whether one trainer's abandoned work holds half of the spare threads: one trainer must not stall it."""
@@ -128,7 +128,7 @@ class ThreadPool(LoopCalls):
             worker = self._workers.running(item)
             if worker is not None and worker.lost:
                 self._workers.regain(worker, item)
-                self._reports.look()
+                self._look()
 
     def close(self, seconds: float | None = None) -> None:
         """Starts no more functions, and waits for running ones, for some seconds or without limit.
@@ -230,7 +230,7 @@ class ThreadPool(LoopCalls):
             worker.item = None
             if worker.lost:
                 self._workers.regain(worker, item)
-                self._reports.look()
+                self._look()
             if self._workers.missing >= 0 or self._closed:
                 return False
             self._workers.remove(worker)
@@ -256,8 +256,40 @@ class ThreadPool(LoopCalls):
         assert worker.item is not None
         self._workers.lose(worker)
         self._grow()
-        self._reports.look()
-        self._reports.later(worker)
+        self._look()
+        self.later(REPORT_SECONDS, partial(self._report, worker, worker.item))
+
+    def _look(self) -> None:
+        """Logs and tells whether the pool is stalled, if that has changed. The lock must be held."""
+        stalled = self._workers.is_stalled
+        if stalled == self.stalled:
+            return
+        self.stalled = stalled
+        if stalled:
+            text = "stalled: all %d threads and %d spare ones are held by work that was given up"
+            _log.error(text, self.threads, self.spare)
+        else:
+            _log.warning("no longer stalled: threads are free again")
+        self.tell(lambda: self.when_stalled(self.stalled))
+
+    def _report(self, worker: Worker, item: WorkItem) -> None:
+        """Logs abandoned work that still runs, once for each description."""
+        with self._lock:
+            if not worker.lost or worker.item is not item:
+                return
+            name, lost = item.what(), self._workers.lost.total()
+            lasting = {each.item.what() for each in self._workers.all if each.item is not None and each.lost}
+            known = name in self._reported
+            # Work that has ended is logged again if it is abandoned another time.
+            self._reported = (self._reported | {name}) & lasting
+        if not known:
+            _log.warning(
+                "%s is still running although it was given up; %d threads are held this way, and at most %d others "
+                "replace them",
+                name or "some work",
+                lost,
+                self.spare,
+            )
 
 
 def _join(thread: threading.Thread, until: float | None) -> None:

@@ -33,24 +33,19 @@ class Staleness(NamedTuple):
 
 
 class Pace:
-    """The steps of one trainer or optimizer. Safe from several threads. Takes half a microsecond for each step."""
+    """The steps of one trainer or optimizer, and how many were counted. Safe from several threads."""
 
-    __slots__ = ("_clock", "_in_second", "_lock", "_of", "_past", "_second", "_staleness", "_steps")
+    __slots__ = ("_clock", "_in_second", "_lock", "_of", "_past", "_second", "_staleness", "steps")
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._steps = 0
+        self.steps = 0
         self._of: Hashable = None
         # The latest second with a step, and those before: (second, steps).
         self._second = self._in_second = 0
         self._past: deque[tuple[int, int]] = deque(maxlen=WINDOW_SECONDS)
         self._staleness: deque[int] = deque(maxlen=LATEST)
-
-    @property
-    def steps(self) -> int:
-        """How many were counted."""
-        return self._steps
 
     def count(self, of: Hashable = None, staleness: int | None = None) -> None:
         """Counts a step. `of` is what it belongs to; those that follow and belong to the same do not count.
@@ -62,7 +57,7 @@ class Pace:
             if of is not None and of == self._of:
                 return
             self._of = of
-            self._steps += 1
+            self.steps += 1
             if now != self._second:
                 if self._in_second:
                     self._past.append((self._second, self._in_second))

@@ -84,11 +84,6 @@ class Budget:
         """Number of sessions that are paused now."""
         return len(self._paused)
 
-    @property
-    def share(self) -> int:
-        """Bytes that each session may hold while all together hold too much."""
-        return self._limits.max_owner_bytes // max(1, sum(1 for each in self._holdings.values() if each.requests))
-
     def take(self, holding: Holding, nbytes: int) -> None:
         """Counts a request that begins to arrive."""
         holding.requests += nbytes
@@ -124,7 +119,11 @@ class Budget:
             return True
         if holding.requests + nbytes > most:
             return False
-        return self.requests + nbytes <= self._limits.max_owner_bytes or holding.requests + nbytes <= self.share
+        if self.requests + nbytes <= self._limits.max_owner_bytes:
+            return True
+        # All together hold too much: each may hold its share.
+        holding_some = sum(1 for each in self._holdings.values() if each.requests)
+        return holding.requests + nbytes <= self._limits.max_owner_bytes // max(1, holding_some)
 
     async def admitted(self, holding: Holding, nbytes: int, nested: bool, seconds: float) -> None:
         """Waits until a request may be read, for at most so many seconds if that is not 0, and counts it from then on.

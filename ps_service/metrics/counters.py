@@ -38,8 +38,8 @@ TRANSPORTS: Final = ("grpc", "direct", "shared_memory")
 
 @dataclass(frozen=True, slots=True)
 class OperationCount:
-    """Number of finished requests of one operation that ended in an error, and the seconds from accepting each request
-    to its answer."""
+    """How many finished requests of an operation ended in an error, and the seconds from accepting
+    each to its answer."""
 
     errors: int
     durations: Distribution

@@ -20,8 +20,7 @@ Buckets = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class OperationSample:
-    """The requests of one operation that finished within a sample; their durations in the buckets of
-    `DURATION_BOUNDS`."""
+    """The requests of one operation that finished within a sample; durations in the buckets of `DURATION_BOUNDS`."""
 
     name: str
     errors: int

@@ -158,8 +158,7 @@ class RequestContext:
         self.grant(calls.hosted(self.engine, result, self.trainer, self.result_id))
 
     def answer(self, frame: Frame) -> Answer:
-        """The answer whose reply was written into a frame. Raises `TooLargeError` if it is larger than a message may
-        be."""
+        """The answer whose reply was written into a frame. Raises `TooLargeError` if no message may be as large."""
         written, borrowed = self._written, self.borrowed
         if borrowed:
             frame.reply.borrowed.extend(each.ref.to_message() for each in borrowed)

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
@@ -36,6 +36,9 @@ T = TypeVar("T")
 
 _READS: dict[int, Reads] = {pb.READS_CONSISTENT: Reads.CONSISTENT, pb.READS_INCONSISTENT: Reads.INCONSISTENT}
 _NON_FINITE: dict[int, NonFinite] = {pb.NON_FINITE_APPLY: NonFinite.APPLY, pb.NON_FINITE_REFUSE: NonFinite.REFUSE}
+
+_NOT_COMPARED: Final = {"replace", "default_seed", "joins_with_step", "policy", "owners"}
+"""Fields that do not tell whether two requests ask for the same object. Who comes later may leave out the policy."""
 
 
 def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply) -> None:
@@ -170,14 +173,9 @@ def _fingerprint(ctx: RequestContext, cls: type, request: Any, arguments: Mappin
     same.CopyFrom(request)
     # Several names may refer to one class.
     same.class_name = name_of(cls)
-    same.ClearField("replace")
-    if isinstance(same, pb.CreateRequest):
-        same.ClearField("default_seed")
-    if isinstance(same, pb.OptimizerRequest):
-        same.ClearField("joins_with_step")
-        # It may be left out by those who come later, and changed.
-        same.ClearField("policy")
-        same.ClearField("owners")
+    for field in _NOT_COMPARED:
+        if field in same.DESCRIPTOR.fields_by_name:
+            same.ClearField(field)
     for value in _values(same):
         value.CopyFrom(canonical(value))
     payload = b"" if ctx.payload is None else ctx.payload.tobytes()

@@ -15,7 +15,6 @@ from ps_wire.refs import ContextId
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.passes.pass_context import PassContext
-    from ps_service.sessions.sessions import SessionState
 
 T = TypeVar("T")
 
@@ -67,19 +66,19 @@ def evict_session(engine: Engine, id: str) -> str:
     match = _SESSION.fullmatch(id.lower())
     if match is None:
         raise InvalidArgumentError(f"{id!r} is not the id of a session; one looks like 0123abcd, or 0123abcd~7")
-    digits, number = match["digits"], match["number"]
-
-    def is_meant(session: SessionState) -> bool:
-        return session.name.startswith(digits) and (number is None or session.number == int(number))
-
-    ids = session_ids(engine)
-    session = _only(f"session {id}", list(filter(is_meant, engine.sessions.all())), lambda each: ids[each.trainer])
+    digits, number, ids = match["digits"], match["number"], session_ids(engine)
+    meant = [
+        each
+        for each in engine.sessions.all()
+        if each.name.startswith(digits) and (number is None or each.number == int(number))
+    ]
+    session = _only(f"session {id}", meant, lambda each: ids[each.trainer])
     session.why_lost = BY_OPERATOR
     engine.counters.sessions_ended["operator"] += 1
     name = ids[session.trainer]
     engine.events.note("ended", f"session {name} was ended by the operator", "warning", trainer=session.name)
     engine.requests.dismiss(session)
-    return ids[session.trainer]
+    return name
 
 
 def evict_context(engine: Engine, id: str) -> str:
@@ -90,11 +89,8 @@ def evict_context(engine: Engine, id: str) -> str:
     if match is None:
         raise InvalidArgumentError(f"{id!r} is not the id of a context; one looks like 0123abcd/7")
     digits, number = match["digits"], int(match["number"])
-
-    def is_meant(context: PassContext) -> bool:
-        return context.id.number == number and context.id.trainer.hex().startswith(digits)
-
-    meant = list(filter(is_meant, engine.contexts.all()))
+    contexts = engine.contexts.all()
+    meant = [each for each in contexts if each.id.number == number and each.id.trainer.hex().startswith(digits)]
     context = _only(f"context {id}", meant, lambda each: str(each.id))
     _lose(engine, context, *_OPERATOR)
     return str(context.id)

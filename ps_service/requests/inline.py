@@ -53,8 +53,7 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
 
 
 def backward(ctx: RequestContext, request: pb.BackwardRequest) -> float:
-    """How long the backwards of all calls take, with the steps behind them. Raises if the pass or an optimizer is not
-    here."""
+    """How long the backwards of all calls take, with the steps behind them. Raises if something is not here."""
     if request.together:
         return _NEVER
     context = ctx.engine.contexts.find(ContextId.from_message(request.context))

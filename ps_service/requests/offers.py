@@ -145,8 +145,8 @@ def _aggregator(optimizer: HostedOptimizer) -> Aggregator:
 
 
 def join(ctx: RequestContext, optimizer: HostedOptimizer) -> None:
-    """The trainer uses the optimizer: rounds may wait for it until its session ends. Raises `SessionLostError` if it
-    has ended."""
+    """Rounds of the optimizer may wait for the trainer until its session ends. Raises `SessionLostError` if it has
+    ended."""
     ctx.engine.memberships.add(ctx.trainer, optimizer)
     _check_session(ctx, optimizer)
 

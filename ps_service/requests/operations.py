@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.requests import (
@@ -57,9 +57,7 @@ class Operation(operations.OperationInfo):
 
 
 def _operation(name: str, handle: Handler, **more: Any) -> Operation:
-    info = operations.OPERATIONS[name]
-    shared = {field: getattr(info, field) for field in operations.OperationInfo.__dataclass_fields__}
-    return Operation(handle=handle, **shared, **more)
+    return Operation(handle=handle, **asdict(operations.OPERATIONS[name]), **more)
 
 
 _ALL: Final = (

@@ -54,8 +54,7 @@ def probe_of(engine: Engine, asked: ProbeMessage, operation: str, request: Any) 
 
 @dataclass(slots=True, eq=False)
 class Probe:
-    """Looks at how a request runs, with the events of the profiler if its caller wants them, and a span if it is
-    traced."""
+    """Looks at how a request runs: with the profiler if its caller wants its events, and in a span if it is traced."""
 
     _profiles: bool
     _span: Span | None = None
@@ -72,8 +71,8 @@ class Probe:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """A block that has a span of its own, below that of the request; not if it raises
-        `WouldBlock`, and runs again."""
+        """A block with a span of its own, below that of the request. One that raises `WouldBlock` runs again, and has
+        none."""
         if self._span is None:
             yield
             return

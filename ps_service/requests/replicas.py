@@ -70,8 +70,7 @@ def add_gradients(ctx: RequestContext, request: pb.AddGradientsRequest, reply: p
 
 
 def expected_seconds(ctx: RequestContext, request: pb.PushRequest) -> float:
-    """How long a push takes on the event loop; infinity if it must not run there. Raises if a handle refers to no
-    object here."""
+    """How long a push takes on the event loop; infinity if it must not run there. Raises if an object is not here."""
     hosted = ctx.find(request.target)
     value = ctx.engine.registry.find(Ref.from_message(request.optimizer)).value
     size = 0 if ctx.payload is None else len(ctx.payload)

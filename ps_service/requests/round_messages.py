@@ -77,8 +77,7 @@ def _read_decision(message: pb.Decision) -> Decision:
 
 
 def read_applied(applied: Mapping[str, int]) -> dict[str, int]:
-    """The numbers of the last decisions that other owners have carried out. Raises `InvalidArgumentError` if one is
-    none."""
+    """The numbers of the last decisions that other owners have carried out. Raises `InvalidArgumentError`."""
     for number in applied.values():
         _check_count("the number of a decision", number)
     return dict(applied)

@@ -33,8 +33,7 @@ _OPEN: Final = Gate.State.OPEN
 
 
 class SessionHandler(Observer):
-    """Runs the requests of a session, each at most once, and sends each answer on the stream that is
-    open at that time."""
+    """Runs the requests of a session, each at most once, and sends each answer on the stream that is open then."""
 
     def __init__(self, engine: Engine, session: SessionState) -> None:
         self.session = session
@@ -167,8 +166,7 @@ class SessionHandler(Observer):
         self._followers.ended(number, answer)
 
     def tell_draining(self, turned_away: Sequence[int] = ()) -> None:
-        """Tells the trainer that the owner drains, if it lets open passes end, and which of its requests were turned
-        away."""
+        """Tells the trainer that the owner drains, if it lets open passes end, and which requests were turned away."""
         outbox = self.stream.outbox
         if outbox is not None and self._engine.gate.state is Gate.State.DRAINING:
             outbox.put(Frame(draining=Draining(turned_away=turned_away)))
@@ -235,8 +233,8 @@ class SessionHandler(Observer):
         self.tell_draining([number, *self._drop_followers(number)])
 
     def _drop_followers(self, number: int) -> list[int]:
-        """Forgets the requests that wait for a request, directly or not, and returns their numbers. The trainer sends
-        them again later."""
+        """Forgets the requests that wait for a request, directly or not. The trainer sends those with the returned
+        numbers again."""
         left, dropped = self._followers.take(number), []
         while left:
             execution = left.pop()

@@ -43,8 +43,7 @@ class SessionStream:
             self._task = None
 
     def greeted(self, direct: DirectConnection | None = None) -> int:
-        """Notes that the trainer has opened a new stream, which ends the one before; its number is for `take_over` and
-        `beside`."""
+        """Notes that the trainer has opened a new stream, which ends the one before, and returns its number."""
         self.direct = direct
         self.interrupt()
         self._turn += 1

@@ -21,8 +21,15 @@ from ps_service.requests.evictions import BY_OPERATOR
 from ps_service.requests.execution import answer
 from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.grpc_stream import address_of, reading, writing
-from ps_service.rpc.numbered_requests import NumberedRequests
-from ps_service.rpc.unary_metadata import ERROR_KEY, INCARNATION_KEY, STATUS, Caller, caller_of, fit_for_metadata
+from ps_service.rpc.unary_metadata import (
+    ERROR_KEY,
+    INCARNATION_KEY,
+    NUMBER_KEY,
+    STATUS,
+    Caller,
+    caller_of,
+    fit_for_metadata,
+)
 from ps_service.sessions import arrivals
 from ps_service.sessions.request_sources import Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError
@@ -54,13 +61,22 @@ class _Open:
     lost: bool = False
 
 
+@dataclass(slots=True)
+class _Numbered:
+    """A running request with a number, and how many callers wait for its answer."""
+
+    task: asyncio.Task[Answer]
+    item: WorkItem
+    waiting: int = 0
+
+
 class UnaryMethods:
     """Answers unary requests; a numbered one runs once, however often it is sent."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._budget = _Budget(engine)
-        self._numbered = NumberedRequests(engine, self._run)
+        self._numbered: dict[tuple[bytes, int], _Numbered] = {}
         self._open = 0
         self._requests: set[_Open] = set()
         self._changing = 0
@@ -94,7 +110,8 @@ class UnaryMethods:
     def cut_off(self) -> None:
         """Answers running requests as cut off; their later effects are not kept."""
         self._is_cut_off = True
-        self._numbered.cut_off()
+        for trainer, number in self._numbered:
+            self._engine.reply_cache.record(trainer, number, cut_off(self._engine, number))
 
     def running(self) -> Iterator[Running]:
         """The requests that have no answer yet, but for reports about the owner. May be called in any thread."""
@@ -109,7 +126,8 @@ class UnaryMethods:
 
     def close(self) -> None:
         """Cancels the running requests."""
-        self._numbered.close()
+        for running in self._numbered.values():
+            running.task.cancel()
 
     async def _answer(self, operation: Operation, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         """Runs one operation as a plain unary method."""
@@ -166,7 +184,7 @@ class UnaryMethods:
         self._changing += 1
         try:
             if caller.number:
-                result = await self._numbered.answer(session, caller.number, operation, request, timeout)
+                result = await self._run_numbered(session, caller.number, operation, request, timeout)
             else:
                 result = await self._run(trainer, operation, request, timeout)
                 if session.ended:
@@ -176,6 +194,51 @@ class UnaryMethods:
             self._changing -= 1
             session.streams -= 1
             session.touch()
+
+    async def _run_numbered(
+        self, session: SessionState, number: int, operation: Operation, request: Any, timeout: float
+    ) -> Answer:
+        """The answer of a request with a number, which runs if it has not run before.
+
+        A caller that is cancelled stops waiting. The request goes on, and its answer is kept.
+        """
+        key = (session.trainer, number)
+        running = self._numbered.get(key)
+        if running is None:
+            # It also runs if its caller has gone: the caller that asks again gets its answer.
+            item = WorkItem(session.trainer, lasting=True)
+            task = asyncio.create_task(self._run_once(session, number, operation, request, timeout, item))
+            running = self._numbered[key] = _Numbered(task, item)
+            task.add_done_callback(lambda _: self._numbered.pop(key))
+        compute = self._engine.compute
+        running.waiting += 1
+        compute.reclaim(running.item)
+        try:
+            result = await asyncio.shield(running.task)
+        finally:
+            running.waiting -= 1
+            if not running.waiting and not running.task.done():
+                compute.abandon(running.item)
+        if result.reply.HasField("error") or result.reply.HasField(operation.name):
+            return result
+        return failure(InvalidArgumentError(f"{NUMBER_KEY} {number} was another request's; count on with each new one"))
+
+    async def _run_once(
+        self, session: SessionState, number: int, operation: Operation, request: Any, timeout: float, item: WorkItem
+    ) -> Answer:
+        reply_cache, trainer = self._engine.reply_cache, session.trainer
+        known = reply_cache.recall(trainer, number)
+        if known is not None:
+            return known
+        result = await self._run(trainer, operation, request, timeout, item)
+        if self._is_cut_off:
+            return result
+        if session.ended:
+            self._engine.registry.revoke(trainer, result.granted)
+        else:
+            reply_cache.forget(trainer, range(max(1, number - 16), number))
+            reply_cache.record(trainer, number, result)
+        return result
 
     async def _run(
         self, trainer: bytes, operation: Operation, request: Any, timeout: float, item: WorkItem | None = None

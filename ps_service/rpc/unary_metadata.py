@@ -52,8 +52,7 @@ _MOST_DIGITS: Final = 20
 
 
 class Caller(NamedTuple):
-    """The caller of a unary method: the id of its session, a new one if it has not named one, and the number of its
-    request."""
+    """The caller of a unary method: its id, a new one if it has given none, and the number of its request, or 0."""
 
     trainer: bytes
     named: bool

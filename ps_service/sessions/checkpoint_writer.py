@@ -24,8 +24,7 @@ class CheckpointWriter:
         self._write = write
 
     def write_now(self) -> CheckpointReply:
-        """Writes a checkpoint while the owner goes on, and blocks meanwhile. Raises a `PsError` if it cannot be
-        written."""
+        """Writes a checkpoint while the owner goes on. Blocks meanwhile. Raises a `PsError` if it cannot be written."""
         if self._write is None:
             raise InvalidArgumentError(
                 f"owner {self._owner!r} has no directory for checkpoints: start it with ps-service serve --data-dir"

@@ -24,8 +24,7 @@ class RequestSource(Protocol):
         """The requests from this source that have no answer yet. May be called in any thread."""
 
     def dismiss(self, session: SessionState) -> None:
-        """Cancels a session's requests from this source, and frees what it holds here; all of that, also if this
-        raises."""
+        """Cancels a session's requests from this source, and frees all that it holds here, also if it raises."""
 
 
 class RequestSources:
@@ -44,8 +43,7 @@ class RequestSources:
             yield from source.running()
 
     def dismiss(self, session: SessionState) -> None:
-        """Ends a session's stream, cancels its requests, and frees everything it held; all of that, also if this
-        raises."""
+        """Ends a session's stream, cancels its requests, and frees everything that it held, also if it raises."""
         with ExitStack() as stack:
             for source in reversed(self._sources):
                 stack.callback(source.dismiss, session)

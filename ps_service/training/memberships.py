@@ -18,16 +18,15 @@ class Memberships:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._of: dict[bytes, weakref.WeakSet[HostedOptimizer]] = {}
+        self._used: weakref.WeakSet[HostedOptimizer] = weakref.WeakSet()
 
     def add(self, trainer: bytes, optimizer: HostedOptimizer) -> None:
         """Rounds may wait for the trainer from now on. Does nothing the second time."""
         with self.lock:
-            known = self._of.setdefault(trainer, weakref.WeakSet())
-            if optimizer in known:
+            if trainer in optimizer.trainers:
                 return
-            known.add(optimizer)
             optimizer.trainers[trainer] = None
+            self._used.add(optimizer)
             aggregator = optimizer.aggregator
         if aggregator is not None:
             aggregator.join(trainer)
@@ -35,22 +34,13 @@ class Memberships:
     def remove(self, trainer: bytes, optimizer: HostedOptimizer) -> None:
         """Rounds do not wait for the trainer any more."""
         with self.lock:
-            known = self._of.get(trainer)
-            if known is not None:
-                known.discard(optimizer)
             optimizer.trainers.pop(trainer, None)
-        _leave(trainer, optimizer)
+        if optimizer.aggregator is not None:
+            optimizer.aggregator.leave(trainer)
 
     def forget(self, trainer: bytes) -> None:
         """The trainer is gone: no round waits for it."""
         with self.lock:
-            gone = list(self._of.pop(trainer, ()))
-            for optimizer in gone:
-                optimizer.trainers.pop(trainer, None)
-        for optimizer in gone:
-            _leave(trainer, optimizer)
-
-
-def _leave(trainer: bytes, optimizer: HostedOptimizer) -> None:
-    if optimizer.aggregator is not None:
-        optimizer.aggregator.leave(trainer)
+            used = [each for each in self._used if trainer in each.trainers]
+        for optimizer in used:
+            self.remove(trainer, optimizer)

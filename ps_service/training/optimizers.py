@@ -155,8 +155,7 @@ class HostedOptimizer:
             return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Loads a state, entirely or not at all. Raises `InvalidArgumentError` if it does not fit the groups or the
-        parameters."""
+        """Loads a state, entirely or not at all. Raises `InvalidArgumentError` if it does not fit."""
         with self.lock:
             self._check_state(state)
             try:
@@ -180,8 +179,7 @@ class HostedOptimizer:
         return present
 
     def apply(self, gradients: PassContext | RoundGradients) -> bool:
-        """Applies gradients, if there are any, with the lock held. Restores everything if the step raises, as `step`
-        does."""
+        """Applies gradients, if there are any, with the lock held. Restores everything if the step raises."""
         began, nbytes = (time.perf_counter(), time.thread_time()), gradients.gradient_bytes
         present = self.check(gradients)
         if not present:

@@ -1,5 +1,4 @@
-"""Copies what a replica of a module lacks: parameters and buffers that have changed since it was last brought up to
-date."""
+"""Copies what a replica of a module lacks: parameters and buffers that have changed since it last had them."""
 
 from __future__ import annotations
 

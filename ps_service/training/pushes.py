@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class Pushed(NamedTuple):
-    """A decoded gradient that a replica has pushed, and how many steps had been applied to its parameter when it read
-    that."""
+    """A decoded gradient of a replica, and how many steps had been applied to its parameter when the
+    replica read it."""
 
     gradient: Gradient
     steps: int
@@ -54,8 +54,7 @@ def contribution(optimizer: HostedOptimizer, hosted: HostedObject, pushed: Seque
 
     Raises `InvalidArgumentError` if it covers none of the module's parameters.
     """
-    check_covered(optimizer, hosted)
-    covered = {id(each.parameter): place for place, each in enumerate(optimizer.covered)}
+    covered = check_covered(optimizer, hosted)
     found: list[torch.Tensor | None] = [None] * len(optimizer.covered)
     readings = FirstReadings()
     for gradient, steps in pushed:
@@ -66,11 +65,12 @@ def contribution(optimizer: HostedOptimizer, hosted: HostedObject, pushed: Seque
     return Contribution(found, readings)
 
 
-def check_covered(optimizer: HostedOptimizer, hosted: HostedObject) -> None:
-    """Raises `InvalidArgumentError` if an optimizer covers no parameter of a module."""
-    covered = {id(each.parameter) for each in optimizer.covered}
+def check_covered(optimizer: HostedOptimizer, hosted: HostedObject) -> dict[int, int]:
+    """The places of the parameters of an optimizer, by `id()`. Raises `InvalidArgumentError` if none is a module's."""
+    covered = {id(parameter): place for place, parameter in enumerate(optimizer.parameters)}
     if not any(id(each) in covered for each in hosted.parameters.values()):
         raise InvalidArgumentError(f"the optimizer steps no parameter of {hosted}")
+    return covered
 
 
 def _fitting(name: str, gradient: Any, parameter: torch.Tensor) -> torch.Tensor:

@@ -103,7 +103,7 @@ class RoundSteps:
 
     def contribution(self, context: PassContext | None) -> Contribution:
         """The gradients of a context for covered parameters, to be offered to a round. Raises as
-        `HostedOptimizer.step`."""
+        `HostedOptimizer.check`."""
         parameters = self.optimizer.parameters
         if context is None:
             return Contribution([None] * len(parameters), None)

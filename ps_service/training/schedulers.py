@@ -48,8 +48,7 @@ class HostedScheduler:
             return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Loads a state, entirely or not at all. Raises `InvalidArgumentError` if it is not that of a scheduler of this
-        class."""
+        """Loads a state, entirely or not at all. Raises `InvalidArgumentError` if it is that of another class."""
         with self._hosted.lock:
             # Torch would overwrite any attribute of the scheduler that the state names.
             known = self.scheduler.state_dict()

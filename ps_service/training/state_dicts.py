@@ -30,8 +30,7 @@ def state_dict(engine: Host, ref: Ref) -> Any:
 
 
 def state_of(engine: Host, target: HostedObject) -> Any:
-    """Like `state_dict`, for an object that need not have a handle. Raises `InvalidArgumentError` if
-    it has no state."""
+    """Like `state_dict`, for an object that need not have a handle. Raises `InvalidArgumentError` if it has none."""
     if isinstance(target.value, nn.Module):
         # All parameters are read between the same two steps.
         with CallFrame(engine.parameter_locks, target.value.training, recorded=False, grad=False) as call_frame:

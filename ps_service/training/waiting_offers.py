@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,6 +43,9 @@ class WaitingOffers:
 
     def __contains__(self, key: OfferKey) -> bool:
         return key in self._offers
+
+    def __iter__(self) -> Iterator[OfferKey]:
+        return iter(self._offers)
 
     def __getitem__(self, key: OfferKey) -> Offered:
         return self._offers[key]

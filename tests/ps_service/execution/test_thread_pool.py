@@ -313,7 +313,7 @@ async def test_one_trainer_cannot_lose_all_threads(held: list[Held]) -> None:
 async def test_a_function_that_holds_threads_for_nothing_is_named_once(
     compute: Pool, held: list[Held], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ps_service.execution.workers.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("ps_service.execution.thread_pool.REPORT_SECONDS", 0.0)
     for each, name in zip(held[:4], ["my.Net.forward", "my.Net.forward", "", "my.prepare"], strict=False):
         task, _ = await each.hold(compute, name=name)
         await gone(task)

@@ -28,6 +28,16 @@ def test_operations_are_counted_by_name(counters: Counters) -> None:
     assert told(counters) == {"call": (2, 1, 0.75), "step": (1, 0, 1.0)}
 
 
+def test_parts_of_a_request_are_counted_as_operations_of_their_own(counters: Counters, clock: Clock) -> None:
+    clock.now = 100.0
+    counters.note(("step", 0.25, 0, 100))
+    counters.note(("end_context", 0.125, REMOTE, 100))
+    counters.count("backward", 1.0)
+    assert told(counters) == {"step": (1, 0, 0.25), "end_context": (1, 1, 0.125), "backward": (1, 0, 1.0)}
+    clock.now += 1.0
+    assert counters.calls_per_second() == 3 / WINDOW_SECONDS
+
+
 def test_a_snapshot_does_not_change(counters: Counters) -> None:
     counters.count("call", 0.25)
     before = counters.operations()

@@ -38,6 +38,20 @@ def test_a_message_counts_until_it_is_whole(engine: Engine) -> None:
     assert engine.budget.requests == 0
 
 
+async def test_a_message_that_arrives_whole_counts_nowhere_also_if_it_has_waited(engine: Engine) -> None:
+    intake, most = Intake(engine, ANNA), engine.limits.max_session_bytes
+    assert isinstance(intake.take(begin(1, MIB, bytes(MIB))), Message)
+    assert engine.budget.requests == 0
+    engine.budget.take(engine.budget.of(ANNA), most)
+    pausing = intake.take(begin(2, MIB, bytes(MIB)))
+    assert isinstance(pausing, asyncio.Task)
+    await asyncio.sleep(0)
+    engine.budget.release(engine.budget.of(ANNA), most)
+    message = await pausing
+    assert message is not None and message.payload is not None and len(message.payload) == MIB
+    assert engine.budget.requests == 0 and not intake.begun
+
+
 @pytest.mark.parametrize("announced", [1, 2 * MIB, 1 << 62])
 def test_a_part_that_announces_a_payload_of_its_own_is_refused_and_counts_nowhere(
     engine: Engine, announced: int

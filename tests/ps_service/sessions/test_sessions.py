@@ -6,6 +6,7 @@ import pytest
 
 from ps_service.sessions.sessions import Sessions
 from ps_wire.limits import Limits
+from ps_wire.refs import ContextId
 from tests.ps_service.clock import Clock
 
 ANNA, BERT = b"a" * 16, b"b" * 16
@@ -106,3 +107,18 @@ def test_a_trainer_without_a_stream_is_away(sessions: Sessions) -> None:
     assert sessions.is_away(ANNA)
     session.streams += 1
     assert not sessions.is_away(ANNA)
+
+
+def test_the_steps_of_trainers_count_also_when_they_have_left(sessions: Sessions) -> None:
+    one, other = ContextId(ANNA, 1), ContextId(ANNA, 2)
+    anna = sessions.open(ANNA)
+    sessions.open(BERT)
+    for trainer, context in ((ANNA, one), (ANNA, one), (ANNA, other), (BERT, None), (b"c" * 16, one)):
+        sessions.stepped(trainer, context)
+    assert sessions.steps == 3, "a pass steps once, and nobody knows a trainer without a session"
+    sessions.end(anna)
+    sessions.end(anna)
+    assert sessions.steps == 3
+    sessions.open(ANNA)
+    sessions.stepped(ANNA, one)
+    assert sessions.steps == 4
