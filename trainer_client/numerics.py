@@ -22,8 +22,7 @@ class Seeding:
     def begin(self, seed: int | None) -> None:
         """Starts to count from one again, with a new seed; None for calls without seeds.
 
-        Raises:
-            TypeError: It is no integer.
+        `TypeError` if it is no integer.
         """
         with self._lock:
             self._seeds = None if seed is None else Seeds(index(seed))
@@ -45,10 +44,8 @@ class Seeding:
 def write_numerics(request: Any, seed: int | None = None) -> None:
     """Writes the numerics of a call or backward into its request, which has a field `numerics`.
 
-    Need not be called without a seed and outside of autocast regions (`is_active`).
-
-    Raises:
-        TypeError: The seed is no integer.
+    Need not be called without a seed and outside of autocast regions (`is_active`). `TypeError` if the seed is no
+    integer.
     """
     autocasts = Autocasts.current()
     if autocasts.regions:

@@ -84,14 +84,9 @@ def prefetch(
     look_up: Callable[[B], Awaitable[R]],
     depth: int,
 ) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
-    """Arguments and errors as for `Client.prefetch`.
-
-    Args:
-        open_context: Makes the context of a pass.
-        loop: The client's event loop.
-    """
+    """Arguments and errors as for `Client.prefetch`; `open_context` makes the context of a pass."""
     _check(look_up, depth)
-    begin = partial(_begin, open_context, partial(_awaited, loop, look_up, torch.is_grad_enabled()), loop)
+    begin = partial(_begin, open_context, partial(_awaited, look_up, torch.is_grad_enabled()), loop)
     if isinstance(batches, AsyncIterable):
         return _fetched_in_turn(_Fetched(aiter(batches), begin, depth))
     return _in_turn(_Window(iter(batches), begin, depth))
@@ -134,9 +129,7 @@ def _begin(
             return LookedUp(context, failed)
 
 
-def _awaited(
-    loop: asyncio.AbstractEventLoop, look_up: Callable[[B], Awaitable[R]], grad: bool, batch: B
-) -> Pending[R] | asyncio.Task[R]:
+def _awaited(look_up: Callable[[B], Awaitable[R]], grad: bool, batch: B) -> Pending[R] | asyncio.Task[R]:
     # Grad mode belongs to the thread, and another task may have left its own.
     with torch.set_grad_enabled(grad):
         found = look_up(batch)
@@ -217,14 +210,6 @@ class _Window(Generic[B, R]):
 
     When the batch with number n is asked for, the look-ups of the batches up to `n + depth` may begin, and no later
     ones. So a look-up lacks `depth` steps of its own program at most.
-
-    Args:
-        source: The batches.
-        begin: Begins the look-ups for a batch.
-        depth: How many batches to look up in advance.
-
-    Attributes:
-        ready: The batches with their look-ups, in order.
     """
 
     def __init__(self, source: Any, begin: Callable[[B], LookedUp[R]], depth: int) -> None:
@@ -237,13 +222,9 @@ class _Window(Generic[B, R]):
         self._error: BaseException | None = None
 
     def fill(self) -> bool:
-        """Begins look-ups, because the next batch is asked for.
+        """Begins look-ups, because the next batch is asked for; says whether there is one.
 
-        Returns:
-            Whether there is another batch.
-
-        Raises:
-            Exception: The source raised it, after the batches that were handed out before.
+        An error of the source comes after the batches before it.
         """
         self._allowed += 1
         while self._may_begin:
@@ -284,12 +265,7 @@ class _Window(Generic[B, R]):
 
 
 class _Fetched(_Window[B, R]):
-    """The same, of batches that have to be awaited: a task fetches them while the program trains.
-
-    Args:
-        source: The batches.
-        begin, depth: As for `_Window`.
-    """
+    """The same, of batches that have to be awaited: a task fetches them while the program trains."""
 
     def __init__(self, source: AsyncIterator[B], begin: Callable[[B], LookedUp[R]], depth: int) -> None:
         super().__init__(source, begin, depth)

@@ -42,10 +42,9 @@ class Queue:
 
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
-        """Waits for all lower numbers. The turn ends with the block.
+        """Waits for all lower numbers.
 
-        Raises:
-            CancelledCallError: The number was withdrawn.
+        The turn ends with the block. `CancelledCallError` if the number was withdrawn.
         """
         with self._lock:
             if number not in self._waiting:

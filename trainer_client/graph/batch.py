@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ps_wire.errors import PsError
     from ps_wire.runtime.latency import Latency
     from ps_wire.v1.operations_pb2 import StepReply
-    from trainer_client.graph.way_back import Gradient, WayBack
+    from trainer_client.graph.nodes import Gradient, WayBack
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
 
@@ -39,13 +39,10 @@ MOST_CALLS: Final = 256
 class Answer(NamedTuple):
     """The answer to a batch.
 
-    Attributes:
-        gradients: The gradients of the inputs of each call; empty if no call has such inputs.
-        versions: The versions of the optimizers that have stepped.
-        step_error: The error of the optimizer that could not step; None if there is none.
-        stepped: What the owner says of each of these steps, if one of the optimizers has a policy; empty otherwise.
-        values: The values of the round of each of them.
-        checked: Whether the optimizers that were to check the gradients accept them.
+    The gradients are those of the inputs of each call; empty if no call has any. The versions are those of the
+    optimizers that have stepped, and `step_error` is the error of the first that could not. If one of them has a
+    policy, `stepped` has what the owner says of each, and `values` the values of its round. `checked` tells that
+    those which were to check the gradients accept them.
     """
 
     gradients: list[list[torch.Tensor | None]]
@@ -68,9 +65,7 @@ class Follow(Protocol):
 class Batch:
     """The calls of one owner whose gradients go in the next request. Not safe from several threads.
 
-    Attributes:
-        request: The request, for what follows.
-        follow: What the owner does after the backward.
+    What the owner does after the backward, `follow`, is written into `request`.
     """
 
     def __init__(self, session: Session, backward: Batches) -> None:
@@ -141,11 +136,7 @@ class Batches:
     """The requests of a backward with calls whose gradients are held. Not safe from several threads.
 
     Calls whose backward takes long on the owner have requests of their own, so that they run concurrently there.
-
-    Attributes:
-        retain_graph: Whether the graph is kept for another backward.
-        number: Number of the backward in its context, from 1.
-        posts: The requests with gradients that were sent and have to be waited for, in order.
+    Backwards of a context are numbered from 1. What was sent, and has to be waited for, is in `posts`, in order.
     """
 
     def __init__(self, retain_graph: bool, number: int) -> None:

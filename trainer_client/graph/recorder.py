@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from trainer_client.graph.nodes import RECEIVING, ROOT, receive, send
-from trainer_client.graph.way_back import Pass, WayBack
+from trainer_client.graph.nodes import RECEIVING, ROOT, Pass, WayBack, receive, send
 
 if TYPE_CHECKING:
     from ps_wire.numerics.seeds import Seeds
     from ps_wire.runtime.failures import PassFailures
     from ps_wire.runtime.latency import Latency
-    from trainer_client.graph.way_back import Encode
+    from trainer_client.graph.nodes import Encode
     from trainer_client.session.session import Session
 
 _FIRST: Final = 1 << 62
@@ -43,6 +42,9 @@ class RecordingPass(Pass, Protocol):
     failures: PassFailures
     seeds: Seeds | None
     root: torch.Tensor
+
+    def check(self, *sessions: Session) -> None:
+        """Checks that the pass is open and that these sessions may take part in it."""
 
     def record(
         self,
@@ -61,11 +63,10 @@ class RecordingPass(Pass, Protocol):
 class RecordedCall:
     """One remote call of a pass.
 
-    Args:
-        place: The numbers of the calls that it is nested in, and its own number among the calls of the innermost one.
-        inputs: Its tensor arguments that require grad.
-        tokens: Tokens of the arguments that stay on an owner and were computed in this pass.
-        latency: How long the backwards of such calls take on the owner; None if that is not known.
+    Its `inputs` are the tensor arguments that require grad, its `tokens` those of arguments that stay on an owner
+    and were computed in this pass. The `place` has the numbers of the calls that it is nested in, and its own among
+    the calls of the innermost one. The `latency` is that of backwards of such calls on the owner; None if that is
+    not known.
     """
 
     def __init__(

@@ -19,21 +19,17 @@ if TYPE_CHECKING:
     import torch
 
     from trainer_client.graph.batch import Answer, Batch, Follow
-    from trainer_client.graph.way_back import Gradient, WayBack
+    from trainer_client.graph.nodes import Gradient, WayBack
     from trainer_client.session.session import Session
 
 
 class RunningBackward(Batches):
     """One backward while it runs. It sends the gradients of calls before torch's engine waits for an owner.
 
-    Until then it holds them, so that the gradients of the calls that are ready go in one request to each owner. If the
-    local part of such graphs takes long meanwhile, it sends those of each call at once.
-
-    Args:
-        retain_graph, number: As the attributes.
-        calls: The recorded calls that it can reach.
-        latency: How long backwards of such graphs hold gradients; None to hold none.
-        goes_on: The call from whose inputs torch's engine runs once more, when its owner has answered.
+    Until then it holds them, so that the gradients of the calls that are ready go in one request to each owner. If
+    the local part of such graphs takes long meanwhile (`latency`; None to hold nothing), it sends those of each
+    call at once. It may go on: then torch's engine runs once more, from the inputs of that call, when its owner has
+    answered.
     """
 
     def __init__(
@@ -120,8 +116,7 @@ class RunningBackward(Batches):
     def after(self, number: int) -> int | None:
         """The call whose gradients the owner adds just before those of call `number`: the next later call to it.
 
-        Returns:
-            Its number; 0 if there is none, None if it is not known.
+        It is 0 if there is none, and None if it is not known.
         """
         after = self._after.get(number)
         while after in self._skipped:

@@ -71,11 +71,7 @@ class RRef:
 
     @property
     def session(self) -> Session:
-        """The session with the owner.
-
-        Raises:
-            StaleHandleError: The owner has restarted from an earlier state.
-        """
+        """The session with the owner; `StaleHandleError` if that has restarted from an earlier state."""
         reference = self._reference
         # The condition of `is_stale`, without the cost of a call.
         if reference is not None and reference._session.restarts != reference._restarts:

@@ -39,9 +39,7 @@ OnState = Callable[[ConnectionState], object]
 class Presence:
     """Whether one owner can be reached. An interruption of more than a second is logged once, and its end.
 
-    Args:
-        address: The owner's address.
-        on_state: Is called with each new state, on the event loop.
+    `on_state` is called with each new state, on the event loop.
     """
 
     def __init__(self, address: str, on_state: OnState | None) -> None:
@@ -52,11 +50,9 @@ class Presence:
         self._told = False
 
     def away(self, patience: float, reason: str = "") -> None:
-        """The owner is not connected. Calling it again brings the latest reason up to date.
+        """The owner is not connected, and the client tries to reach it for so many seconds in all.
 
-        Args:
-            patience: For how many seconds in all the client tries to reach it.
-            reason: Why the latest attempt failed, or the connection broke.
+        Calling it again brings the latest reason up to date.
         """
         if self._state is not None and self._state.state != "connected":
             self._state = self._state._replace(reason=reason)

@@ -34,16 +34,11 @@ _ALONE: Final = nullcontext()
 class Requests:
     """Sends requests, numbers them, and resolves each with its answer. Used on the session's event loop.
 
-    Args:
-        loop: The session's event loop.
-        give_back: Gives back a reference that an answer grants but no caller takes.
-        when_held_up: Called when a request may be held up now, or is not any more, because the owner drains or is away.
-
-    Attributes:
-        given_up: Numbers of the requests that were given up here, and that the owner still answers.
-        turned_away: Numbers of the requests that the owner, which drains, has not taken up.
-        outbox: That of the open stream; None while there is none.
-        closed: The error of all further requests, once the session has ended.
+    It keeps the numbers of requests that were given up here, and that the owner still answers; and of those that
+    the owner, which drains, has not taken up (`turned_away`). There is an outbox while a stream is open, and
+    `closed` is the error of all further requests once the session has ended. `give_back` gets references that an
+    answer grants but no caller takes, and `when_held_up` is called when a request may be held up now, or is not any
+    more, because the owner drains or is away.
     """
 
     def __init__(

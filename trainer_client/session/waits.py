@@ -38,12 +38,7 @@ _EARLY_SECONDS: Final = 0.001
 class Waits:
     """Logs what steps that take long wait for: once for each step, the optimizers of its owner that wait for trainers.
 
-    Args:
-        loop: The session's event loop.
-        requests: Returns the requests that have no answer yet.
-
-    Attributes:
-        idle: Whether nothing was in flight at the last look; `begin` has to be called with the next request.
+    It is idle if nothing was in flight at the last look; `begin` has to be called with the next request then.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, requests: Callable[[], Iterable[InFlightRequest[Any]]]) -> None:
@@ -126,13 +121,7 @@ def _ask(about: InFlightRequest[Any], tell: Callable[[OwnerStatus], None]) -> No
 class Deadlines:
     """Ends requests at their deadlines.
 
-    Args:
-        loop: The session's event loop.
-        requests: Returns the requests that have no answer yet.
-        expire: Ends a request.
-
-    Attributes:
-        next: Time at which the timer fires, in seconds of the monotonic clock; infinity while there is no timer.
+    The timer fires at `next`, in seconds of the monotonic clock; infinity while there is none.
     """
 
     def __init__(
