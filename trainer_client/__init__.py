@@ -25,7 +25,8 @@ from trainer_client import codecs, errors, policies, tables
 from trainer_client.client.client import Client
 from trainer_client.client.connect import connect
 from trainer_client.collectives.communicator import Communicator
-from trainer_client.contexts.context import Context, current_context
+from trainer_client.contexts.context import Context
+from trainer_client.contexts.current import current_context
 from trainer_client.handles.handles import RemoteModule, RemoteObject
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.handles.references import RRef

@@ -20,10 +20,7 @@ class Seeding:
         self._seeds: Seeds | None = None
 
     def begin(self, seed: int | None) -> None:
-        """Starts to count from one again, with a new seed; None for calls without seeds.
-
-        `TypeError` if it is no integer.
-        """
+        """Starts to count from one again, with a new seed, an integer; None for calls without seeds."""
         with self._lock:
             self._seeds = None if seed is None else Seeds(index(seed))
 
@@ -42,11 +39,7 @@ class Seeding:
 
 
 def write_numerics(request: Any, seed: int | None = None) -> None:
-    """Writes the numerics of a call or backward into its request, which has a field `numerics`.
-
-    Need not be called without a seed and outside of autocast regions (`is_active`). `TypeError` if the seed is no
-    integer.
-    """
+    """Writes the numerics of a call or backward; not needed without a seed and outside of autocast (`is_active`)."""
     autocasts = Autocasts.current()
     if autocasts.regions:
         for each in autocasts.regions:

@@ -12,7 +12,7 @@ from ps_wire.numerics.seeds import of_torch
 from ps_wire.tables.names import SHARD
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import AttachRequest, CreateRequest
-from trainer_client.contexts.context import current_context
+from trainer_client.contexts.current import current_context
 from trainer_client.handles import references
 from trainer_client.handles.handles import RemoteObject, handle_from
 from trainer_client.numerics import Seeding

@@ -77,9 +77,9 @@ class Backwards:
             return [each for each in self._unfinished.values() if each is not None]
 
     def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
-        """The requests of the unfinished backward, for a request that follows them and tells of their failure.
+        """The requests of the only unfinished backward, if all it needs was sent to one owner.
 
-        Nothing if there is no such backward, it has more to do here first, or some of it was not sent to this owner.
+        What follows tells of failures.
         """
         number, posts = self._sent
         if list(self._unfinished) != [number] or threading.get_ident() == self.thread:
@@ -153,10 +153,7 @@ class Backwards:
             waited_for.cancel()
 
     def run(self, context: RecordingPass, start: Start) -> None:
-        """Runs a backward in this thread, which must not be that of the event loop.
-
-        Raises also if the client is closed.
-        """
+        """Runs a backward in this thread, which must not be that of the event loop."""
         self._run_in_turn(context, self._queue.join(), NONE, start)
 
     def _run_here(self, turn: int, graph: Graph, start: Start, ended: Callable[..., None]) -> None:

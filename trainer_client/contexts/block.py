@@ -159,10 +159,7 @@ def end_freed(loop: asyncio.AbstractEventLoop, id: ContextMessage, sessions: Map
 
 
 async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine once all have succeeded, or raises the error of the first that has failed.
-
-    Unlike with `await`, cancelling the task that waits cancels none of them.
-    """
+    """Runs a coroutine once all have succeeded, or raises the first error. Cancelling it cancels none of them."""
     try:
         if parts:
             whole: Pending[None] = Pending(loop)
@@ -177,10 +174,7 @@ async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], 
 
 
 def tell_untrained(looked_up: Mapping[str, Sequence[Part]], stepped: Set[str]) -> None:
-    """Logs, once for each table, that a pass with a step has not stepped its optimizer.
-
-    `looked_up` has the parts of the optimizers of tables by their names, `stepped` object ids of what the pass stepped.
-    """
+    """Logs, once for each looked-up table, that a pass with a step has not stepped the table's optimizer."""
     for name, parts in looked_up.items():
         if not stepped.isdisjoint(part.name.object_id for part in parts):
             continue

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 
 from ps_wire.errors import CancelledCallError, InvalidArgumentError
 from ps_wire.runtime.failures import Origin
-from trainer_client.graph.recorder import RecordingPass
 from trainer_client.pending import Pending, raiser
 from trainer_client.session.stepped import Stepped, owner_seconds
 
@@ -90,10 +89,13 @@ class Stepping(ABC, Generic[C_contra]):
         """Like `step_local_part`, in this thread."""
 
 
-class ClosedPass(RecordingPass, Protocol):
+class ClosedPass(Protocol):
     """A pass that a step may end; see `Context`."""
 
     stepped: set[str]
+
+    def check(self, *sessions: Session) -> None:
+        """Checks that the pass is open and that these sessions may take part in it."""
 
     def write_end(self, request: EndContextRequest) -> None:
         """Asks an owner to end the pass, in a request that does more."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -16,10 +16,10 @@ from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.block import Block, PassSpan, after, end_freed, tell_end, tell_untrained
 from trainer_client.contexts.closing import Closing, Part, Stepping
 from trainer_client.contexts.gradients import LocalGradients, clip, gradients
-from trainer_client.graph import current
-from trainer_client.graph.current import entered
-from trainer_client.graph.nodes import ROOT
+from trainer_client.graph.current import current_context, entered
+from trainer_client.graph.nodes import ROOT, WayBack
 from trainer_client.graph.recorder import RecordedCall, Reserved
+from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from trainer_client.graph.current import Openings
     from trainer_client.graph.recorder import RecordingPass
     from trainer_client.graph.running_backward import LocalBackward, RunningBackward
-    from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
 
@@ -115,14 +114,14 @@ class Context(Block):
         latency: Latency | None = None,
         reserved: Reserved | None = None,
     ) -> RecordedCall:
-        """Records a call in the graph; arguments as for `RecordedCall`. Raises as `check`.
+        """Records a call in the graph, maybe in a reserved place; arguments as for `RecordedCall`.
 
-        Its number and place may have been reserved before.
+        Raises as `check`.
         """
         with self._lock:
             self.check(session)
             number, place = reserved or self._reserve(session)
-        return RecordedCall(self, session, number, place, inputs, tokens, latency)
+        return RecordedCall(WayBack(self, session, number, place, inputs, latency), self.root, inputs, tokens)
 
     def reserve(self, session: Session) -> Reserved:
         """Reserves the number and place of a call that is recorded later. Raises as `check`."""
@@ -250,7 +249,9 @@ class Context(Block):
             PsError, RuntimeError: A backward that was begun before, and that this waits for, has failed.
         """
         self.check()
-        return self.behind_backwards(gradients(self.message, self.local, self._sessions, self._reach))
+        return self.behind_backwards(
+            gradients(self.message, self.local, self._sessions, self._reach, RemoteParameter.bare)
+        )
 
     def clip_grad_norm(
         self, parameters: Iterable[RemoteParameter | torch.Tensor], max_norm: float, norm_type: float = 2.0
@@ -318,9 +319,9 @@ class Context(Block):
         self.finished = False
 
     def close(self, over: tuple[int, Sequence[int]] | None = None, told: Session | None = None) -> None:
-        """Ends the pass, maybe inside of its block, and tells the owners; does nothing if it has ended already.
+        """Ends the pass, maybe inside of its block, and tells the owners, but for one that was told.
 
-        `over` is as for `end`, and `told` the session with an owner that has ended it already.
+        A second end does nothing.
         """
         self.finished = self._token is not None
         with self._lock:
@@ -369,7 +370,3 @@ class Context(Block):
     def __repr__(self) -> str:
         state = "ended" if self.ended else f"{self._calls} calls on {', '.join(self._sessions) or 'no owner'}"
         return f"<Context {self.id}, {state}>"
-
-
-current_context = cast("Callable[[], Context | None]", current.current_context)
-"""As `trainer_client.graph.current.current_context`: every pass there is a `Context`."""

@@ -16,14 +16,15 @@ from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import ContextId, GradientsRequest, NormRequest, ScaleRequest
 from trainer_client.graph.walk import reservations
-from trainer_client.handles.parameters import RemoteParameter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from ps_wire.codec.payload import PayloadReader
+    from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.session.session import Session
 
+    Bare = Callable[[Session, Ref, torch.Tensor], RemoteParameter]
     Reach = Callable[[str], Awaitable[Session]]
 
 
@@ -94,11 +95,11 @@ def _sum(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
 
 
 async def gradients(
-    context: ContextId, local: LocalGradients, sessions: Mapping[str, Session], reach: Reach | None
+    context: ContextId, local: LocalGradients, sessions: Mapping[str, Session], reach: Reach | None, bare: Bare
 ) -> dict[RemoteParameter | torch.Tensor, torch.Tensor]:
-    """The gradients of a context, by handle for remote parameters and by tensor for local ones.
+    """The gradients of a context, by handle or tensor.
 
-    `reach` opens the session with an owner that took part through another owner; None if there is no such owner.
+    `reach` opens sessions with owners that other owners have called.
     """
     found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(local.items())
     request = Request(gradients=GradientsRequest(context=context))
@@ -112,7 +113,7 @@ async def gradients(
             remote, called = await reply
             others.update(called)
             for ref, gradient in remote:
-                found[RemoteParameter.bare(session, ref, gradient)] = gradient
+                found[bare(session, ref, gradient)] = gradient
         # Owners that the called owners have called.
         asking = [await reach(name) for name in sorted(others - asked)] if reach is not None else []
     return found

@@ -61,40 +61,28 @@ class RecordingPass(Pass, Protocol):
 
 
 class RecordedCall:
-    """One remote call of a pass.
+    """One remote call of a pass, in the graph from the root of that, or from its inputs and tokens.
 
-    Its `inputs` are the tensor arguments that require grad, its `tokens` those of arguments that stay on an owner
-    and were computed in this pass. The `place` has the numbers of the calls that it is nested in, and its own among
-    the calls of the innermost one. The `latency` is that of backwards of such calls on the owner; None if that is
-    not known.
+    The inputs are the tensor arguments that require grad. The tokens are those of arguments that stay on an owner and
+    were computed in this pass.
     """
 
     def __init__(
-        self,
-        context: RecordingPass,
-        session: Session,
-        number: int,
-        place: tuple[int, ...],
-        inputs: Sequence[torch.Tensor],
-        tokens: Sequence[torch.Tensor] = (),
-        latency: Latency | None = None,
+        self, way_back: WayBack, root: torch.Tensor, inputs: Sequence[torch.Tensor], tokens: Sequence[torch.Tensor]
     ) -> None:
-        self.context = context.id
-        self.number = number
-        self.place = place
-        self._way_back = WayBack(context, session, number, place, inputs, latency)
-        self._token = context.root
+        self.context, self.number, self.place = way_back.context.id, way_back.number, way_back.place
+        self._way_back = way_back
+        self._token = root
         if inputs or tokens:
-            stay = tokens
-            if context.root is not ROOT:
+            way_back.leads_on = True
+            if not inputs and way_back.together:
+                way_back.waits = not all(_stays(token, way_back.session) for token in tokens)
+            if root is not ROOT:
                 # A nested pass asks for the gradients of some leaves only, so every call has to lead to one of them.
-                tokens = (*tokens, context.root)
-            self._way_back.leads_on = True
-            if not inputs and self._way_back.together:
-                self._way_back.waits = not all(_stays(token, session) for token in stay)
-            self._token = send(self._way_back, len(inputs), *inputs, *tokens)
+                tokens = (*tokens, root)
+            self._token = send(way_back, len(inputs), *inputs, *tokens)
             node: Any = self._token.grad_fn
-            node._set_sequence_nr(place[-1])
+            node._set_sequence_nr(self.place[-1])
 
     def encode_gradients(self, encode: Encode) -> None:
         """Has the gradients of its outputs encoded before they are sent."""

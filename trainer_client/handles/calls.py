@@ -145,10 +145,7 @@ class _Call:
             request.function = target
 
     def encode(self) -> tuple[PayloadWriter | None, Sequence[torch.Tensor]]:
-        """Encodes the arguments; returns the bytes of the tensors, and the tensors.
-
-        `_NotYet` if a value is not here yet.
-        """
+        """The bytes of the tensors among the arguments, and the tensors. `_NotYet` if a value is not here yet."""
         target = self._of[0]
         self._handles = [target] if isinstance(target, RRef) else []
         if not (self._args or self._kwargs):
@@ -259,10 +256,7 @@ def _kind_of(target: RRef | str, method: str) -> str:
 
 
 class Staying:
-    """The result of a call that stays on the owner.
-
-    Its handle has no reference until the call is answered. The value is `fetching` once a caller waits for it.
-    """
+    """The result of a call that stays on the owner. Its value is `fetching` once a caller waits for it."""
 
     __slots__ = ("fetching", "rref")
 
@@ -293,10 +287,7 @@ class PendingCall(InFlightRequest[Any]):
     staying: Staying | None
 
     def stay(self, session: Session, context: RecordingPass | None) -> RRef | None:
-        """A handle of the result if that stays on the owner, so that a call there, in that context, can take its value.
-
-        None if the value has to come here first.
-        """
+        """A handle of the result if that stays on the owner for a call there; None if it has to come here first."""
         own, recorded = self.origin.context, self.origin.recorded
         if session is not self._session or (context is not None and own not in (None, context)):
             return None

@@ -135,10 +135,7 @@ class RemoteObject(RRef):
         return hints.again(self.class_name, self.name, isinstance(self, RemoteModule))
 
     def call_encoding(self, encode: Encode | None, method: str, *args: Any) -> Pending[Any]:
-        """Like `call`, without a `Pending` among the arguments.
-
-        The gradients of the result's tensors are encoded before they are sent, unless `encode` is None.
-        """
+        """Like `call`; the gradients of the result are encoded. No argument is a `Pending`."""
         return self._call(method, args, {}, False, encode)
 
     def _call(

@@ -47,10 +47,7 @@ class OtherOwners:
         self._references: WeakValueDictionary[tuple[str, str], Reference] = WeakValueDictionary()
 
     async def reach(self, owner: str, address: str = "") -> Session:
-        """The session with an owner, opened now if there is none, at the address if that is known.
-
-        Raises the errors of `find` and `connect`.
-        """
+        """The session with an owner, opened now if there is none. Raises as `find` and `connect`."""
         session = self._sessions.get(owner)
         if session is not None and (session.state != "closed" or session not in self._opened):
             return session
@@ -85,15 +82,10 @@ class OtherOwners:
         return directory.submit(Request(members=request), None, lambda reply, _: list(reply.members.members), timeout)
 
     async def connect(self, address: str, owner: str = "") -> Session:
-        """Opens a session with the owner at an address.
+        """Opens a session at an address; another owner than the one with that name may use it by now.
 
-        Args:
-            address: Its address.
-            owner: Its name, if it is known; another owner may use the address by now.
-
-        Raises:
-            UnavailableError: It cannot be reached in time.
-            NameConflictError: A known owner at another address has the same name.
+        `UnavailableError` if it cannot be reached in time, `NameConflictError` if a known owner elsewhere has
+        the same name.
         """
         session = await self.open(address, owner)
         try:

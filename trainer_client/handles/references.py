@@ -142,10 +142,7 @@ def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
 def fetch_in(
     context: RecordingPass | None, rref: RRef, timeout: float | None, follows: Sequence[InFlightRequest[Any]] = ()
 ) -> Pending[Any]:
-    """Like `fetch`, in a context that need not be the current one; None to record nothing.
-
-    `follows` has the request that makes the value, if that has no answer yet.
-    """
+    """Like `fetch`, recorded in a context or in none. The value may be made by a request that has no answer yet."""
     frame = Frame()
     request = frame.request.fetch
     request.target.owner, request.target.object_id, request.target.parameter = rref.ref

@@ -12,7 +12,7 @@ from ps_service.hosting.references import RRef as HostedRRef
 from ps_wire.codec.records import codec_of
 from ps_wire.codec.trees import once, parts_of
 from ps_wire.errors import RAN_OUT, DeadlineExceededError, PsError, caused
-from trainer_client.contexts.context import current_context
+from trainer_client.contexts.current import current_context
 from trainer_client.handles import calls
 from trainer_client.handles.calls import CallOptions
 from trainer_client.handles.references import RRef as Handle

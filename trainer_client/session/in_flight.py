@@ -115,10 +115,7 @@ class InFlightRequest(Pending[T]):
         return self.frame.request.WhichOneof("operation") or ""
 
     def answer(self, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
-        """Resolves it with a reply; objects that are `held` live as long as the result is not read.
-
-        Must be called on the session's event loop, as the two below.
-        """
+        """Resolves it with a reply, on the session's loop. Objects that are held live until the result is read."""
         if self.watch is not None:
             self.watch.answered(reply)
         read = self._read

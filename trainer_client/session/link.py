@@ -69,10 +69,7 @@ class Listener(Protocol):
 
 
 class _Moved(NamedTuple):
-    """The connection that a session has moved to from a gRPC stream, and the owner's welcome on it.
-
-    The stream may stay open beside it, so that gRPC notices when the owner has stopped or vanished.
-    """
+    """What a session has moved to. The gRPC stream may stay beside it, to notice when the owner stops or vanishes."""
 
     connection: Connection
     welcome: Welcome

@@ -37,10 +37,7 @@ OnState = Callable[[ConnectionState], object]
 
 
 class Presence:
-    """Whether one owner can be reached. An interruption of more than a second is logged once, and its end.
-
-    `on_state` is called with each new state, on the event loop.
-    """
+    """Whether one owner can be reached. Interruptions of more than a second are logged once, and their ends."""
 
     def __init__(self, address: str, on_state: OnState | None) -> None:
         self._address = address
@@ -50,10 +47,7 @@ class Presence:
         self._told = False
 
     def away(self, patience: float, reason: str = "") -> None:
-        """The owner is not connected, and the client tries to reach it for so many seconds in all.
-
-        Calling it again brings the latest reason up to date.
-        """
+        """The owner is not connected, and is tried for so many seconds in all. The latest reason counts."""
         if self._state is not None and self._state.state != "connected":
             self._state = self._state._replace(reason=reason)
             return

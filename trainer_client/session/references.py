@@ -26,10 +26,7 @@ class Others(Protocol):
     """The other owners of a client, whose objects an answer may have handles to."""
 
     async def take_hold(self, refs: Iterable[Ref]) -> Sequence[object]:
-        """Takes a reference to each object, held as long as the returned objects live.
-
-        `PsError` if an owner cannot be found or reached, or an object is gone.
-        """
+        """Takes a reference to each object, held as long as the returned objects live. Raises `PsError`."""
 
     def held(self, ref: Ref) -> Any:
         """A handle to an object that `take_hold` has taken a reference to."""

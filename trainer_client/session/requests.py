@@ -103,7 +103,8 @@ class Requests:
 
     def _end_turn(self) -> None:
         self._in_turn = self._hurried = False
-        self.flush()
+        if self._collected:
+            self.flush()
 
     def begin(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         """Sends a request, or keeps it until the window has room for it."""
@@ -203,10 +204,7 @@ class Requests:
         self.given_up.clear()
 
     def end(self, error: PsError, fails: bool = False) -> None:
-        """Resolves all requests with the error, and also all later ones.
-
-        If the program ends with an exception, it `fails`: the error is not reported then, if nobody reads it.
-        """
+        """Resolves all requests with the error, and later ones. If the program fails, unread ones are not reported."""
         self.closed = error
         self._confirmations.stop()
         self._deadlines.stop()

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """One pass, or one push, with all of its attempts. Owners know by its number which attempts belong together.
+    """One pass or push, with all of its attempts.
 
-    All runs of the client with numbers below `runs_from` were over when it began.
+    All runs of the client with numbers below `runs_from` were over before.
     """
 
     def __init__(self, number: int, runs_from: int) -> None:
@@ -26,9 +26,9 @@ class Run:
         self._applied: Final[Applied] = {}
 
     def attempt(self, message: ContextId | PushRequest) -> Attempt:
-        """A new attempt, whose context or push gets the number of the run.
+        """A new attempt.
 
-        Optimizers of this process are known by their `Parameters`.
+        Its message gets the number of the run; optimizers of this process are known by `Parameters`.
         """
         message.run, message.runs_from = self.number, self._runs_from
         return Attempt(self._applied)

@@ -95,11 +95,7 @@ class Session:
         forks.put_away_in_children(self)
 
     async def open(self) -> None:
-        """Connects, and opens the connection again each time it breaks.
-
-        `UnavailableError` if the owner cannot be reached in time, `InvalidArgumentError` if it uses another
-        protocol.
-        """
+        """Connects, and again each time it breaks. `UnavailableError` if there is no owner in time."""
         self._link.start()
         await asyncio.shield(self._opened)
 
@@ -157,10 +153,7 @@ class Session:
         return self.send(in_flight)
 
     def send(self, in_flight: InFlightRequest[T]) -> InFlightRequest[T]:
-        """Sends a request: at the end of this turn of the event loop if it is collected, otherwise at once.
-
-        May be called from any thread; in other threads than that of the event loop, no request is collected.
-        """
+        """Sends a request: with others at the end of this turn of its event loop, or at once from any other thread."""
         scope = current_scope.get()
         if scope is not None:
             in_flight.timeout = scope.within(in_flight.timeout)

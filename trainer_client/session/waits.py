@@ -36,9 +36,9 @@ _EARLY_SECONDS: Final = 0.001
 
 
 class Waits:
-    """Logs what steps that take long wait for: once for each step, the optimizers of its owner that wait for trainers.
+    """Logs once for each step that takes long which optimizers wait for trainers.
 
-    It is idle if nothing was in flight at the last look; `begin` has to be called with the next request then.
+    While idle, `begin` has to be called.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, requests: Callable[[], Iterable[InFlightRequest[Any]]]) -> None:
@@ -119,10 +119,7 @@ def _ask(about: InFlightRequest[Any], tell: Callable[[OwnerStatus], None]) -> No
 
 
 class Deadlines:
-    """Ends requests at their deadlines.
-
-    The timer fires at `next`, in seconds of the monotonic clock; infinity while there is none.
-    """
+    """Ends requests at their deadlines. The timer fires at `next`, a time of the monotonic clock, or never."""
 
     def __init__(
         self,

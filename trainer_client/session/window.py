@@ -59,10 +59,7 @@ class RequestWindow:
         return [*self.unanswered.values(), *self.waiting, *self.large, *self.blocked]
 
     def admit(self, in_flight: InFlightRequest[Any], first: bool = False) -> bool:
-        """Numbers a request that may be sent now, and returns true; otherwise keeps it until `due` yields it.
-
-        `first` says that it is the first of the large requests, and fits.
-        """
+        """Numbers a request that may be sent now, as the first large one that fits may; or keeps it for `due`."""
         if self.max_requests and len(self.unanswered) >= self.max_requests:
             self.waiting.append(in_flight)
             return False

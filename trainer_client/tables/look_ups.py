@@ -10,7 +10,7 @@ import torch
 
 from ps_wire.compression.values import encode
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.contexts.context import current_context
+from trainer_client.contexts.current import current_context
 from trainer_client.pending import DEFAULT
 from trainer_client.tables.joined import Joined
 from trainer_client.tables.queries import Query, query_of
