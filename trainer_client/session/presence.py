@@ -14,6 +14,9 @@ _QUIET_SECONDS: Final = 1.0
 """Interruptions that are shorter are not logged."""
 
 
+State = Literal["connecting", "connected", "disconnected", "lost"]
+
+
 class ConnectionState(NamedTuple):
     """Whether a client can reach one of its owners.
 
@@ -27,7 +30,7 @@ class ConnectionState(NamedTuple):
     """
 
     address: str
-    state: Literal["connecting", "connected", "disconnected", "lost"]
+    state: State
     since: float
     reason: str = ""
     patience: float = 0.0
@@ -73,9 +76,7 @@ class Presence:
         self._quiet()
         self._on_state = None
 
-    def _enter(
-        self, state: Literal["connecting", "connected", "disconnected", "lost"], reason: str = "", patience: float = 0.0
-    ) -> None:
+    def _enter(self, state: State, reason: str = "", patience: float = 0.0) -> None:
         self._state = ConnectionState(self._address, state, time.time(), reason, patience)
         if self._on_state is None:
             return

@@ -66,17 +66,12 @@ class Borrowing:
 
     async def _borrow(self, number: int, reply: Reply, payload: Buffer | None) -> None:
         try:
-            if self._others is None:
-                held: Sequence[object] = ()
-            else:
-                held = await self._others.take_hold(Ref.from_message(handle) for handle in reply.borrowed)
+            refs = map(Ref.from_message, reply.borrowed)
+            held = () if self._others is None else await self._others.take_hold(refs)
         except Exception as error:
-            told = (
-                error
-                if isinstance(error, PsError)
-                else InternalError(f"{error!r} while references to objects of other owners were taken")
-            )
-            self._finish(number, Reply(error=errors.to_message(told)), None, ())
+            if not isinstance(error, PsError):
+                error = InternalError(f"{error!r} while references to objects of other owners were taken")
+            self._finish(number, Reply(error=errors.to_message(error)), None, ())
         else:
             self._finish(number, reply, payload, held)
 

@@ -115,12 +115,12 @@ class Requests:
         if in_flight.settled:
             return  # it was cancelled, or a request that it follows has failed, before it was sent
         if self.closed is not None:
-            self._fail(in_flight, self.closed)
+            self._fail(in_flight, Failure(self.closed))
             return
         frame, window = in_flight.frame, self.window
         size = frame.ByteSize()
         if in_flight.nbytes > window.max_message_bytes or size > MAX_FRAME_BYTES:
-            self._fail(in_flight, window.refusal(in_flight, size, self.owner))
+            self._fail(in_flight, Failure(window.refusal(in_flight, size, self.owner)))
             return
         if in_flight.timeout is not None and in_flight.deadline == math.inf:
             frame.request.timeout_seconds = in_flight.timeout
@@ -157,7 +157,7 @@ class Requests:
         if in_flight.counted:
             window.discount(in_flight)
         if reply.HasField("error"):
-            self._fail(in_flight, errors.from_message(reply.error))
+            self._fail(in_flight, Failure(errors.from_message(reply.error)))
         else:
             if in_flight.follows or in_flight.followers:
                 in_flight.part()
@@ -193,7 +193,7 @@ class Requests:
             failed = next((earlier for earlier in each.follows if earlier.ended_in is not None), None)
             if failed is not None:
                 self._forget(each)
-                self._end_with(each, _consequence(failed, each))
+                self._fail(each, _consequence(failed, each))
         for each in self.window.unanswered.values():
             outbox.put(each.frame, each.chunks, each.nbytes, each.later)
 
@@ -231,7 +231,7 @@ class Requests:
         self._forget(in_flight)
         where = f"owner {self.owner!r}" + ("" if self.outbox is not None else ", to which there is no connection,")
         text = f"{RAN_OUT}: {in_flight.operation}: no answer from {where} within {in_flight.timeout:g} s"
-        self._fail(in_flight, DeadlineExceededError(text))
+        self._fail(in_flight, Failure(DeadlineExceededError(text)))
 
     def _forget(self, in_flight: InFlightRequest[Any]) -> None:
         if self.window.unanswered.pop(in_flight.number, None) is not None:
@@ -254,10 +254,7 @@ class Requests:
             in_flight.part()
             in_flight.fail(failure)
 
-    def _fail(self, in_flight: InFlightRequest[Any], error: PsError) -> None:
-        self._end_with(in_flight, Failure(error))
-
-    def _end_with(self, in_flight: InFlightRequest[Any], failure: Failure) -> None:
+    def _fail(self, in_flight: InFlightRequest[Any], failure: Failure) -> None:
         in_flight.fail(failure)
         self._spread(in_flight)
 
@@ -275,7 +272,7 @@ class Requests:
             if earlier.answered:
                 continue
             if earlier.settled:
-                self._end_with(in_flight, _consequence(earlier, in_flight))
+                self._fail(in_flight, _consequence(earlier, in_flight))
                 return False
             if not earlier.number:
                 self.window.blocked.append(in_flight)
