@@ -12,8 +12,8 @@ from ps_wire.codec.records import by_value
 from ps_wire.decorators import remote
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.handles import calls
+from trainer_client.handles.calls import CallOptions
 from trainer_client.handles.handles import RemoteModule as Handle
-from trainer_client.handles.options import CallOptions
 from trainer_client.rpc import invoke
 from trainer_client.rpc.current import agent, offer
 from trainer_client.rpc.options import check_device

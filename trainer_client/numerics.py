@@ -17,11 +17,7 @@ class Seeding:
         self._seeds: Seeds | None = None
 
     def begin(self, seed: int | None) -> None:
-        """Starts to count from one again, with a new seed; None for calls without seeds.
-
-        Raises:
-            TypeError: It is no integer.
-        """
+        """Starts to count from one again, with a new seed, an integer; None for calls without seeds."""
         with self._lock:
             self._seeds = None if seed is None else Seeds(index(seed))
 

@@ -116,9 +116,9 @@ class Pending(Unawaited, Generic[T]):
     def in_thread(
         cls, loop: asyncio.AbstractEventLoop, function: Callable[..., T], *args: Any, cancel: Callable[[], None]
     ) -> Pending[T]:
-        """Calls a function in a thread, with the caller's context variables. The function may wait for other calls.
+        """Calls a function, which may wait, in a thread with these context variables.
 
-        `cancel` is called when the result is cancelled. A function that has begun goes on.
+        Once begun it is not cancelled.
         """
         if forks.is_foreign(loop):
             raise forks.refusal()
@@ -149,10 +149,7 @@ class Pending(Unawaited, Generic[T]):
         return whole
 
     def resolve(self, outcome: Outcome[T]) -> bool:
-        """Sets the outcome, which is evaluated in the thread that reads the result; says whether it was the first.
-
-        Later outcomes are ignored.
-        """
+        """Sets the outcome, evaluated in the thread that reads it. Only the first counts; says whether it was that."""
         with self._mutex:
             if self.settled:
                 return False

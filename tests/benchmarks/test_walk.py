@@ -10,9 +10,9 @@ from tests.conftest import ROOT
 
 MOST_CALLS = {
     "NeuMF, owner": 225,
-    "NeuMF, trainer": 235,
+    "NeuMF, trainer": 178,
     "transformer, owner": 266,
-    "transformer, trainer": 264,
+    "transformer, trainer": 208,
 }
 
 

@@ -15,7 +15,7 @@ import trainer_client as tc
 from ps_service.server import Server
 from tests import graph_models
 from tests.training import same_gradients, training, twin
-from trainer_client.graph import way_back
+from trainer_client.graph import nodes
 
 USERS, ITEMS, WIDTH, BATCH = 30, 20, 4, 8
 
@@ -27,7 +27,7 @@ WARM = 12
 def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work of these small models counts as short, however busy the machine is."""
     monkeypatch.setattr("ps_wire.runtime.latency.INLINE_SECONDS", 10.0)
-    monkeypatch.setattr(way_back, "TOGETHER_SECONDS", 10.0)
+    monkeypatch.setattr(nodes, "TOGETHER_SECONDS", 10.0)
 
 
 class Recommender:

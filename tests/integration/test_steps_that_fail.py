@@ -65,6 +65,18 @@ async def test_a_step_that_is_refused_leaves_the_pass_as_after_a_backward(leaf: 
         await same_state(net, here)
 
 
+async def test_what_waits_for_a_backward_does_not_fail_with_its_step() -> None:
+    async with training() as (_, ps):
+        net, _ = await linear(ps)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, non_finite="refuse")
+        for _ in range(3):  # in a thread at first, and on the event loop later
+            async with ps.context() as ctx:
+                backward = ctx.backward((await net(X)).sum() * torch.inf, step=opt)
+                assert len(await ctx.get_gradients()) == 2
+                with pytest.raises(tc.errors.NonFiniteGradientError):
+                    await backward
+
+
 async def test_a_step_that_is_refused_on_one_owner_is_made_on_none() -> None:
     async with training("ps0", "ps1") as (_, ps):
         (one, here), (two, also_here) = await linear(ps), await linear(ps, "ps1")

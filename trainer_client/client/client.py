@@ -20,8 +20,7 @@ from trainer_client.client.passes import OffersPasses
 from trainer_client.client.sessions import Connected, Sessions
 from trainer_client.collectives.communicator import Communicator, join
 from trainer_client.graph.current import Openings
-from trainer_client.handles.calls import call
-from trainer_client.handles.options import CallOptions
+from trainer_client.handles.calls import CallOptions, call
 from trainer_client.handles.parameters import RemoteParameter, set_everywhere
 from trainer_client.optimizers import creation, scheduler
 from trainer_client.pending import DEFAULT, Pending

@@ -5,51 +5,44 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ps_wire.errors import ClosedError
 from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
-from ps_wire.runtime.failures import Origin
+from ps_wire.runtime.failures import Failure, Origin
 from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.threads import BLOCKING
 from trainer_client.graph.backward_order import Queue
 from trainer_client.graph.engine import propagate, propagate_from
 from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
 from trainer_client.graph.short_graphs import Graph, short_graph
 from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
-from trainer_client.graph.way_back import Pass
 from trainer_client.pending import Pending, raiser, when_all_done
 from trainer_client.session.in_flight import InFlightRequest
 
 if TYPE_CHECKING:
-    from ps_wire.runtime.failures import PassFailures
     from ps_wire.runtime.latency import Latency
+    from trainer_client.contexts.closing import Closing
     from trainer_client.contexts.gradients import LocalGradients
     from trainer_client.graph.batch import Answer, Follow
+    from trainer_client.graph.recorder import RecordingPass
     from trainer_client.graph.short_graphs import Second
     from trainer_client.session.session import Session
 
 
-class FailingPass(Pass, Protocol):
-    """A pass whose backwards may fail; see `Context`."""
-
-    failures: PassFailures
-
-    def check(self) -> None:
-        """Checks that the pass is open."""
-
-
 class Start(NamedTuple):
-    """The arguments of a backward, as for `torch.autograd.backward`, and what owners do after it."""
+    """The arguments of a backward, as for `torch.autograd.backward`, and the steps that follow it."""
 
     roots: Sequence[torch.Tensor]
     gradients: torch.Tensor | Sequence[torch.Tensor | None] | None
     retain_graph: bool
-    follow: Follow | None = None
+    closing: Closing | None = None
 
 
 class Backwards:
@@ -64,36 +57,46 @@ class Backwards:
         self._loop = loop
         self._gradients = gradients
         self._queue = Queue()
-        self._begun: list[Pending[None]] = []
+        self._lock = threading.Lock()
+        # The numbers of those that have not ended, without the steps that follow. The results are for who waits.
+        self._unfinished: dict[int, Pending[Any] | None] = {}
         # The latest backward on the event loop that has sent all of its requests, and these.
-        self._sent: tuple[Pending[None] | None, Sequence[Pending[Any]]] = (None, ())
+        self._sent: tuple[int | None, Sequence[Pending[Any]]] = (None, ())
+        # The latest backward that a request follows, which fails with it.
+        self._followed: int | None = None
 
     @property
-    def unfinished(self) -> Sequence[Pending[None]]:
+    def unfinished(self) -> Sequence[Pending[Any]]:
         """The backwards that were begun with `begin` and have not ended; none for hooks that one of them runs."""
-        if not self._begun or threading.get_ident() == self.thread:
+        if not self._unfinished or threading.get_ident() == self.thread:
             return ()
-        self._begun = [each for each in self._begun if not each.settled]
-        return self._begun
+        with self._lock:
+            for number, waited_for in self._unfinished.items():
+                if waited_for is None:
+                    self._unfinished[number] = Pending(self._loop)
+            return [each for each in self._unfinished.values() if each is not None]
 
     def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
-        """The requests of the unfinished backward, if there is one, and all that it needs was sent to one owner.
+        """The requests of the only unfinished backward, if all it needs was sent to one owner.
 
-        Nothing if the backward has more to do here first.
+        What follows tells of failures.
         """
-        backward, posts = self._sent
-        if [backward] != list(self.unfinished):
+        number, posts = self._sent
+        if list(self._unfinished) != [number] or threading.get_ident() == self.thread:
             return ()
         sent = [each for each in posts if isinstance(each, InFlightRequest) and each.session is session]
-        return sent if len(sent) == len(posts) else ()
+        if len(sent) != len(posts):
+            return ()
+        self._followed = number
+        return sent
 
-    def begin(self, context: FailingPass, start: Start) -> Pending[None]:
-        """Begins a backward: on the event loop if it is short, otherwise in a thread.
+    def begin(self, context: RecordingPass, start: Start) -> Pending[Any]:
+        """Begins a backward: on the event loop if it is short, otherwise in a thread. Steps may follow.
 
         Torch's engine blocks while it waits for owners, so it must not run on the event loop then. If it would wait
         once, it runs twice there.
         """
-        graph = turn = None
+        graph, turn, closing = None, None, start.closing
         if asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
             graph = short_graph(start.roots, context)
             if graph is not None and graph.is_short:
@@ -101,48 +104,80 @@ class Backwards:
                 if turn is not None and graph.leaves and not self._gradients.take_now(graph.leaves):
                     self._queue.leave(turn)
                     turn = None
+        if turn is None and forks.is_foreign(self._loop):
+            raise forks.refusal()
+        number = self._queue.join() if turn is None else turn
+        done: Pending[Any] = Pending(self._loop, partial(self._cancelled, number, closing))
+        done.origin = Origin("a pass", "backward" if closing is None else "backward with a step", context.failures)
+        self._unfinished[number] = done if closing is None else None
+        variables = copy_context()
+        ended = partial(self._ended, number, done, closing, variables)
         if graph is not None and turn is not None:
-            begun = self._run_here(turn, graph, start)
+            self._run_here(turn, graph, start, ended)
         else:
-            number, autocasts = self._queue.join(), Autocasts.current()
-            # It may be cancelled before a thread begins it.
-            withdraw = partial(self._queue.withdraw, number)
-            begun = Pending.in_thread(self._loop, self._run_in_turn, context, number, autocasts, start, cancel=withdraw)
-        begun.origin = Origin("a pass", "backward", context.failures)
-        if not begun.settled:
-            self._begun = [*self.unfinished, begun] if self._begun else [begun]
-        return begun
+            run = partial(self._run_in_thread, context, number, Autocasts.current(), start, done, ended)
+            BLOCKING.start(partial(variables.copy().run, run))
+        return done
 
-    def run(self, context: FailingPass, start: Start) -> None:
-        """Runs a backward in this thread, which must not be that of the event loop.
+    def _ended(
+        self,
+        number: int,
+        done: Pending[Any],
+        closing: Closing | None,
+        variables: Variables,
+        failure: BaseException | None = None,
+    ) -> None:
+        """A backward has ended, with an error or not: goes on with the steps that follow, or says so."""
+        with self._lock:
+            waited_for = self._unfinished.pop(number, None)
+        if failure is not None:
+            outcome = Failure(failure)
+            if number == self._followed:
+                outcome.pass_on()
+            done.resolve(outcome)
+        elif closing is not None:
+            closing.go_on(self._loop, done, variables)
+        else:
+            done.resolve(nothing)
+        if waited_for is not None:
+            waited_for.resolve(nothing if failure is None else raiser(failure))
 
-        Raises also if the client is closed.
-        """
+    def _cancelled(self, number: int, closing: Closing | None) -> None:
+        """Nobody waits for a backward any more, and the steps that follow. If it has begun, it goes on all the same."""
+        if closing is not None:
+            closing.cancel()
+        with self._lock:
+            waited_for = self._unfinished.pop(number, None)
+        self._queue.withdraw(number)
+        if waited_for is not None:
+            waited_for.cancel()
+
+    def run(self, context: RecordingPass, start: Start) -> None:
+        """Runs a backward in this thread, which must not be that of the event loop."""
         self._run_in_turn(context, self._queue.join(), NONE, start)
 
-    def _run_here(self, turn: int, graph: Graph, start: Start) -> Pending[None]:
+    def _run_here(self, turn: int, graph: Graph, start: Start, ended: Callable[..., None]) -> None:
         """Runs a backward whose turn it is on the event loop. The turn ends when all owners have answered.
 
         The leaves of the graph are reserved for it.
         """
-        done: Pending[None] = Pending(self._loop)
         current: RunningBackward | LocalBackward
         current = LocalBackward(start.retain_graph, turn) if graph.second is None else _waiting(graph, start, turn)
         found: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
         def settle(failure: BaseException | None = None) -> None:
             """All owners have answered."""
-            if self._sent[0] is done:
+            if self._sent[0] == turn:
                 self._sent = (None, ())  # the answers hold gradients
             failure = failure or first_failure(current.posts)
             if failure is None and found:
                 self._gradients.add(found)
             self._queue.leave(turn)
-            done.resolve(nothing if failure is None else raiser(failure))
+            ended(failure)
 
         def sent() -> None:
             """All requests are sent."""
-            self._sent = done, list(current.posts)
+            self._sent = turn, list(current.posts)
             when_all_done(iter(current.posts), settle)
 
         def go_on(second: Second, answer: tuple[Pending[Answer], int], autocasts: Autocasts) -> None:
@@ -157,7 +192,7 @@ class Backwards:
 
         try:
             engine = partial(propagate, start.roots, start.gradients, start.retain_graph, graph.ends)
-            run = partial(self._propagate, current, graph.latency, start.follow, engine)
+            run = partial(self._propagate, current, graph.latency, start.closing, engine)
             if graph.leaves:
                 with reservations.freed(graph.leaves), borrowed_grads(graph.leaves):
                     run()
@@ -172,9 +207,27 @@ class Backwards:
                 answer[0].on_done(partial(copy_context().run, further))
             else:
                 sent()
-        return done
 
-    def _run_in_turn(self, context: FailingPass, number: int, autocasts: Autocasts, start: Start) -> None:
+    def _run_in_thread(
+        self,
+        context: RecordingPass,
+        number: int,
+        autocasts: Autocasts,
+        start: Start,
+        done: Pending[Any],
+        ended: Callable[..., None],
+    ) -> None:
+        if done.settled:
+            return  # it was cancelled before it could begin
+        try:
+            self._run_in_turn(context, number, autocasts, start)
+        except BaseException as error:
+            # Without this frame, so that no cycle delays the report of an unread error.
+            ended(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+        else:
+            ended()
+
+    def _run_in_turn(self, context: RecordingPass, number: int, autocasts: Autocasts, start: Start) -> None:
         with self._queue.turn(number), autocasts.entered():
             context.check()
             if forks.is_foreign(self._loop):
@@ -194,7 +247,7 @@ class Backwards:
             with self._gradients.reserved(graph.leaves), borrowed_grads(graph.leaves):
                 try:
                     engine = partial(propagate, start.roots, start.gradients, start.retain_graph, graph.ends)
-                    self._propagate(current, graph.latency, start.follow, engine)
+                    self._propagate(current, graph.latency, start.closing, engine)
                     if graph.second is not None and (answer := _answer_to(graph.second)) is not None:
                         answer[0].wait()
                         self._propagate_further(current, graph.second, start, answer)
@@ -241,9 +294,9 @@ class Backwards:
                 found.append(gradient.to(device))
         if edges:
             engine = partial(propagate_from, edges, found, start.retain_graph)
-            self._propagate(current, second.latency, start.follow, engine)
+            self._propagate(current, second.latency, start.closing, engine)
         else:
-            current.finish(start.follow)
+            current.finish(start.closing)
 
 
 def _waiting(graph: Graph, start: Start, number: int) -> RunningBackward:

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import filterfalse
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.runtime import forks
+from ps_wire.runtime.nothing import nothing
+from ps_wire.v1.frames_pb2 import Frame
+from trainer_client.pending import Pending, when_all_done
 
 if TYPE_CHECKING:
+    from collections.abc import Set
     from contextlib import AbstractContextManager
 
     from ps_wire.refs import ContextId
     from ps_wire.tracing import Span, Tracing
-    from trainer_client.pending import Pending
-
+    from ps_wire.v1.operations_pb2 import ContextId as ContextMessage
+    from trainer_client.contexts.closing import Part
+    from trainer_client.session.session import Session
 
 T = TypeVar("T")
+
+_log: Final = logging.getLogger("trainer_client")
+
+_told: Final[WeakKeyDictionary[Session, set[str]]] = WeakKeyDictionary()
+"""The tables of which it was logged that nothing trains them."""
 
 
 class PassSpan:
@@ -118,3 +136,55 @@ class Block(ABC):
 
 
 _is_settled: Final = attrgetter("settled")
+
+
+def tell_end(id: ContextMessage, sessions: Sequence[Session], over: tuple[int, Sequence[int]] = (0, ())) -> None:
+    """Tells owners that a pass has ended, and others; see `Context.end`. Does not wait for them."""
+    for session in sessions:
+        frame = Frame()
+        request = frame.request.end_context
+        request.context.CopyFrom(id)
+        request.all_before, but = over
+        request.but.extend(but)
+        session.submit(frame, None, nothing)
+
+
+def end_freed(loop: asyncio.AbstractEventLoop, id: ContextMessage, sessions: Mapping[str, Session]) -> None:
+    """The same for a pass that was freed before its end. May be called by the garbage collector, in any thread."""
+    if sessions and not forks.is_foreign(loop):
+        # The loop may be closed; then the sessions have ended, and the pass with them. The request must not get the
+        # scope of whatever runs here.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell_end, id, list(sessions.values()), context=contextvars.Context())
+
+
+async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine once all have succeeded, or raises the first error. Cancelling it cancels none of them."""
+    try:
+        if parts:
+            whole: Pending[None] = Pending(loop)
+            when_all_done(iter(parts), partial(whole.resolve, nothing))
+            await whole
+            for part in parts:
+                part.passed_on()
+    except BaseException:
+        work.close()
+        raise
+    return await work
+
+
+def tell_untrained(looked_up: Mapping[str, Sequence[Part]], stepped: Set[str]) -> None:
+    """Logs, once for each looked-up table, that a pass with a step has not stepped the table's optimizer."""
+    for name, parts in looked_up.items():
+        if not stepped.isdisjoint(part.name.object_id for part in parts):
+            continue
+        told = _told.setdefault(parts[0].session, set())
+        if name in told:
+            continue
+        told.add(name)
+        _log.warning(
+            "a pass looked up in table %r, and none of its steps trains the table. Give it to the optimizer, as in "
+            "ps.optimizer(cls, [*net.parameters(), table], …), or step with step=[opt, table.optimizer]; or look up "
+            "under torch.no_grad() (logged once)",
+            name,
+        )

@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context as Variables
-from contextvars import copy_context
-from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -19,7 +17,6 @@ from trainer_client.session.stepped import Stepped, owner_seconds
 if TYPE_CHECKING:
     import asyncio
 
-    from ps_wire.runtime.failures import PassFailures
     from ps_wire.v1.operations_pb2 import EndContextRequest
     from ps_wire.v1.values_pb2 import Handle
     from trainer_client.graph.batch import Answer, Batch
@@ -47,17 +44,13 @@ class Stepping(ABC, Generic[C_contra]):
     """An optimizer, as far as a backward has to know it.
 
     `step` is for a coroutine, and `apply` for a thread that may wait. `step_accepted` and `apply_accepted` follow a
-    backward whose owners have accepted the gradients, and `step_local_part` and `apply_local_part` one whose owner has
-    stepped.
+    backward whose owners have accepted the gradients, and `step_local_part` and `apply_local_part` one whose owner
+    has stepped.
 
-    Attributes:
-        parts: Its parts on owners.
-        is_joinable: Whether its parts are on one owner, and may step as soon as the backward there has succeeded. There
-            is only one, unless `steps_together`.
-        has_local_part: Whether it steps parameters of this process, too.
-        steps_together: Whether it has several parts on an owner, of which all step or none.
-        checks_ahead: Whether its parts, on several owners, check the gradients before one of them steps, and nobody
-            else has to.
+    It is joinable if its parts are on one owner, and may step as soon as the backward there has succeeded. There is
+    only one then, unless all of them step or none (`steps_together`). The local part steps parameters of this
+    process. Parts on several owners may check the gradients before one of them steps (`checks_ahead`), if nobody
+    else has to.
     """
 
     parts: Sequence[Part]
@@ -99,7 +92,6 @@ class Stepping(ABC, Generic[C_contra]):
 class ClosedPass(Protocol):
     """A pass that a step may end; see `Context`."""
 
-    failures: PassFailures
     stepped: set[str]
 
     def check(self, *sessions: Session) -> None:
@@ -157,7 +149,6 @@ class Closing:
         if not self._is_joinable and len(self._optimizers) == 1 and self._optimizers[0].checks_ahead:
             for part in self._parts:
                 self._checks.setdefault(part.session, []).append(part.name)
-        self._backward: Pending[None] | None = None
         self._steps: Pending[Any] | None = None
         self._cancelled = False
 
@@ -185,22 +176,11 @@ class Closing:
         for batch in batches:
             batch.follow = self
 
-    def follow(self, loop: asyncio.AbstractEventLoop, backward: Pending[None]) -> Pending[Any]:
-        """The versions of the optimizer, or of each, once a backward has succeeded.
-
-        Cancelling it prevents the steps that have not begun.
-        """
-        self._backward = backward
-        done: Pending[Any] = Pending(loop, self._cancel)
-        done.origin = Origin("a pass", "backward with a step", self._context.failures)
-        backward.on_done(partial(self._go_on, loop, backward, done, copy_context()))
-        return done
-
-    def _go_on(
-        self, loop: asyncio.AbstractEventLoop, backward: Pending[None], done: Pending[Any], variables: Variables
-    ) -> None:
+    def go_on(self, loop: asyncio.AbstractEventLoop, done: Pending[Any], variables: Variables) -> None:
+        """Steps, because the backward has succeeded. The result has the versions of the optimizer, or of each."""
         try:
-            backward.passed_on()
+            if self._cancelled:
+                raise _withdrawn()
             if not self._is_asked or self._has_local_part:
                 steps = self._steps = variables.run(Pending.run, loop, self._step())
                 steps.origin = Origin("a pass", "backward with a step")
@@ -229,7 +209,7 @@ class Closing:
         return self._end(versions)
 
     def finish(self) -> Any:
-        """Steps, in this thread, which must not be that of the client's event loop; returns what `follow` does."""
+        """Steps, in this thread, which must not be that of the client's event loop; returns what `go_on` gives."""
         if self._is_asked:
             versions, error = self._stepped()
             for optimizer in self._optimizers[: len(versions)]:
@@ -254,8 +234,6 @@ class Closing:
 
     def _stepped(self) -> tuple[list[Any], Exception | None]:
         """The versions of the optimizers that have stepped on the owner, and the error of the first that has not."""
-        if self._cancelled:
-            raise _withdrawn()
         _, versions, error, replies, values, _ = self.answers[0].result()
         if error is not None:
             error.add_note(_NOTE)
@@ -273,11 +251,13 @@ class Closing:
             self._context.close(told=self._parts[0].session if self._is_asked else None)
         return versions[0] if self._single else versions
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """Prevents the steps that have not begun."""
         self._cancelled = True
-        for pending in (*self.answers, self._backward, self._steps):
-            if pending is not None:
-                pending.cancel()
+        for answer in self.answers:
+            answer.cancel()
+        if self._steps is not None:
+            self._steps.cancel()
 
 
 def _withdrawn() -> CancelledCallError:

@@ -13,12 +13,11 @@ import torch
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.runtime.failures import PassFailures
 from trainer_client.contexts.backwards import Backwards, Start
-from trainer_client.contexts.block import Block, PassSpan
+from trainer_client.contexts.block import Block, PassSpan, after, end_freed, tell_end, tell_untrained
 from trainer_client.contexts.closing import Closing, Part, Stepping
-from trainer_client.contexts.ending import after, end_freed, tell_end, tell_untrained
 from trainer_client.contexts.gradients import LocalGradients, clip, gradients
 from trainer_client.graph.current import current_context, entered
-from trainer_client.graph.nodes import ROOT
+from trainer_client.graph.nodes import ROOT, WayBack
 from trainer_client.graph.recorder import RecordedCall, Reserved
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
@@ -53,23 +52,15 @@ class Context(Block):
     Gradients are kept in the context, on the owners and here; `.grad` of local parameters is not changed. They
     accumulate over several backwards, and are freed at the end of the block, which waits for backwards and steps.
 
-    Args:
-        reach: Opens the session with an owner that took part through another owner.
-        openings: The open contexts of its client, which it joins.
-        gradients: Keeps the gradients of local leaves; None for a store of its own.
-
     Attributes:
         id: Its id on every owner.
-        message: The id as a message.
         attempt: Which steps of parameters of this process other attempts have made; None if it is not run again.
-        failures: What is known of the failures of its calls, backwards and steps.
         ended: Whether it can be used no more.
         finished: Whether a step has ended it, and its block is still open. Calls in the block are not recorded then.
         local: The gradients of local leaves.
         looked_up: The tables that it has looked up in and may train, with the parts of their optimizers.
         stepped: Object ids of the parts of optimizers that it has stepped.
         root: The input, in the graph, of calls without inputs that require grad.
-        span: The span of its block; None if the program is not traced.
         seeds: Makes the seeds of its calls; None for calls without seeds.
     """
 
@@ -123,14 +114,14 @@ class Context(Block):
         latency: Latency | None = None,
         reserved: Reserved | None = None,
     ) -> RecordedCall:
-        """Records a call in the graph; arguments as for `RecordedCall`. Raises as `check`.
+        """Records a call in the graph, maybe in a reserved place; arguments as for `RecordedCall`.
 
-        Its number and place may have been reserved before.
+        Raises as `check`.
         """
         with self._lock:
             self.check(session)
             number, place = reserved or self._reserve(session)
-        return RecordedCall(self, session, number, place, inputs, tokens, latency)
+        return RecordedCall(WayBack(self, session, number, place, inputs, latency), self.root, inputs, tokens)
 
     def reserve(self, session: Session) -> Reserved:
         """Reserves the number and place of a call that is recorded later. Raises as `check`."""
@@ -146,13 +137,7 @@ class Context(Block):
         return self._calls, (self._calls,)
 
     def check(self, *sessions: Session) -> None:
-        """Checks that the pass is open and that these sessions may take part in it.
-
-        Raises:
-            ContextEndedError: The block was left.
-            ContextLostError: An owner has lost its part of the pass.
-            InvalidArgumentError: A session belongs to another client.
-        """
+        """Checks that the pass is open, no owner has lost its part of it, and these sessions may take part."""
         if self.ended:
             raise ContextEndedError(
                 f"context {self.id} has ended, with its block, with backward(..., step=...) or with a push that has an "
@@ -202,12 +187,12 @@ class Context(Block):
             RuntimeError: Torch raised it, as in a local backward.
         """
         roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
+        closing = None
         if step is None:
             self.check()
-            return self.waits_for(self._backwards.begin(self, Start(roots, gradients, retain_graph)))
-        closing = Closing(self, step, ends=not retain_graph)
-        begun = self._backwards.begin(self, Start(roots, gradients, retain_graph, closing))
-        return self.waits_for(closing.follow(self._loop, begun))
+        else:
+            closing = Closing(self, step, ends=not retain_graph)
+        return self.waits_for(self._backwards.begin(self, Start(roots, gradients, retain_graph, closing)))
 
     def propagate(
         self,
@@ -216,12 +201,7 @@ class Context(Block):
         retain_graph: bool = False,
         step: Stepping[Context] | Sequence[Stepping[Context]] | None = None,
     ) -> Any:
-        """Like `backward`, in this thread, which must not be that of the client's event loop.
-
-        Raises:
-            ClosedError: The client is closed.
-            ContextEndedError, InvalidArgumentError, PsError, RuntimeError: As in `backward`.
-        """
+        """Like `backward`, in this thread, which must not be that of the client's event loop."""
         roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
         closing = None if step is None else Closing(self, step, ends=not retain_graph)
         self._backwards.run(self, Start(roots, gradients, retain_graph, closing))
@@ -269,7 +249,9 @@ class Context(Block):
             PsError, RuntimeError: A backward that was begun before, and that this waits for, has failed.
         """
         self.check()
-        return self.behind_backwards(gradients(self, self._reach, RemoteParameter.bare))
+        return self.behind_backwards(
+            gradients(self.message, self.local, self._sessions, self._reach, RemoteParameter.bare)
+        )
 
     def clip_grad_norm(
         self, parameters: Iterable[RemoteParameter | torch.Tensor], max_norm: float, norm_type: float = 2.0
@@ -308,11 +290,7 @@ class Context(Block):
             return list(self._sessions.values())
 
     def enter(self) -> None:
-        """Begins the block.
-
-        Raises:
-            RuntimeError: Another block is open in this task or thread.
-        """
+        """Begins the block; `RuntimeError` if another is open in this task or thread."""
         outer = current_context()
         if outer is not None:
             raise RuntimeError(f"Already have an autograd context id for this thread: {outer.id}; contexts do not nest")
@@ -341,9 +319,9 @@ class Context(Block):
         self.finished = False
 
     def close(self, over: tuple[int, Sequence[int]] | None = None, told: Session | None = None) -> None:
-        """Ends the pass, maybe inside of its block, and tells the owners; does nothing if it has ended already.
+        """Ends the pass, maybe inside of its block, and tells the owners, but for one that was told.
 
-        `over` is as for `end`, and `told` the session with an owner that has ended it already.
+        A second end does nothing.
         """
         self.finished = self._token is not None
         with self._lock:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,10 +18,9 @@ from ps_wire.v1.operations_pb2 import ContextId, GradientsRequest, NormRequest, 
 from trainer_client.graph.walk import reservations
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
     from ps_wire.codec.payload import PayloadReader
-    from ps_wire.v1.operations_pb2 import ContextId
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.session.session import Session
 
@@ -95,28 +94,17 @@ def _sum(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
     return more + held if held.is_sparse and not more.is_sparse else held + more
 
 
-class PassOfOwners(Protocol):
-    """A pass that has gradients on owners and here; see `Context`."""
-
-    message: ContextId
-    local: LocalGradients
-
-    @property
-    def sessions(self) -> list[Session]:
-        """The sessions with the owners that take part so far."""
-
-
 async def gradients(
-    context: PassOfOwners, reach: Reach | None, bare: Bare
+    context: ContextId, local: LocalGradients, sessions: Mapping[str, Session], reach: Reach | None, bare: Bare
 ) -> dict[RemoteParameter | torch.Tensor, torch.Tensor]:
-    """The gradients of a context, by handle for remote parameters and by tensor for local ones.
+    """The gradients of a context, by handle or tensor.
 
-    `reach` opens the session with an owner that took part through another owner; None if there is no such owner.
+    `reach` opens sessions with owners that other owners have called.
     """
-    found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(context.local.items())
-    request = Request(gradients=GradientsRequest(context=context.message))
+    found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(local.items())
+    request = Request(gradients=GradientsRequest(context=context))
     asked: set[str] = set()
-    asking = context.sessions
+    asking = list(sessions.values())
     while asking:
         asked.update(session.owner for session in asking)
         others: set[str] = set()

@@ -5,7 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Sequence,
+)
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -84,16 +93,11 @@ def prefetch(
     look_up: Callable[[B], Awaitable[R]],
     depth: int,
 ) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
-    """Arguments and errors as for `Client.prefetch`.
-
-    Args:
-        open_context: Makes the context of a pass.
-        loop: The client's event loop.
-    """
+    """Arguments and errors as for `Client.prefetch`; `open_context` makes the context of a pass."""
     _check(look_up, depth)
-    begin = partial(_begin, open_context, partial(_awaited, loop, look_up, torch.is_grad_enabled()), loop)
+    begin = partial(_begin, open_context, partial(_awaited, look_up, torch.is_grad_enabled()), loop)
     if isinstance(batches, AsyncIterable):
-        return _fetched_in_turn(_Fetched(aiter(batches), begin, depth))
+        return _in_turn(_Fetched(aiter(batches), begin, depth))
     return _in_turn(_Window(iter(batches), begin, depth))
 
 
@@ -134,9 +138,7 @@ def _begin(
             return LookedUp(context, failed)
 
 
-def _awaited(
-    loop: asyncio.AbstractEventLoop, look_up: Callable[[B], Awaitable[R]], grad: bool, batch: B
-) -> Pending[R] | asyncio.Task[R]:
+def _awaited(look_up: Callable[[B], Awaitable[R]], grad: bool, batch: B) -> Pending[R] | asyncio.Task[R]:
     # Grad mode belongs to the thread, and another task may have left its own.
     with torch.set_grad_enabled(grad):
         found = look_up(batch)
@@ -146,7 +148,11 @@ def _awaited(
         raise InvalidArgumentError(
             f"look_up returns what can be awaited, such as `items(batch)`, not a {type(found).__name__}"
         )
-    return asyncio.ensure_future(_with_grad(found, grad))
+
+    async def result() -> R:
+        return await _Stepwise(found, grad)
+
+    return asyncio.ensure_future(result())
 
 
 def _in_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[B], R], grad: bool, batch: B) -> Pending[R]:
@@ -181,16 +187,14 @@ class _Stepwise(Awaitable[R]):
                 advance = partial(steps.throw, error)
 
 
-async def _with_grad(awaited: Awaitable[R], grad: bool) -> R:
-    return await _Stepwise(awaited, grad)
-
-
 async def _in_turn(window: _Window[B, R]) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
     """The batches, one after the other. Whatever ends this, the look-ups that were not handed out end with it."""
     try:
-        while window.fill():
+        while await window.fetch():
             yield window.ready.popleft()
     finally:
+        # First the task that fetches, which begins look-ups.
+        await asyncio.gather(*window.cancel(), return_exceptions=True)
         await asyncio.gather(*window.drop(), return_exceptions=True)
 
 
@@ -202,29 +206,11 @@ def _in_turn_of_thread(window: _Window[B, R]) -> Generator[tuple[B, LookedUp[R]]
         window.drop()
 
 
-async def _fetched_in_turn(window: _Fetched[B, R]) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
-    try:
-        while await window.fetch():
-            yield window.ready.popleft()
-    finally:
-        # First the task, which begins look-ups.
-        await asyncio.gather(*window.cancel(), return_exceptions=True)
-        await asyncio.gather(*window.drop(), return_exceptions=True)
-
-
 class _Window(Generic[B, R]):
     """The batches whose look-ups have begun, and that were not handed out yet.
 
     When the batch with number n is asked for, the look-ups of the batches up to `n + depth` may begin, and no later
     ones. So a look-up lacks `depth` steps of its own program at most.
-
-    Args:
-        source: The batches.
-        begin: Begins the look-ups for a batch.
-        depth: How many batches to look up in advance.
-
-    Attributes:
-        ready: The batches with their look-ups, in order.
     """
 
     def __init__(self, source: Any, begin: Callable[[B], LookedUp[R]], depth: int) -> None:
@@ -237,13 +223,9 @@ class _Window(Generic[B, R]):
         self._error: BaseException | None = None
 
     def fill(self) -> bool:
-        """Begins look-ups, because the next batch is asked for.
+        """Begins look-ups, because the next batch is asked for; says whether there is one.
 
-        Returns:
-            Whether there is another batch.
-
-        Raises:
-            Exception: The source raised it, after the batches that were handed out before.
+        An error of the source comes after the batches before it.
         """
         self._allowed += 1
         while self._may_begin:
@@ -254,6 +236,14 @@ class _Window(Generic[B, R]):
             except Exception as error:
                 self._fail(error)
         return self._has_next()
+
+    async def fetch(self) -> bool:
+        """As `fill`, on an event loop."""
+        return self.fill()
+
+    def cancel(self) -> Sequence[asyncio.Task[None]]:
+        """Gives up the batch that is awaited. Returns the task that is to end."""
+        return ()
 
     def drop(self) -> list[asyncio.Task[R]]:
         """Ends what nobody will use. Returns the tasks that are to end."""
@@ -284,12 +274,7 @@ class _Window(Generic[B, R]):
 
 
 class _Fetched(_Window[B, R]):
-    """The same, of batches that have to be awaited: a task fetches them while the program trains.
-
-    Args:
-        source: The batches.
-        begin, depth: As for `_Window`.
-    """
+    """The same, of batches that have to be awaited: a task fetches them while the program trains."""
 
     def __init__(self, source: AsyncIterator[B], begin: Callable[[B], LookedUp[R]], depth: int) -> None:
         super().__init__(source, begin, depth)
@@ -298,7 +283,6 @@ class _Fetched(_Window[B, R]):
         self._arrived = asyncio.Event()
 
     async def fetch(self) -> bool:
-        """As `fill`; waits for the next batch."""
         self._allowed += 1
         if not self._in_advance:
             await self._run()
@@ -309,13 +293,12 @@ class _Fetched(_Window[B, R]):
             await self._arrived.wait()
         return self._has_next()
 
-    def cancel(self) -> list[asyncio.Task[None]]:
-        """Gives up the batch that is awaited. Returns the task that is to end."""
+    def cancel(self) -> Sequence[asyncio.Task[None]]:
         task, self._task = self._task, None
         if task is None:
-            return []
+            return ()
         task.cancel()
-        return [task]
+        return (task,)
 
     async def _run(self) -> None:
         try:

@@ -42,11 +42,7 @@ class Queue:
 
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
-        """Waits for all lower numbers. The turn ends with the block.
-
-        Raises:
-            CancelledCallError: The number was withdrawn.
-        """
+        """Waits for all lower numbers, until the block ends; `CancelledCallError` if the number was withdrawn."""
         with self._lock:
             if number not in self._waiting:
                 raise CancelledCallError("the backward was cancelled before it began")

@@ -8,12 +8,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ps_wire import errors
-from ps_wire.codec.numerics import write_numerics
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.compression.encoded import Encoded
 from ps_wire.limits import MIB
-from ps_wire.numerics.autocast import is_active
 from ps_wire.v1.frames_pb2 import Frame, Reply
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from ps_wire.errors import PsError
     from ps_wire.runtime.latency import Latency
     from ps_wire.v1.operations_pb2 import StepReply
-    from trainer_client.graph.way_back import Gradient, WayBack
+    from trainer_client.graph.nodes import Gradient, WayBack
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
 
@@ -38,13 +36,10 @@ MOST_CALLS: Final = 256
 class Answer(NamedTuple):
     """The answer to a batch.
 
-    Attributes:
-        gradients: The gradients of the inputs of each call; empty if no call has such inputs.
-        versions: The versions of the optimizers that have stepped.
-        step_error: The error of the optimizer that could not step; None if there is none.
-        stepped: What the owner says of each of these steps, if one of the optimizers has a policy; empty otherwise.
-        values: The values of the round of each of them.
-        checked: Whether the optimizers that were to check the gradients accept them.
+    The gradients are those of the inputs of each call; empty if no call has any. The versions are those of the
+    optimizers that have stepped, and `step_error` is the error of the first that could not. If one of them has a
+    policy, `stepped` has what the owner says of each, and `values` the values of its round. `checked` tells that
+    those which were to check the gradients accept them.
     """
 
     gradients: list[list[torch.Tensor | None]]
@@ -65,22 +60,16 @@ class Follow(Protocol):
 
 
 class Batch:
-    """The calls of one owner whose gradients go in the next request. Not safe from several threads.
+    """The calls of one owner whose gradients go in the next request.
 
-    Attributes:
-        request: The request, for what follows.
-        follow: What the owner does after the backward.
+    `follow` is what the owner does after the backward.
     """
 
-    def __init__(self, session: Session, backward: Batches) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.follow: Follow | None = None
         self._frame = Frame()
-        self.request = request = self._frame.request.backward
-        request.retain_graph = backward.retain_graph
-        request.backward = backward.number
-        if is_active():
-            write_numerics(request)
+        self.request = self._frame.request.backward
         self._payload = PayloadWriter()
         self._encoder = Encoder(self._payload)
         self._calls: list[WayBack] = []
@@ -136,41 +125,6 @@ class Batch:
 _has_inputs: Final = attrgetter("devices")
 
 
-class Batches:
-    """The requests of a backward with calls whose gradients are held. Not safe from several threads.
-
-    Calls whose backward takes long on the owner have requests of their own, so that they run concurrently there.
-
-    Attributes:
-        retain_graph: Whether the graph is kept for another backward.
-        number: Number of the backward in its context, from 1.
-        posts: The requests with gradients that were sent and have to be waited for, in order.
-    """
-
-    def __init__(self, retain_graph: bool, number: int) -> None:
-        self.retain_graph = retain_graph
-        self.number = number
-        self.posts: dict[Pending[Any], None] = {}
-        self._held: list[Batch] = []
-        # By owner, the request that further calls join.
-        self._shared: dict[Session, Batch] = {}
-
-    def _has_room(self, call: WayBack, gradients: Sequence[Gradient]) -> bool:
-        """Whether a call needs no further request because the one that it would join is large."""
-        shared = self._shared.get(call.session) if call.together else None
-        return shared is None or shared.takes(call, gradients)
-
-    def _hold(self, call: WayBack, after: int | None, positions: Sequence[int], gradients: Sequence[Gradient]) -> None:
-        """Adds a call to a request; arguments as for `Batch.add`."""
-        batch = self._shared.get(call.session) if call.together else None
-        if batch is None or not batch.takes(call, gradients):
-            batch = Batch(call.session, self)
-            self._held.append(batch)
-            if call.together:
-                self._shared[call.session] = batch
-        batch.add(call, after, positions, gradients)
-
-
 def _size(gradient: Gradient) -> int:
     """Bytes of a gradient, at most: of a sparse one, as many as if it were dense."""
     if isinstance(gradient, Encoded):
@@ -181,11 +135,7 @@ def _size(gradient: Gradient) -> int:
 def _read(
     latencies: Sequence[Latency | None], wanted: bool, followed: bool, reply: Reply, payload: PayloadReader
 ) -> Answer:
-    """Reads an answer.
-
-    `wanted` says whether a call has inputs that require grad, and `followed` whether checks, steps or the end of the
-    pass were asked for.
-    """
+    """Reads an answer. A call may have `wanted` gradients of inputs; checks, steps or the end may have `followed`."""
     backward = reply.backward
     for latency, seconds in zip(latencies, backward.seconds, strict=False):
         if latency is not None:
@@ -201,5 +151,5 @@ def _read(
     error = errors.from_message(backward.step_error) if backward.HasField("step_error") else None
     values: Sequence[Mapping[str, Any]] = ()
     if backward.stepped:
-        values = [decoder.decode(each.values) if each.HasField("values") else {} for each in backward.stepped]
+        values = [Decoder(payload).decode(each.values) if each.HasField("values") else {} for each in backward.stepped]
     return Answer(gradients, list(backward.versions), error, backward.stepped, values, backward.checked)

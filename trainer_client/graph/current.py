@@ -15,8 +15,8 @@ from weakref import ReferenceType, ref
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from trainer_client.graph.nodes import Pass
     from trainer_client.graph.recorder import RecordingPass
-    from trainer_client.graph.way_back import Pass
 
 entered: Final[ContextVar[RecordingPass | None]] = ContextVar("trainer_client_context", default=None)
 """The context whose block this task or thread is in; see `current_context`."""

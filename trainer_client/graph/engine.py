@@ -22,10 +22,9 @@ def propagate(
     retain_graph: bool,
     ends: Sequence[GradientEdge] = (),
 ) -> None:
-    """Does what `torch.autograd.backward` does. Its checks take as long as the backward of a small loss.
+    """As `torch.autograd.backward`, without checks that take as long as the backward of a small loss.
 
-    It ends at the nodes `ends`; without them at the leaves. Where a root has no history, torch's error also says how a
-    call gives it one.
+    May end at nodes.
     """
     root = roots[0] if len(roots) == 1 and gradients is None else None
     if (

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from trainer_client.graph.nodes import RECEIVING, ROOT, receive, send
-from trainer_client.graph.way_back import Pass, WayBack
+from trainer_client.graph.nodes import RECEIVING, ROOT, Pass, WayBack, receive, send
 
 if TYPE_CHECKING:
     from ps_wire.numerics.seeds import Seeds
     from ps_wire.runtime.failures import PassFailures
     from ps_wire.runtime.latency import Latency
-    from trainer_client.graph.way_back import Encode
+    from trainer_client.graph.nodes import Encode
     from trainer_client.session.session import Session
 
 _FIRST: Final = 1 << 62
@@ -44,6 +43,9 @@ class RecordingPass(Pass, Protocol):
     seeds: Seeds | None
     root: torch.Tensor
 
+    def check(self, *sessions: Session) -> None:
+        """Checks that the pass is open and that these sessions may take part in it."""
+
     def record(
         self,
         session: Session,
@@ -59,41 +61,28 @@ class RecordingPass(Pass, Protocol):
 
 
 class RecordedCall:
-    """One remote call of a pass.
+    """One remote call of a pass, in the graph from the root of that, or from its inputs and tokens.
 
-    Args:
-        place: The numbers of the calls that it is nested in, and its own number among the calls of the innermost one.
-        inputs: Its tensor arguments that require grad.
-        tokens: Tokens of the arguments that stay on an owner and were computed in this pass.
-        latency: How long the backwards of such calls take on the owner; None if that is not known.
+    The inputs are the tensor arguments that require grad. The tokens are those of arguments that stay on an owner and
+    were computed in this pass.
     """
 
     def __init__(
-        self,
-        context: RecordingPass,
-        session: Session,
-        number: int,
-        place: tuple[int, ...],
-        inputs: Sequence[torch.Tensor],
-        tokens: Sequence[torch.Tensor] = (),
-        latency: Latency | None = None,
+        self, way_back: WayBack, root: torch.Tensor, inputs: Sequence[torch.Tensor], tokens: Sequence[torch.Tensor]
     ) -> None:
-        self.context = context.id
-        self.number = number
-        self.place = place
-        self._way_back = WayBack(context, session, number, place, inputs, latency)
-        self._token = context.root
+        self.context, self.number, self.place = way_back.context.id, way_back.number, way_back.place
+        self._way_back = way_back
+        self._token = root
         if inputs or tokens:
-            stay = tokens
-            if context.root is not ROOT:
+            way_back.leads_on = True
+            if not inputs and way_back.together:
+                way_back.waits = not all(_stays(token, way_back.session) for token in tokens)
+            if root is not ROOT:
                 # A nested pass asks for the gradients of some leaves only, so every call has to lead to one of them.
-                tokens = (*tokens, context.root)
-            self._way_back.leads_on = True
-            if not inputs and self._way_back.together:
-                self._way_back.waits = not all(_stays(token, session) for token in stay)
-            self._token = send(self._way_back, len(inputs), *inputs, *tokens)
+                tokens = (*tokens, root)
+            self._token = send(way_back, len(inputs), *inputs, *tokens)
             node: Any = self._token.grad_fn
-            node._set_sequence_nr(place[-1])
+            node._set_sequence_nr(self.place[-1])
 
     def encode_gradients(self, encode: Encode) -> None:
         """Has the gradients of its outputs encoded before they are sent."""

@@ -8,9 +8,11 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from ps_wire.numerics.autocast import is_active
 from ps_wire.runtime.latency import Latencies, Latency
 from ps_wire.runtime.nothing import nothing
-from trainer_client.graph.batch import Batches
+from trainer_client.graph.batch import Batch
+from trainer_client.numerics import write_numerics
 from trainer_client.pending import Pending, raiser
 
 if TYPE_CHECKING:
@@ -18,22 +20,53 @@ if TYPE_CHECKING:
 
     import torch
 
-    from trainer_client.graph.batch import Answer, Batch, Follow
-    from trainer_client.graph.way_back import Gradient, WayBack
+    from trainer_client.graph.batch import Answer, Follow
+    from trainer_client.graph.nodes import Gradient, WayBack
     from trainer_client.session.session import Session
+
+
+class Batches:
+    """The requests of a backward with calls whose gradients are held. Not safe from several threads.
+
+    Calls whose backward takes long on the owner have requests of their own, so that they run concurrently there.
+    Backwards of a context are numbered from 1. What was sent, and has to be waited for, is in `posts`, in order.
+    """
+
+    def __init__(self, retain_graph: bool, number: int) -> None:
+        self.retain_graph = retain_graph
+        self.number = number
+        self.posts: dict[Pending[Any], None] = {}
+        self._held: list[Batch] = []
+        # By owner, the request that further calls join.
+        self._shared: dict[Session, Batch] = {}
+
+    def _has_room(self, call: WayBack, gradients: Sequence[Gradient]) -> bool:
+        """Whether a call needs no further request because the one that it would join is large."""
+        shared = self._shared.get(call.session) if call.together else None
+        return shared is None or shared.takes(call, gradients)
+
+    def _hold(self, call: WayBack, after: int | None, positions: Sequence[int], gradients: Sequence[Gradient]) -> None:
+        """Adds a call to a request; arguments as for `Batch.add`."""
+        batch = self._shared.get(call.session) if call.together else None
+        if batch is None or not batch.takes(call, gradients):
+            batch = Batch(call.session)
+            batch.request.retain_graph = self.retain_graph
+            batch.request.backward = self.number
+            if is_active():
+                write_numerics(batch.request)
+            self._held.append(batch)
+            if call.together:
+                self._shared[call.session] = batch
+        batch.add(call, after, positions, gradients)
 
 
 class RunningBackward(Batches):
     """One backward while it runs. It sends the gradients of calls before torch's engine waits for an owner.
 
-    Until then it holds them, so that the gradients of the calls that are ready go in one request to each owner. If the
-    local part of such graphs takes long meanwhile, it sends those of each call at once.
-
-    Args:
-        retain_graph, number: As the attributes.
-        calls: The recorded calls that it can reach.
-        latency: How long backwards of such graphs hold gradients; None to hold none.
-        goes_on: The call from whose inputs torch's engine runs once more, when its owner has answered.
+    Until then it holds them, so that the gradients of the calls that are ready go in one request to each owner. If
+    the local part of such graphs takes long meanwhile (`latency`; None to hold nothing), it sends those of each
+    call at once. It may go on: then torch's engine runs once more, from the inputs of that call, when its owner has
+    answered.
     """
 
     def __init__(
@@ -118,11 +151,7 @@ class RunningBackward(Batches):
                 self._unawaited[batch.session].append(answer)
 
     def after(self, number: int) -> int | None:
-        """The call whose gradients the owner adds just before those of call `number`: the next later call to it.
-
-        Returns:
-            Its number; 0 if there is none, None if it is not known.
-        """
+        """The call whose gradients the owner adds just before; 0 if there is none, None if it is not known."""
         after = self._after.get(number)
         while after in self._skipped:
             after = self._after[after]

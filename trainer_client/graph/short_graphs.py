@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ps_wire.runtime.latency import Latency
-    from trainer_client.graph.way_back import Pass, WayBack
+    from trainer_client.graph.nodes import Pass, WayBack
 
 LOOP_SECONDS: Final = 1e-3
 """A backward that takes longer has a thread. To start one and to come back takes 0.1 to 1 ms of the same processors."""
@@ -29,13 +29,7 @@ _latencies: Final[Latencies[tuple[type, ...]]] = Latencies()
 
 
 class Second(NamedTuple):
-    """What is left of a backward when the owner has answered the call that it waits for.
-
-    Attributes:
-        latency: How long torch's engine takes for it.
-        call: The call.
-        edges: The edges in the graph at which the call's inputs were made, in order.
-    """
+    """What is left of a backward when an owner has answered a call: it goes on at the edges of the call's inputs."""
 
     latency: Latency
     call: WayBack
@@ -45,12 +39,9 @@ class Second(NamedTuple):
 class Graph(NamedTuple):
     """What a backward reaches.
 
-    Attributes:
-        latency: How long torch's engine takes for it, up to the call that it waits for; None if that is not measured.
-        is_short: Whether each run of torch's engine takes less than `LOOP_SECONDS`.
-        calls: All recorded calls.
-        ends: If the backward waits, the nodes of the leaves and of the calls at which the first run ends.
-        second: What follows when the owner has answered; None if the backward never waits.
+    If it waits for the answer of a call, `ends` are the nodes of the leaves and calls at which the first run of
+    torch's engine ends, and `second` is what follows. Each run has a latency; None if that is not measured. The
+    graph is short if each takes less than `LOOP_SECONDS`.
     """
 
     latency: Latency | None
@@ -64,14 +55,12 @@ class Graph(NamedTuple):
 def short_graph(roots: Sequence[Any], context: Pass) -> Graph | None:
     """Recognizes a small graph whose backward waits at most once: for the gradients of the inputs of one call.
 
-    Such a backward runs no hook of a leaf and no autograd function of the program. In a process of a
-    `torch.distributed` group it reaches no leaf: DistributedDataParallel waits there for others.
+    Such a backward runs no hook of a leaf and no autograd function of the program, and all calls are of this pass.
+    In a process of a `torch.distributed` group it reaches no leaf: DistributedDataParallel waits there for others.
 
     What makes the inputs of the call must take part in nothing else of the backward, and reach no leaf. Then all
-    gradients are added in the same order if torch's engine runs twice: once up to the call, and once from its inputs.
-
-    Returns:
-        None if the graph is not of this kind, or too large. All recorded calls are of this pass.
+    gradients are added in the same order if torch's engine runs twice: once up to the call, and once from its
+    inputs.
     """
     starts = []
     for root in roots:
@@ -106,12 +95,8 @@ def short_graph(roots: Sequence[Any], context: Pass) -> Graph | None:
 class _Part(NamedTuple):
     """A part of a graph, up to the calls that need no gradient and to one that the backward waits for.
 
-    Attributes:
-        kinds: The classes of the nodes, in the order of the walk.
-        ends: The nodes of leaves and calls.
-        seen: All nodes.
-        waiting: The node of the call that the backward waits for.
-        is_chained: Whether it goes on through another call, because that call's inputs stay on the owner.
+    It has the classes of all nodes in the order of the walk, and the nodes of leaves and calls as `ends`. It is
+    chained if it goes on through another call, because that call's inputs stay on the owner.
     """
 
     kinds: Sequence[type]

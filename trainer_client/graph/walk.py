@@ -21,8 +21,7 @@ _REENTRANT: Final[Any] = CheckpointFunction._backward_cls
 def reached_from(roots: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:
     """The leaves that a backward reaches, without the recorder's own, and the `WayBack` of each recorded call.
 
-    Raises:
-        InvalidArgumentError: A checkpoint would run a backward of its own, outside of the pass.
+    `InvalidArgumentError` if a checkpoint would run a backward of its own, outside of the pass.
     """
     leaves, nodes = autograd_graph.reached_from(roots, (RECEIVING, _REENTRANT))
     if any(isinstance(node, _REENTRANT) for node in nodes):

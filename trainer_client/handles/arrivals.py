@@ -28,14 +28,8 @@ def seconds_left(seconds: float | None) -> Left:
 async def all_there(value: Any, stays: Callable[[Pending[Any]], bool], left: Left) -> None:
     """Waits until the results in a value are here. Calls that only this needs are cancelled with the waiting task.
 
-    Args:
-        value: Any value.
-        stays: Whether a result need not come.
-        left: The seconds that this may take.
-
-    Raises:
-        DeadlineExceededError: They did not come in time.
-        PsError: One of the calls has failed; the message says which.
+    Results that stay need not come. Raises `DeadlineExceededError`, or the error of a call that has failed; it says
+    which.
     """
     found = [leaf for leaf in leaves_in(value) if isinstance(leaf, Pending)]
     # First of all, because those that are not sent yet may stay where they are.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
@@ -22,19 +22,36 @@ from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
 from trainer_client.handles.arrivals import all_there, seconds_left
-from trainer_client.handles.options import USUAL, CallOptions
 from trainer_client.handles.references import Reference, RRef, fetch_in, handle_message, receive
 from trainer_client.pending import DEFAULT, Pending, raiser
 from trainer_client.session.in_flight import InFlightRequest
-from trainer_client.session.watched import Watched, begin
+from trainer_client.session.watched import begin
 
 if TYPE_CHECKING:
     from ps_wire.runtime.failures import PassFailures
     from ps_wire.v1.values_pb2 import Handle
+    from trainer_client.graph.nodes import Encode
     from trainer_client.graph.recorder import RecordedCall, RecordingPass, Reserved
-    from trainer_client.graph.way_back import Encode
     from trainer_client.session.session import Session
     from trainer_client.session.watched import Watch
+
+
+class CallOptions(NamedTuple):
+    """How a call is made.
+
+    Modules run in training mode if `training` is true, and in the mode that each has on its owner if it is None.
+    The seed is used instead of the client's next. `kind` and `what` tell profiles and traces how it is called, and
+    what; without the latter the name of the method or function.
+    """
+
+    training: bool | None = True
+    timeout: float | None = DEFAULT
+    seed: int | None = None
+    kind: str = "call"
+    what: str = ""
+
+
+USUAL: Final = CallOptions()
 
 
 def call(
@@ -50,16 +67,10 @@ def call(
 ) -> Pending[Any]:
     """Calls a method or function on an owner; inside a context, and with grad enabled, the call is recorded.
 
-    Args:
-        target: The object, or the name of a function.
-        method: Name of the method; empty for `forward`.
-        args, kwargs: The arguments. A `Pending` among them, also in a container, stands for its result.
-        keep: Whether the result stays on the owner; the result of the call is then a handle to it.
-        encode: Encodes the gradients of the result before they are sent. No argument is a `Pending` then.
-
-    Raises:
-        NotAllowedError, UnknownMethodError: The method or function cannot be called.
-        RemoteError: It raised an exception.
+    The target is an object, or the name of a function; an empty method is `forward`. A `Pending` among the
+    arguments, also in a container, stands for its result. With `keep` the result stays on the owner, and the result
+    of the call is a handle to it. `encode` encodes the gradients of the result before they are sent; no argument is
+    a `Pending` then.
     """
     context = current_context()
     made = _Call(session, target, method, args, kwargs, context)
@@ -134,12 +145,7 @@ class _Call:
             request.function = target
 
     def encode(self) -> tuple[PayloadWriter | None, Sequence[torch.Tensor]]:
-        """Encodes the arguments; returns the bytes of the tensors, and the tensors.
-
-        Raises:
-            _NotYet: The value of an argument is not here yet.
-            InvalidArgumentError: An argument cannot be sent.
-        """
+        """The bytes of the tensors among the arguments, and the tensors. `_NotYet` if a value is not here yet."""
         target = self._of[0]
         self._handles = [target] if isinstance(target, RRef) else []
         if not (self._args or self._kwargs):
@@ -200,8 +206,8 @@ class _Call:
         session = self._session
         # Keeps the handles among the arguments alive until the call has run.
         read = partial(_result, session, recorded, (self._args, self._kwargs, self._handles))
-        given = session, self.frame, payload, seconds, read, self._follows
-        pending = PendingCall(*given) if self.watch is None else WatchedCall.of(self.watch, *given)
+        pending = PendingCall(session, self.frame, payload, seconds, read, self._follows)
+        pending.watch = self.watch
         pending.origin = Origin(*self._of, of_pass, None if recorded is None else self._context, recorded)
         session.send(pending)
         return pending
@@ -250,12 +256,7 @@ def _kind_of(target: RRef | str, method: str) -> str:
 
 
 class Staying:
-    """The result of a call that stays on the owner.
-
-    Attributes:
-        rref: Its handle, without a reference until the call is answered.
-        fetching: Its value on the way, once a caller waits for that.
-    """
+    """The result of a call that stays on the owner. Its value is `fetching` once a caller waits for it."""
 
     __slots__ = ("fetching", "rref")
 
@@ -286,10 +287,7 @@ class PendingCall(InFlightRequest[Any]):
     staying: Staying | None
 
     def stay(self, session: Session, context: RecordingPass | None) -> RRef | None:
-        """A handle of the result if that stays on the owner, so that a call there, in that context, can take its value.
-
-        None if the value has to come here first.
-        """
+        """A handle of the result if that stays on the owner for a call there; None if it has to come here first."""
         own, recorded = self.origin.context, self.origin.recorded
         if session is not self._session or (context is not None and own not in (None, context)):
             return None
@@ -361,16 +359,3 @@ class PendingCall(InFlightRequest[Any]):
         super()._when_cancelled()
         if self.staying is not None and self.staying.fetching is not None:
             self.staying.fetching.cancel()
-
-
-class WatchedCall(Watched, PendingCall):
-    """A call that is watched."""
-
-    __slots__ = ("watch",)
-
-    @classmethod
-    def of(cls, watch: Watch, *args: Any) -> PendingCall:
-        """A call that is watched; the other arguments as for `PendingCall`."""
-        made = cls(*args)
-        made.watch = watch
-        return made

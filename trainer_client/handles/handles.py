@@ -13,7 +13,7 @@ from ps_wire.refs import Ref
 from ps_wire.runtime.tracebacks import shortened
 from trainer_client.graph.current import current_context
 from trainer_client.handles import calls, hints, states
-from trainer_client.handles.options import USUAL
+from trainer_client.handles.calls import USUAL
 from trainer_client.handles.parameters import RemoteParameter, set_requires_grad
 from trainer_client.handles.references import Reference, RRef
 from trainer_client.pending import DEFAULT
@@ -22,7 +22,7 @@ from trainer_client.replicas.replica import Replica
 
 if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import ObjectInfo
-    from trainer_client.graph.way_back import Encode
+    from trainer_client.graph.nodes import Encode
     from trainer_client.pending import Pending
     from trainer_client.replicas.classes import Factory, MadeBy
     from trainer_client.replicas.options import Compress, Reads
@@ -135,13 +135,7 @@ class RemoteObject(RRef):
         return hints.again(self.class_name, self.name, isinstance(self, RemoteModule))
 
     def call_encoding(self, encode: Encode | None, method: str, *args: Any) -> Pending[Any]:
-        """Like `call`. The gradients of the result are encoded before they are sent.
-
-        Args:
-            encode: Encodes the gradient of the tensor at a position of the result; None to send them as they are.
-            method: Name of the method.
-            args: Its arguments; none of them is a `Pending`.
-        """
+        """Like `call`; the gradients of the result are encoded. No argument is a `Pending`."""
         return self._call(method, args, {}, False, encode)
 
     def _call(

@@ -24,14 +24,7 @@ PARAMETER: Final = (
 
 
 def of_object(name: str, class_name: str, methods: Iterable[str], parameters: Iterable[str] = ()) -> str:
-    """The message for a name that a handle to an object does not have.
-
-    Args:
-        name: The name.
-        class_name: The object's class.
-        methods: The methods that trainers may call.
-        parameters: Dotted names of its parameters, if it is a module.
-    """
+    """The message for a name that a handle to an object, or to a module with these parameters, does not have."""
     methods = tuple(methods)
     told = f"{class_name} offers no {name!r}, only {', '.join(methods) or 'none'}{hint(name, methods)}"
     if name in _PLACES:
@@ -57,13 +50,7 @@ def of_parameter(name: str) -> str:
 
 
 def again(class_name: str, name: str, is_module: bool) -> str:
-    """The call that gives a handle again to an object that an owner has lost.
-
-    Args:
-        class_name: The object's class.
-        name: Its name; empty for an anonymous object.
-        is_module: Whether the handle is one of a module.
-    """
+    """The call that gives a handle again to an object that an owner has lost; anonymous if it has no name."""
     if class_name == SHARD:
         return f"ps.table({name!r}, …)"
     if not is_module and class_name.startswith("torch.optim."):

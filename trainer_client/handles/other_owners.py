@@ -25,15 +25,8 @@ if TYPE_CHECKING:
 class OtherOwners:
     """Finds owners by name in the directories of known owners, and holds references to their objects.
 
-    Args:
-        trainer: The id of the client's trainer, 16 random bytes.
-        settings: Timeouts, and what else the sessions share.
-        sessions: The sessions of the client, by the name of the owner; new sessions are added.
-        dial: Makes a connector for an address.
-
-    Attributes:
-        directory: The session with the owner to ask; None to ask all known owners.
-        addresses: Addresses of owners by name, for when that owner cannot be asked.
+    Opened sessions are added to those of the client, by the name of the owner. `directory` is the session with the
+    owner to ask; None to ask all known owners. `addresses` are for when that owner cannot be asked.
     """
 
     def __init__(
@@ -54,16 +47,7 @@ class OtherOwners:
         self._references: WeakValueDictionary[tuple[str, str], Reference] = WeakValueDictionary()
 
     async def reach(self, owner: str, address: str = "") -> Session:
-        """The session with an owner, opened now if there is none.
-
-        Args:
-            owner: Its name.
-            address: Its address, if it is known.
-
-        Raises:
-            UnknownNameError: No known owner has it in its directory.
-            UnavailableError: It cannot be reached in time.
-        """
+        """The session with an owner, opened now if there is none. Raises as `find` and `connect`."""
         session = self._sessions.get(owner)
         if session is not None and (session.state != "closed" or session not in self._opened):
             return session
@@ -76,11 +60,7 @@ class OtherOwners:
         return await asyncio.shield(task)
 
     async def find(self, name: str) -> Member:
-        """Asks the known owners for the address of another.
-
-        Raises:
-            UnknownNameError: No known owner has it in its directory.
-        """
+        """Asks the known owners for the address of another; `UnknownNameError` if none has it in its directory."""
         if self.directory is not None:
             return await self.ask(self.directory, LookupRequest(name=name))
         for session in list(self._sessions.values()):
@@ -92,11 +72,7 @@ class OtherOwners:
         raise UnknownNameError(f"none of the owners known here ({known}) can tell where {name!r} is")
 
     def ask(self, directory: Session, request: LookupRequest) -> Pending[Member]:
-        """Looks a member up in an owner's directory.
-
-        Raises:
-            UnknownNameError: It is not in the directory.
-        """
+        """Looks a member up in an owner's directory; `UnknownNameError` if it is not there."""
         timeout = self._patience(request.wait_seconds)
         return directory.submit(Request(lookup=request), None, lambda reply, _: reply.lookup.member, timeout)
 
@@ -106,15 +82,10 @@ class OtherOwners:
         return directory.submit(Request(members=request), None, lambda reply, _: list(reply.members.members), timeout)
 
     async def connect(self, address: str, owner: str = "") -> Session:
-        """Opens a session with the owner at an address.
+        """Opens a session at an address; another owner than the one with that name may use it by now.
 
-        Args:
-            address: Its address.
-            owner: Its name, if it is known; another owner may use the address by now.
-
-        Raises:
-            UnavailableError: It cannot be reached in time.
-            NameConflictError: A known owner at another address has the same name.
+        `UnavailableError` if it cannot be reached in time, `NameConflictError` if a known owner elsewhere has
+        the same name.
         """
         session = await self.open(address, owner)
         try:
@@ -126,11 +97,7 @@ class OtherOwners:
         return session
 
     async def open(self, address: str, owner: str = "") -> Session:
-        """Like `connect`, but other sessions do not find the owner by its name before `add` was called.
-
-        Raises:
-            UnavailableError: It cannot be reached in time.
-        """
+        """Like `connect`, but other sessions do not find the owner by its name before `add` was called."""
         if self._dial is None:
             raise UnknownNameError(f"this client cannot connect to {address}: it has no connector for addresses")
         session = Session(self._dial(address), self._trainer, self._settings, self, owner)
@@ -143,11 +110,7 @@ class OtherOwners:
         return session
 
     def add(self, session: Session) -> None:
-        """Makes an owner known by its name.
-
-        Raises:
-            NameConflictError: Another owner has it.
-        """
+        """Makes an owner known by its name; `NameConflictError` if another owner has it."""
         if session.owner in self._sessions:
             raise NameConflictError(
                 f"the owner at {session.address} has the name {session.owner!r}, which another owner has already; "
@@ -156,11 +119,7 @@ class OtherOwners:
         self._sessions[session.owner] = session
 
     async def again(self, session: Session) -> Session:
-        """Opens a new session with the owner of a session that was given up.
-
-        Raises:
-            UnavailableError: It cannot be reached in time.
-        """
+        """Opens a new session with the owner of a session that was given up. Raises as `connect`."""
         if self._sessions.get(session.owner) is session:
             del self._sessions[session.owner]
         return await self.connect(session.address, session.owner)
@@ -171,11 +130,7 @@ class OtherOwners:
         return len(self._references)
 
     async def take_hold(self, refs: Iterable[Ref]) -> list[Reference]:
-        """Takes a reference to each object, on any owner.
-
-        Raises:
-            PsError: An owner cannot be found or reached, or the object is gone.
-        """
+        """Takes a reference to each object, on any owner. `PsError` if one cannot be found or reached, or is gone."""
         return list(await asyncio.gather(*map(self._take_hold, refs)))
 
     def held(self, ref: Ref) -> RRef:

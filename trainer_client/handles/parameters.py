@@ -37,11 +37,7 @@ class Freezable(Protocol):
 
 
 def set_requires_grad(handles: Sequence[Freezable], requires_grad: bool, result: T) -> Pending[T]:
-    """Freezes or unfreezes parameters of one owner: all of them, or none if it raises.
-
-    Returns:
-        `result`, once the owner has done it.
-    """
+    """Freezes or unfreezes parameters of one owner, all or none; then gives `result`."""
     targets = [handle.ref.to_message() for handle in handles]
     request = Request(set_requires_grad=SetRequiresGradRequest(targets=targets, requires_grad=requires_grad))
 

@@ -71,11 +71,7 @@ class RRef:
 
     @property
     def session(self) -> Session:
-        """The session with the owner.
-
-        Raises:
-            StaleHandleError: The owner has restarted from an earlier state.
-        """
+        """The session with the owner; `StaleHandleError` if that has restarted from an earlier state."""
         reference = self._reference
         # The condition of `is_stale`, without the cost of a call.
         if reference is not None and reference._session.restarts != reference._restarts:
@@ -146,10 +142,7 @@ def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
 def fetch_in(
     context: RecordingPass | None, rref: RRef, timeout: float | None, follows: Sequence[InFlightRequest[Any]] = ()
 ) -> Pending[Any]:
-    """Like `fetch`, in a context that need not be the current one; None to record nothing.
-
-    `follows` has the request that makes the value, if that has no answer yet.
-    """
+    """Like `fetch`, recorded in a context or in none. The value may be made by a request that has no answer yet."""
     frame = Frame()
     request = frame.request.fetch
     request.target.owner, request.target.object_id, request.target.parameter = rref.ref

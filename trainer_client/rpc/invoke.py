@@ -10,7 +10,7 @@ from ps_wire.codec.names import name_of
 from ps_wire.codec.records import codec_of
 from ps_wire.errors import DeadlineExceededError, UnavailableError, UnknownNameError
 from trainer_client.handles import calls
-from trainer_client.handles.options import CallOptions
+from trainer_client.handles.calls import CallOptions
 from trainer_client.pending import Pending, raiser
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.options import UNSET

@@ -14,7 +14,7 @@ from ps_wire.codec.trees import once, parts_of
 from ps_wire.errors import RAN_OUT, DeadlineExceededError, PsError, caused
 from trainer_client.contexts.current import current_context
 from trainer_client.handles import calls
-from trainer_client.handles.options import CallOptions
+from trainer_client.handles.calls import CallOptions
 from trainer_client.handles.references import RRef as Handle
 from trainer_client.rpc.contexts import backward
 from trainer_client.rpc.current import agent, has_agent

@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 class Session(Protocol):
-    """What is asked of the sessions of a client.
-
-    Attributes:
-        loop: Its event loop.
-        is_draining: Whether it is connected to an owner that drains.
-    """
+    """What is asked of the sessions of a client; one drains if it is connected to an owner that does."""
 
     loop: asyncio.AbstractEventLoop
     is_draining: bool

@@ -6,13 +6,12 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from ps_wire.codec.payload import NO_PAYLOAD, Buffer, PayloadReader
 from ps_wire.operations import NOT_AWAITED
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.pending import Pending
-from trainer_client.session.watched import Watched, begin
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from ps_wire.runtime.failures import Failure
     from ps_wire.v1.frames_pb2 import Request
     from trainer_client.session.settings import Settings
+    from trainer_client.session.watched import Watch
 
 T = TypeVar("T")
 Read = Callable[[Reply, PayloadReader], T]
@@ -33,9 +33,6 @@ _OF_PROGRAMS: Final = {
     *("step", "pull", "push", "state", "load_state"),
 }
 """Operations, besides calls, that programs ask for. An error of theirs that nobody reads is reported."""
-
-_OF_GROUPS: Final = {"register", "lookup", "members", "rendezvous"}
-"""Operations of the directory, which finds the number of an owner."""
 
 
 class Sender(Protocol):
@@ -57,30 +54,21 @@ class Sender(Protocol):
 
 
 class InFlightRequest(Pending[T]):
-    """One request, and its result.
+    """One request, and its result, which `read` makes in the thread that waits for it.
 
-    Args:
-        payload: Its tensor bytes. They must not change until the answer is there, because it may be sent again.
-        timeout: Seconds that the caller waits; None is no limit.
-        read: Makes the result, in the thread that waits for it.
-        follows: Earlier requests whose results, which stay on the owner, it needs.
+    Its payload must not change until the answer is there, because it may be sent again. It `follows` earlier
+    requests whose results, which stay on the owner, it needs; they have it among their `followers`. Both are empty
+    once the answer is there.
 
-    Attributes:
-        chunks: Its payload.
-        follows: As the argument, until it has its answer.
-        followers: The requests that follow it, until it has its answer.
-        answered: Whether the owner has answered it without an error.
-        collected: Whether it is to be sent with others, soon.
-        staying: For a call, its result that stays on the owner.
-        number: Its number in the session, once it was sent.
-        later: Whether no caller waits for its answer, so that it may be sent some milliseconds later, with another.
-        counted: Bytes that count towards the limit of bytes in flight.
-        deadline: Its deadline, in seconds of the monotonic clock.
+    It is `answered` if the owner has answered it without an error, and `collected` while it is to be sent with
+    others. It has a number in the session once it was sent. If no caller waits for its answer, it may be sent some
+    milliseconds `later`, with another. `counted` bytes count towards the limit of bytes in flight, and `deadline`
+    is in seconds of the monotonic clock.
     """
 
     __slots__ = (
         *("_read", "_session", "answered", "chunks", "collected", "counted", "deadline", "followers", "follows"),
-        *("frame", "later", "nbytes", "number", "staying", "timeout"),
+        *("frame", "later", "nbytes", "number", "staying", "timeout", "watch"),
     )
 
     collects = False
@@ -112,6 +100,7 @@ class InFlightRequest(Pending[T]):
         self.follows = follows
         self.followers: Sequence[InFlightRequest[Any]] = ()
         self.staying: Any = None
+        self.watch: Watch | None = None
         self._session = session
         self._read: Read[T] | None = read
 
@@ -126,20 +115,21 @@ class InFlightRequest(Pending[T]):
         return self.frame.request.WhichOneof("operation") or ""
 
     def answer(self, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
-        """Resolves it with a reply; objects that are `held` live as long as the result is not read.
-
-        Must be called on the session's event loop, as the two below.
-        """
+        """Resolves it with a reply, on the session's loop. Objects that are held live until the result is read."""
+        if self.watch is not None:
+            self.watch.answered(reply)
         read = self._read
         if read is not None:
             if reply.granted or held:
-                read = partial(_read_with_references, Grants(self._session, reply.granted), held, read)
+                read = Granting(self._session, reply.granted, held, read)
             self.answered = True
             self._read, self.frame, self.chunks = None, _NO_FRAME, ()
             self.resolve(partial(read, reply, NO_PAYLOAD if payload is None else PayloadReader(payload)))
 
     def stayed(self, reply: Reply) -> None:
         """Notes that the owner has answered with a reply, and that the result stays there."""
+        if self.watch is not None:
+            self.watch.answered(reply)
         self.answered = True
         self.let_go()
 
@@ -149,6 +139,8 @@ class InFlightRequest(Pending[T]):
         self.let_go()
 
     def _failed(self, failure: Failure) -> None:
+        if self.watch is not None:
+            self.watch.failed(failure.error)
         super()._failed(failure)
         self._session.unread.add(failure)
 
@@ -194,43 +186,20 @@ class InFlightRequest(Pending[T]):
         self._session.cancel(self)
 
 
-class WatchedRequest(Watched, InFlightRequest[T]):
-    """A request, other than a call, that is watched."""
+class Granting(Generic[T]):
+    """Reads an answer that grants references to objects. They are given back if it is never read."""
 
-    __slots__ = ("watch",)
-
-    @classmethod
-    def of(cls, session: Sender, frame: Frame, *args: Any) -> InFlightRequest[T]:
-        """A request, which is watched if its caller waits for it. Arguments as for `InFlightRequest`."""
-        operation = frame.request.WhichOneof("operation") or ""
-        if operation not in NOT_AWAITED and operation not in _OF_GROUPS:
-            found = begin(session.settings, session.owner, frame, operation)
-            if found is not None:
-                made = cls(session, frame, *args)
-                made.watch = found
-                return made
-        return InFlightRequest(session, frame, *args)
-
-
-class Grants:
-    """The references that an answer grants, by the ids of their objects. They are given back if it is never read."""
-
-    def __init__(self, session: Sender, object_ids: Sequence[str]) -> None:
+    def __init__(self, session: Sender, object_ids: Sequence[str], held: Sequence[object], read: Read[T]) -> None:
+        self._held = held
+        self._read = read
         self._finalizer = weakref.finalize(self, _give_back, session, list(object_ids))
         self._finalizer.atexit = False
 
-    def take(self) -> None:
-        """Passes the references to the result, because the answer is read now."""
+    def __call__(self, reply: Reply, payload: PayloadReader) -> T:
         self._finalizer.detach()
+        return self._read(reply, payload)
 
 
 def _give_back(session: Sender, object_ids: Sequence[str]) -> None:
     for object_id in object_ids:
         session.release(object_id)
-
-
-def _read_with_references(
-    grants: Grants, held: Sequence[object], read: Read[T], reply: Reply, payload: PayloadReader
-) -> T:
-    grants.take()
-    return read(reply, payload)

@@ -70,13 +70,7 @@ class Listener(Protocol):
 
 
 class _Moved(NamedTuple):
-    """The connection that a session has moved to from a gRPC stream.
-
-    Attributes:
-        connection: The connection.
-        welcome: The owner's welcome on it.
-        beside_stream: Whether the stream stays open, so that gRPC notices when the owner has stopped or vanished.
-    """
+    """What a session has moved to. The gRPC stream may stay beside it, to notice when the owner stops or vanishes."""
 
     connection: Connection
     welcome: Welcome
@@ -84,13 +78,7 @@ class _Moved(NamedTuple):
 
 
 class Link:
-    """Holds one stream to an owner at a time.
-
-    Args:
-        connector: Opens connections to the owner.
-        settings: Timeouts, and which connections to use.
-        listener: Receives the events.
-    """
+    """Holds one stream to an owner at a time, and tells a listener."""
 
     def __init__(self, connector: Connector, settings: Settings, listener: Listener) -> None:
         self._connector = connector
@@ -141,11 +129,7 @@ class Link:
         self._listener.gave_up(error)
 
     async def _keep_connected(self) -> None:
-        """Opens a stream again each time it breaks.
-
-        Raises:
-            PsError: The owner has refused the session, or could not be reached in time.
-        """
+        """Opens a stream again each time it breaks. `PsError` if the owner refuses, or cannot be reached in time."""
         loop = asyncio.get_running_loop()
         patience, delay, broken_since = self._settings.connect_timeout, _FIRST_DELAY, loop.time()
         self._presence.away(patience)

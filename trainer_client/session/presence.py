@@ -14,6 +14,9 @@ _QUIET_SECONDS: Final = 1.0
 """Interruptions that are shorter are not logged."""
 
 
+State = Literal["connecting", "connected", "disconnected", "lost"]
+
+
 class ConnectionState(NamedTuple):
     """Whether a client can reach one of its owners.
 
@@ -27,7 +30,7 @@ class ConnectionState(NamedTuple):
     """
 
     address: str
-    state: Literal["connecting", "connected", "disconnected", "lost"]
+    state: State
     since: float
     reason: str = ""
     patience: float = 0.0
@@ -37,12 +40,7 @@ OnState = Callable[[ConnectionState], object]
 
 
 class Presence:
-    """Whether one owner can be reached. An interruption of more than a second is logged once, and its end.
-
-    Args:
-        address: The owner's address.
-        on_state: Is called with each new state, on the event loop.
-    """
+    """Whether one owner can be reached. Interruptions of more than a second are logged once, and their ends."""
 
     def __init__(self, address: str, on_state: OnState | None) -> None:
         self._address = address
@@ -52,12 +50,7 @@ class Presence:
         self._told = False
 
     def away(self, patience: float, reason: str = "") -> None:
-        """The owner is not connected. Calling it again brings the latest reason up to date.
-
-        Args:
-            patience: For how many seconds in all the client tries to reach it.
-            reason: Why the latest attempt failed, or the connection broke.
-        """
+        """The owner is not connected, and is tried for so many seconds in all. The latest reason counts."""
         if self._state is not None and self._state.state != "connected":
             self._state = self._state._replace(reason=reason)
             return
@@ -83,9 +76,7 @@ class Presence:
         self._quiet()
         self._on_state = None
 
-    def _enter(
-        self, state: Literal["connecting", "connected", "disconnected", "lost"], reason: str = "", patience: float = 0.0
-    ) -> None:
+    def _enter(self, state: State, reason: str = "", patience: float = 0.0) -> None:
         self._state = ConnectionState(self._address, state, time.time(), reason, patience)
         if self._on_state is None:
             return

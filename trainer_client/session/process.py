@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from functools import cache
@@ -25,8 +24,3 @@ def program() -> str:
 def host_name() -> str:
     """The name of this host."""
     return socket.gethostname()[:_LONGEST]
-
-
-def process_id() -> int:
-    """The number of this process: another one in a forked child."""
-    return os.getpid()

@@ -26,11 +26,7 @@ class Others(Protocol):
     """The other owners of a client, whose objects an answer may have handles to."""
 
     async def take_hold(self, refs: Iterable[Ref]) -> Sequence[object]:
-        """Takes a reference to each object. The references are held as long as the returned objects live.
-
-        Raises:
-            PsError: An owner cannot be found or reached, or the object is gone.
-        """
+        """Takes a reference to each object, held as long as the returned objects live. Raises `PsError`."""
 
     def held(self, ref: Ref) -> Any:
         """A handle to an object that `take_hold` has taken a reference to."""
@@ -40,10 +36,6 @@ class Borrowing:
     """Delivers the answers of one owner that hold handles to objects of other owners.
 
     It takes references to those objects first. Until the answer is confirmed, its sender keeps them alive.
-
-    Args:
-        others: The client's other owners, if it knows any.
-        finish: Delivers an answer.
     """
 
     def __init__(self, others: Others | None, finish: Finish) -> None:
@@ -67,39 +59,25 @@ class Borrowing:
             task.cancel()
 
     def held(self, ref: Ref) -> Any:
-        """The handle of an object of which hold was taken.
-
-        Raises:
-            ForeignHandleError: The client knows no other owners.
-        """
+        """The handle of an object of which hold was taken; `ForeignHandleError` if the client knows no other owners."""
         if self._others is None:
             raise ForeignHandleError(f"{ref} belongs to another owner, and this session is not connected to any other")
         return self._others.held(ref)
 
     async def _borrow(self, number: int, reply: Reply, payload: Buffer | None) -> None:
         try:
-            if self._others is None:
-                held: Sequence[object] = ()
-            else:
-                held = await self._others.take_hold(Ref.from_message(handle) for handle in reply.borrowed)
+            refs = map(Ref.from_message, reply.borrowed)
+            held = () if self._others is None else await self._others.take_hold(refs)
         except Exception as error:
-            told = (
-                error
-                if isinstance(error, PsError)
-                else InternalError(f"{error!r} while references to objects of other owners were taken")
-            )
-            self._finish(number, Reply(error=errors.to_message(told)), None, ())
+            if not isinstance(error, PsError):
+                error = InternalError(f"{error!r} while references to objects of other owners were taken")
+            self._finish(number, Reply(error=errors.to_message(error)), None, ())
         else:
             self._finish(number, reply, payload, held)
 
 
 class Releases:
-    """Collects references to give back.
-
-    Args:
-        loop: The session's event loop.
-        send: Sends the ids of their objects to the owner; called on the loop.
-    """
+    """Collects references to give back; `send` is called on the loop with the ids of their objects."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[list[str]], None]) -> None:
         self._loop = loop

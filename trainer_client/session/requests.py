@@ -34,16 +34,11 @@ _ALONE: Final = nullcontext()
 class Requests:
     """Sends requests, numbers them, and resolves each with its answer. Used on the session's event loop.
 
-    Args:
-        loop: The session's event loop.
-        give_back: Gives back a reference that an answer grants but no caller takes.
-        when_held_up: Called when a request may be held up now, or is not any more, because the owner drains or is away.
-
-    Attributes:
-        given_up: Numbers of the requests that were given up here, and that the owner still answers.
-        turned_away: Numbers of the requests that the owner, which drains, has not taken up.
-        outbox: That of the open stream; None while there is none.
-        closed: The error of all further requests, once the session has ended.
+    It keeps the numbers of requests that were given up here, and that the owner still answers; and of those that
+    the owner, which drains, has not taken up (`turned_away`). There is an outbox while a stream is open, and
+    `closed` is the error of all further requests once the session has ended. `give_back` gets references that an
+    answer grants but no caller takes, and `when_held_up` is called when a request may be held up now, or is not any
+    more, because the owner drains or is away.
     """
 
     def __init__(
@@ -108,7 +103,8 @@ class Requests:
 
     def _end_turn(self) -> None:
         self._in_turn = self._hurried = False
-        self.flush()
+        if self._collected:
+            self.flush()
 
     def begin(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         """Sends a request, or keeps it until the window has room for it."""
@@ -119,12 +115,12 @@ class Requests:
         if in_flight.settled:
             return  # it was cancelled, or a request that it follows has failed, before it was sent
         if self.closed is not None:
-            self._fail(in_flight, self.closed)
+            self._fail(in_flight, Failure(self.closed))
             return
         frame, window = in_flight.frame, self.window
         size = frame.ByteSize()
         if in_flight.nbytes > window.max_message_bytes or size > MAX_FRAME_BYTES:
-            self._fail(in_flight, window.refusal(in_flight, size, self.owner))
+            self._fail(in_flight, Failure(window.refusal(in_flight, size, self.owner)))
             return
         if in_flight.timeout is not None and in_flight.deadline == math.inf:
             frame.request.timeout_seconds = in_flight.timeout
@@ -161,7 +157,7 @@ class Requests:
         if in_flight.counted:
             window.discount(in_flight)
         if reply.HasField("error"):
-            self._fail(in_flight, errors.from_message(reply.error))
+            self._fail(in_flight, Failure(errors.from_message(reply.error)))
         else:
             if in_flight.follows or in_flight.followers:
                 in_flight.part()
@@ -197,7 +193,7 @@ class Requests:
             failed = next((earlier for earlier in each.follows if earlier.ended_in is not None), None)
             if failed is not None:
                 self._forget(each)
-                self._end_with(each, _consequence(failed, each))
+                self._fail(each, _consequence(failed, each))
         for each in self.window.unanswered.values():
             outbox.put(each.frame, each.chunks, each.nbytes, each.later)
 
@@ -208,10 +204,7 @@ class Requests:
         self.given_up.clear()
 
     def end(self, error: PsError, fails: bool = False) -> None:
-        """Resolves all requests with the error, and also all later ones.
-
-        If the program ends with an exception, it `fails`: the error is not reported then, if nobody reads it.
-        """
+        """Resolves all requests with the error, and later ones. If the program fails, unread ones are not reported."""
         self.closed = error
         self._confirmations.stop()
         self._deadlines.stop()
@@ -238,7 +231,7 @@ class Requests:
         self._forget(in_flight)
         where = f"owner {self.owner!r}" + ("" if self.outbox is not None else ", to which there is no connection,")
         text = f"{RAN_OUT}: {in_flight.operation}: no answer from {where} within {in_flight.timeout:g} s"
-        self._fail(in_flight, DeadlineExceededError(text))
+        self._fail(in_flight, Failure(DeadlineExceededError(text)))
 
     def _forget(self, in_flight: InFlightRequest[Any]) -> None:
         if self.window.unanswered.pop(in_flight.number, None) is not None:
@@ -261,10 +254,7 @@ class Requests:
             in_flight.part()
             in_flight.fail(failure)
 
-    def _fail(self, in_flight: InFlightRequest[Any], error: PsError) -> None:
-        self._end_with(in_flight, Failure(error))
-
-    def _end_with(self, in_flight: InFlightRequest[Any], failure: Failure) -> None:
+    def _fail(self, in_flight: InFlightRequest[Any], failure: Failure) -> None:
         in_flight.fail(failure)
         self._spread(in_flight)
 
@@ -282,7 +272,7 @@ class Requests:
             if earlier.answered:
                 continue
             if earlier.settled:
-                self._end_with(in_flight, _consequence(earlier, in_flight))
+                self._fail(in_flight, _consequence(earlier, in_flight))
                 return False
             if not earlier.number:
                 self.window.blocked.append(in_flight)

@@ -15,14 +15,9 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """One pass, or one push, with all of its attempts.
+    """One pass or push, with all of its attempts.
 
-    Args:
-        number: Its number; owners know by it which attempts are of one pass.
-        runs_from: All runs of the client with lower numbers were over when it began.
-
-    Attributes:
-        number: As the argument.
+    All runs of the client with numbers below `runs_from` were over before.
     """
 
     def __init__(self, number: int, runs_from: int) -> None:
@@ -31,10 +26,9 @@ class Run:
         self._applied: Final[Applied] = {}
 
     def attempt(self, message: ContextId | PushRequest) -> Attempt:
-        """A new attempt; its steps in this process, whose optimizers are known by their `Parameters`.
+        """A new attempt.
 
-        Args:
-            message: The context or the push of the attempt, which gets the number of the run.
+        Its message gets the number of the run; optimizers of this process are known by `Parameters`.
         """
         message.run, message.runs_from = self.number, self._runs_from
         return Attempt(self._applied)

@@ -8,6 +8,7 @@ called on the session's event loop.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,11 +27,11 @@ from ps_wire.v1.operations_pb2 import ReleaseRequest
 from trainer_client.pending import DEFAULT
 from trainer_client.session import process
 from trainer_client.session.held_up import passes_of
-from trainer_client.session.in_flight import InFlightRequest, WatchedRequest
+from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.link import Link
 from trainer_client.session.references import Borrowing, Releases
 from trainer_client.session.requests import Requests
-from trainer_client.session.watched import is_profiled
+from trainer_client.session.watched import begin_operation, is_profiled
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadWriter
@@ -49,23 +50,13 @@ _GOODBYE_SECONDS: Final = 1.0
 
 
 class Session:
-    """The session of one trainer with one owner.
+    """The session of one trainer, known by 16 random bytes, with one owner. One that has another name refuses it.
 
-    Args:
-        trainer: The id of the trainer, 16 random bytes.
-        settings: Timeouts and other settings that all sessions of the client share.
-        others: The client's other owners.
-        expected: The owner's name, if it is known; an owner with another name refuses the session.
-
-    Attributes:
-        owner: The owner's name, known once the session is open.
-        requests: Sends its requests.
-        losses: How often the owner has ended the session, and with it all references.
-        restarts: How often the owner has restarted from an earlier state.
-        is_draining: Whether it is connected, and the owner drains.
-        unread: The failures of its requests that are not garbage yet.
-        backwards: How long the backwards of calls take on the owner, by object and method.
-        is_watched: Whether requests that this thread makes now stand in a profile or in a trace.
+    The owner's name is known once the session is open. `losses` counts how often the owner has ended the session,
+    and with it all references, and `restarts` how often it has restarted from an earlier state. It is draining if
+    it is connected and the owner drains. `unread` has the failures of its requests that are not garbage yet, and
+    `backwards` how long the backwards of calls take on the owner, by object and method. `is_watched` says whether
+    requests that this thread makes now stand in a profile or in a trace.
     """
 
     def __init__(
@@ -104,12 +95,7 @@ class Session:
         forks.put_away_in_children(self)
 
     async def open(self) -> None:
-        """Connects, and opens the connection again each time it breaks.
-
-        Raises:
-            UnavailableError: The owner cannot be reached in time.
-            InvalidArgumentError: The server uses another protocol.
-        """
+        """Connects, and again each time it breaks. `UnavailableError` if there is no owner in time."""
         self._link.start()
         await asyncio.shield(self._opened)
 
@@ -154,24 +140,20 @@ class Session:
     ) -> InFlightRequest[T]:
         """Sends a request at once. May be called from any thread.
 
-        Args:
-            message: The request, or a frame that holds it, which saves a copy.
-            payload: The tensor bytes of the request.
-            read: Makes the result from the reply, in the thread that waits for it.
-            timeout: Seconds the call may take; None is no limit.
-            follows: Earlier requests of this session whose results, which stay on the owner, it needs.
+        A frame that holds the request saves a copy. `read` makes the result from the reply, in the thread that
+        waits for it. The request follows earlier ones of this session whose results, which stay on the owner,
+        it needs.
         """
         frame = message if isinstance(message, Frame) else Frame(request=message)
         settings = self.settings
         seconds = settings.timeout if timeout == DEFAULT else settings.seconds(timeout)
-        make = WatchedRequest.of if self.is_watched() else InFlightRequest
-        return self.send(make(self, frame, payload, seconds, read, follows))
+        in_flight = InFlightRequest(self, frame, payload, seconds, read, follows)
+        if self.is_watched():
+            in_flight.watch = begin_operation(settings, self.owner, frame)
+        return self.send(in_flight)
 
     def send(self, in_flight: InFlightRequest[T]) -> InFlightRequest[T]:
-        """Sends a request: at the end of this turn of the event loop if it is collected, otherwise at once.
-
-        May be called from any thread; in other threads than that of the event loop, no request is collected.
-        """
+        """Sends a request: with others at the end of this turn of its event loop, or at once from any other thread."""
         scope = current_scope.get()
         if scope is not None:
             in_flight.timeout = scope.within(in_flight.timeout)
@@ -201,11 +183,7 @@ class Session:
         self._releases.add(object_id)
 
     def borrowed(self, ref: Ref) -> Any:
-        """The handle for another owner's object in an answer.
-
-        Raises:
-            ForeignHandleError: This client knows no other owners.
-        """
+        """The handle for another owner's object in an answer; `ForeignHandleError` if no other owners are known."""
         return self._borrowing.held(ref)
 
     def when_lost(self, do: Callable[[], None]) -> None:
@@ -273,7 +251,7 @@ class Session:
             trainer=self.trainer,
             incarnation=known,
             owner=expected,
-            process_id=process.process_id(),
+            process_id=os.getpid(),
             host_name=process.host_name(),
             program=process.program(),
             member=self.settings.member,

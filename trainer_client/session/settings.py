@@ -22,21 +22,10 @@ if TYPE_CHECKING:
 class Settings:
     """The timeouts of a client, in seconds, and what else its sessions share.
 
-    Attributes:
-        timeout: Default timeout of a call; None is no limit.
-        connect_timeout: Limit of the first connection to an owner.
-        reconnect_timeout: Limit of the attempts to open a broken stream again; then the session is given up.
-        shared_memory: Whether to use a shared-memory connection if an owner offers one.
-        direct: Whether to use a direct connection if an owner offers one, and none over shared memory is open.
-        marks: Whether tensors that are received outside of contexts require grad if they do on their owner. They are
-            leaves then.
-        seeding: Makes the seeds of its calls.
-        runs: Numbers its passes and pushes that may be made again.
-        held_up: Tells owners that drain which of its passes wait for others.
-        members: Names and numbers of the processes in profiles.
-        on_state: Is called when an owner is reached, cannot be reached any more, or is given up.
-        member: Name of this process in its group; empty if it is in none.
-        tracing: Makes the spans of its passes and requests; None if the program is not traced.
+    None is no limit of a call. When a broken stream could not be opened again within `reconnect_timeout`, the
+    session is given up. A direct connection is used if an owner offers one, and none over shared memory is open.
+    With `marks`, tensors that are received outside of contexts are leaves that require grad if they do on their
+    owner. `member` is the name of this process in its group; empty if it is in none.
     """
 
     timeout: float | None = 60.0
@@ -59,11 +48,7 @@ class Settings:
         check_seconds("reconnect_timeout", self.reconnect_timeout)
 
     def seconds(self, timeout: float | None) -> float | None:
-        """The timeout of a call: the default in the place of `DEFAULT`.
-
-        Raises:
-            InvalidArgumentError: It is no time.
-        """
+        """The timeout of a call: the default in the place of `DEFAULT`. `InvalidArgumentError` if it is no time."""
         if timeout == DEFAULT:
             return self.timeout
         check_timeout(timeout)

@@ -14,15 +14,9 @@ if TYPE_CHECKING:
 
 
 def owner_seconds(timeout: float | None) -> float:
-    """How long a call may wait for other trainers on the owner: a little less than it may take.
+    """How long a call may wait for other trainers on the owner: a little less than it may take. 0 is no limit.
 
     So the owner's error, which names the trainers it waits for, comes before the error that there was no answer.
-
-    Args:
-        timeout: Seconds that the call may take; None is no limit.
-
-    Returns:
-        The seconds; 0 is no limit.
     """
     return 0.0 if timeout is None else timeout - min(1.0, 0.05 * timeout)
 

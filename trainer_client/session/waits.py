@@ -36,14 +36,9 @@ _EARLY_SECONDS: Final = 0.001
 
 
 class Waits:
-    """Logs what steps that take long wait for: once for each step, the optimizers of its owner that wait for trainers.
+    """Logs once for each step that takes long which optimizers wait for trainers.
 
-    Args:
-        loop: The session's event loop.
-        requests: Returns the requests that have no answer yet.
-
-    Attributes:
-        idle: Whether nothing was in flight at the last look; `begin` has to be called with the next request.
+    While idle, `begin` has to be called.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, requests: Callable[[], Iterable[InFlightRequest[Any]]]) -> None:
@@ -124,16 +119,7 @@ def _ask(about: InFlightRequest[Any], tell: Callable[[OwnerStatus], None]) -> No
 
 
 class Deadlines:
-    """Ends requests at their deadlines.
-
-    Args:
-        loop: The session's event loop.
-        requests: Returns the requests that have no answer yet.
-        expire: Ends a request.
-
-    Attributes:
-        next: Time at which the timer fires, in seconds of the monotonic clock; infinity while there is no timer.
-    """
+    """Ends requests at their deadlines. The timer fires at `next`, a time of the monotonic clock, or never."""
 
     def __init__(
         self,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ps_wire.operations import NOT_AWAITED
 from ps_wire.profiling import ranges
-from ps_wire.runtime.failures import Failure
 
 if TYPE_CHECKING:
-    from ps_wire.codec.payload import Buffer
     from ps_wire.profiling.ranges import Range
     from ps_wire.tracing import Span
     from ps_wire.v1.frames_pb2 import Frame, Reply
@@ -22,14 +21,12 @@ is_profiled: Final[Callable[[], bool]] = torch.autograd._profiler_enabled  # typ
 
 _LEGACY_AND_KINETO: Final = ("LEGACY", "KINETO")
 
+_OF_GROUPS: Final = {"register", "lookup", "members", "rendezvous"}
+"""Operations of the directory, which finds the number of an owner."""
+
 
 class Watch:
-    """What is noted about one request.
-
-    Args:
-        range: Its range in the profile of the thread; None if that is not profiled.
-        span: Its span; None if the program is not traced.
-    """
+    """What is noted about one request: its range in the profile of the thread, and its span in a trace, if any."""
 
     __slots__ = ("_range", "_span")
 
@@ -44,29 +41,18 @@ class Watch:
         if self._span is not None:
             self._span.end()
 
-    def ended(self, error: BaseException | None) -> None:
-        """It has ended, with an error or not. Only the first end counts."""
+    def failed(self, error: BaseException) -> None:
+        """It has failed. Does nothing after an answer."""
         if self._range is not None:
             self._range.end()
         if self._span is not None:
-            if error is None:
-                self._span.end()
-            else:
-                self._span.fail(error)
+            self._span.fail(error)
 
 
 def begin(settings: Settings, owner: str, frame: Frame, kind: str, what: str = "") -> Watch | None:
-    """Begins to watch a request, and asks the owner to do so.
+    """Begins to watch a request, and asks the owner to do so; None if it is neither profiled nor traced.
 
-    Args:
-        settings: Those of the session that it will be sent on.
-        owner: Name of the owner.
-        frame: Its frame.
-        kind: How it is made: `sync`, `async`, `remote`, or the name of its operation.
-        what: What it calls.
-
-    Returns:
-        None if it is neither profiled nor traced.
+    `kind` says how it is made: `sync`, `async`, `remote`, or the name of its operation; `what` is what it calls.
     """
     found, span, members = None, None, settings.members
     if is_profiled() and torch._C._autograd._profiler_type().name in _LEGACY_AND_KINETO:
@@ -82,25 +68,9 @@ def begin(settings: Settings, owner: str, frame: Frame, kind: str, what: str = "
     return None if found is None and span is None else Watch(found, span)
 
 
-class Watched:
-    """A request that is watched.
-
-    Attributes:
-        watch: What is noted about it.
-    """
-
-    __slots__ = ()
-
-    watch: Watch
-
-    def answer(self, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
-        self.watch.answered(reply)
-        super().answer(reply, payload, held)  # type: ignore[misc]
-
-    def stayed(self, reply: Reply) -> None:
-        self.watch.answered(reply)
-        super().stayed(reply)  # type: ignore[misc]
-
-    def resolve(self, outcome: Callable[[], Any]) -> bool:
-        self.watch.ended(outcome.error if type(outcome) is Failure else None)
-        return bool(super().resolve(outcome))  # type: ignore[misc]
+def begin_operation(settings: Settings, owner: str, frame: Frame) -> Watch | None:
+    """Like `begin`, for a request other than a call; None if no caller waits for it, or it finds the owner's number."""
+    operation = frame.request.WhichOneof("operation") or ""
+    if operation in NOT_AWAITED or operation in _OF_GROUPS:
+        return None
+    return begin(settings, owner, frame, operation)

@@ -18,17 +18,12 @@ if TYPE_CHECKING:
 class RequestWindow:
     """Keeps requests until they are answered, and decides which may be sent.
 
-    An owner limits the number of requests of a session, and the bytes of large ones. Large requests wait for each other
-    in order; small ones, and those that another request waits for, overtake them.
+    An owner limits the number of requests of a session, and the bytes of large ones. Large requests wait for each
+    other in order; small ones, and those that another request waits for, overtake them.
 
-    Attributes:
-        unanswered: The requests that were sent, by number.
-        waiting: Requests that wait because too many are unanswered.
-        large: Requests that wait because large ones hold too many bytes.
-        blocked: Requests that wait because one that they follow has no number yet.
-        max_requests: The most unanswered requests; 0 while the limit is not known.
-        max_bytes: The most bytes of large requests; 0 while the limit is not known, or if there is none.
-        max_message_bytes: The largest payload that the owner accepts, in bytes.
+    Sent requests are `unanswered`, by number. Others wait because too many are (`waiting`), because large ones hold
+    too many bytes (`large`), or because one that they follow has no number yet (`blocked`). Limits of 0 are not
+    known.
     """
 
     def __init__(self) -> None:
@@ -64,10 +59,7 @@ class RequestWindow:
         return [*self.unanswered.values(), *self.waiting, *self.large, *self.blocked]
 
     def admit(self, in_flight: InFlightRequest[Any], first: bool = False) -> bool:
-        """Numbers a request that may be sent now, and returns true; otherwise keeps it until `due` yields it.
-
-        `first` says that it is the first of the large requests, and fits.
-        """
+        """Numbers a request that may be sent now, as the first large one that fits may; or keeps it for `due`."""
         if self.max_requests and len(self.unanswered) >= self.max_requests:
             self.waiting.append(in_flight)
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -195,6 +196,18 @@ async def test_errors_of_owners_and_of_torch_are_raised_when_it_is_awaited(all_s
         last = context.backward(output.sum())
         await carry_back(stream)
         await last
+
+
+async def test_an_error_that_torch_raises_at_once_is_reported_if_nobody_reads_it(
+    all_short: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened() as (session, _, _owner):
+        context = new_context()
+        (output,) = recorded(context, session)
+        context.backward(output)
+        context.end()
+        gc.collect()
+        assert "backward of a pass failed, and nobody awaited the result" in caplog.text
 
 
 async def test_a_loss_of_another_context_is_refused(all_short: None) -> None:
