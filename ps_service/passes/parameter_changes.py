@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -11,8 +12,7 @@ from ps_service.parameters.state import Pin, readers_of
 from ps_service.passes.saved_tensors import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
+    from collections.abc import Callable, Iterator
 
     from ps_service.parameters.state import ParameterState
     from ps_service.passes.binding import Binding
@@ -62,10 +62,26 @@ class ParameterChanges:
         self._is_unknown = is_unknown
         self._is_lost = is_lost
         self._is_writer = bound.code in bound.hosted.writers
-        self._before: list[_Before] = []
 
-    def __enter__(self) -> None:
+    @contextmanager
+    def noticed(self) -> Iterator[None]:
+        """The block, which may be entered again when it has ended."""
+        before = self._begin()
+        try:
+            yield
+        finally:
+            for saved in self.saved:
+                saved.settle()
+            self.saved.clear()
+            # All of them before the first gets its memory back: one may have that of another.
+            changed = [self._note(i, each) for i, each in enumerate(before)]
+            for i, each in enumerate(before):
+                if each.lent is not None:
+                    self._take_back(i, each.lent, changed[i])
+
+    def _begin(self) -> list[_Before]:
         self.watches = []
+        before = []
         # Code without a name never writes to parameters.
         compares = bool(self._bound.code)
         saved = set().union(*(readers.saved() for readers in readers_of(self._states))) if compares else set()
@@ -78,7 +94,8 @@ class ParameterChanges:
             elif (self._is_writer and is_small) or (compares and (is_saved or id(state) in saved)):
                 values = parameter.detach().clone()
             self.watches.append(Watch(state.pin))
-            self._before.append(_Before(parameter.data, parameter._version, parameter.requires_grad, values, lent))
+            before.append(_Before(parameter.data, parameter._version, parameter.requires_grad, values, lent))
+        return before
 
     def _lend(self, parameter: torch.Tensor, state: ParameterState) -> _Lent:
         """Gives a parameter memory of its own."""
@@ -87,19 +104,6 @@ class ParameterChanges:
             state.visible = lent.data if lent.visible is None else lent.visible
             parameter.data, state.pin = own, Pin()
         return lent
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for saved in self.saved:
-            saved.settle()
-        self.saved.clear()
-        before, self._before = self._before, []
-        # All of them before the first gets its memory back: one may have that of another.
-        changed = [self._note(i, each) for i, each in enumerate(before)]
-        for i, each in enumerate(before):
-            if each.lent is not None:
-                self._take_back(i, each.lent, changed[i])
 
     def _take_back(self, i: int, lent: _Lent, is_changed: bool) -> None:
         """Gives a parameter its former memory back, unless the code has written to it."""

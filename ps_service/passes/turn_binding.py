@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -18,7 +19,6 @@ from ps_service.passes.pass_values import PassValues, lost
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     import torch
 
@@ -42,12 +42,12 @@ class TurnBinding(Binding):
 
     def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call, nested: bool) -> None:
         super().__init__(parameter_locks, hosted, kind)
-        code, training, self._recorded = kind
+        code, _, self._recorded = kind
         self._parts: list[nn.Module] = list(hosted.value.modules())
         self._holds: list[Any] = []
         self._set: list[tuple[int, str, Any]] | None = None
         exclusive = self._writing if code in hosted.writers else None
-        self._turn = Turn(hosted.turns, nested, self._around(training), exclusive, is_patient=not code)
+        self._turn = Turn(hosted.turns, nested, self._around(), exclusive, is_patient=not code)
         self._turn.begin()
         self.leaves = [
             Leaf(ref, parameter, parameter, self._holds)
@@ -60,16 +60,18 @@ class TurnBinding(Binding):
             self._turn.end()
             raise
 
-    def _around(self, training: bool | None) -> list[AbstractContextManager[None]]:
-        """What is entered whenever the call gets the module."""
-        around: list[AbstractContextManager[None]] = []
+    def _around(self) -> list[Callable[[], AbstractContextManager[None]]]:
+        """Makes what is entered whenever the call gets the module."""
         is_unsettled = self.code not in self.hosted.readers or self.views.asks_for(self.kind)
-        if training is not None:
-            around.append(_Mode(self.hosted.value, self._parts, training))
-        around += self.internals.norm_locks.values()
         is_unknown = is_unsettled and bool(self.code) and self.code not in self.hosted.writers
         self._changes = ParameterChanges(self, is_unknown, lambda: self._turn.is_lost)
-        return [*around, self._changes]
+        return [self._mode, self.internals.quiet, self._changes.noticed]
+
+    @property
+    def _mode(self) -> Callable[[], AbstractContextManager[None]]:
+        """Makes what has the module in the mode of the call."""
+        training = self.kind[1]
+        return nullcontext if training is None else partial(_in_mode, self.hosted.value, self._parts, training)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -141,9 +143,7 @@ class TurnBinding(Binding):
     def hold(self) -> None:
         """Has a backward find the values of this call, because code of the module may run in it."""
         if self._recorded and not self._holds:
-            training = self.kind[1]
-            mode = nullcontext() if training is None else _Mode(self.hosted.value, self._parts, training)
-            self._holds.append(PassValues(self, mode))
+            self._holds.append(PassValues(self, self._mode))
 
     @property
     def is_held(self) -> bool:
@@ -204,31 +204,22 @@ def _has_hooks(part: nn.Module) -> bool:
     return bool(part._backward_hooks or part._backward_pre_hooks)
 
 
-class _Mode:
+@contextmanager
+def _in_mode(module: nn.Module, parts: Sequence[nn.Module], training: bool) -> Iterator[None]:
     """Has a module with these parts in one mode inside a block. Then each part has its former mode again."""
-
-    def __init__(self, module: nn.Module, parts: Sequence[nn.Module], training: bool) -> None:
-        self._module = module
-        self._parts = parts
-        self._training = training
-        self._before: list[bool] = []
-
-    def __enter__(self) -> None:
-        now = [each.training for each in self._parts]
-        if any(each is not self._training for each in now) or any(map(_has_own_train, self._parts)):
-            self._before = now
-            self._module.train(self._training)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        before, self._before = self._before, []
-        if before:
-            # Code of the module's own `train()` runs, too.
-            self._module.train(before[0])
-            for part, training in zip(self._parts, before, strict=True):
-                if part.training is not training:
-                    part.training = training
+    before = [each.training for each in parts]
+    if all(each is training for each in before) and not any(map(_has_own_train, parts)):
+        yield
+        return
+    module.train(training)
+    try:
+        yield
+    finally:
+        # Code of the module's own `train()` runs, too.
+        module.train(before[0])
+        for part, each in zip(parts, before, strict=True):
+            if part.training is not each:
+                part.training = each
 
 
 def _has_own_train(part: nn.Module) -> bool:
