@@ -65,7 +65,8 @@ class TurnBinding(Binding):
         is_unsettled = self.code not in self.hosted.readers or self.views.asks_for(self.kind)
         is_unknown = is_unsettled and bool(self.code) and self.code not in self.hosted.writers
         self._changes = ParameterChanges(self, is_unknown, lambda: self._turn.is_lost)
-        return [self._mode, self.internals.quiet, self._changes.noticed]
+        around = [self._mode, self.internals.quiet] if self.internals.norm_locks else [self._mode]
+        return [*around, self._changes.noticed]
 
     @property
     def _mode(self) -> Callable[[], AbstractContextManager[None]]:
