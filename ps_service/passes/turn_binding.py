@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.hosting.views import Call
     from ps_service.parameters.locks import ParameterLocks
-    from ps_service.passes.saved_tensors import Pinned, Watch
 
 
 class TurnBinding(Binding):
@@ -37,18 +36,19 @@ class TurnBinding(Binding):
     runs for the first time has memory of its own for the parameters, because it may write to them in ways that do not
     show.
 
-    `leaves` has for each parameter what a record keeps of it, and `steps` the number of its steps when the call began.
+    `turn` is that of the call, and `changes` notices what the code does to the parameters.
     """
 
     def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call, nested: bool) -> None:
         super().__init__(parameter_locks, hosted, kind)
         code, _, self._recorded = kind
-        self._parts: list[nn.Module] = list(hosted.value.modules())
+        self.module: nn.Module = hosted.value
+        self._parts = list(self.module.modules())
         self._holds: list[Any] = []
         self._set: list[tuple[int, str, Any]] | None = None
         exclusive = self._writing if code in hosted.writers else None
-        self._turn = Turn(hosted.turns, nested, self._around(), exclusive, is_patient=not code)
-        self._turn.begin()
+        self.turn = Turn(hosted.turns, nested, self._around(), exclusive, is_patient=not code)
+        self.turn.begin()
         self.leaves = [
             Leaf(ref, parameter, parameter, self._holds)
             for ref, parameter in zip(hosted.parameter_refs, self.parameters, strict=True)
@@ -57,22 +57,22 @@ class TurnBinding(Binding):
         try:
             self._note_before()
         except BaseException:
-            self._turn.end()
+            self.turn.end()
             raise
 
     def _around(self) -> list[Callable[[], AbstractContextManager[None]]]:
         """Makes what is entered whenever the call gets the module."""
         is_unsettled = self.code not in self.hosted.readers or self.views.asks_for(self.kind)
         is_unknown = is_unsettled and bool(self.code) and self.code not in self.hosted.writers
-        self._changes = ParameterChanges(self, is_unknown, lambda: self._turn.is_lost)
+        self.changes = ParameterChanges(self, is_unknown, lambda: self.turn.is_lost)
         around = [self._mode, self.internals.quiet] if self.internals.norm_locks else [self._mode]
-        return [*around, self._changes.noticed]
+        return [*around, self.changes.noticed]
 
     @property
     def _mode(self) -> Callable[[], AbstractContextManager[None]]:
         """Makes what has the module in the mode of the call."""
         training = self.kind[1]
-        return nullcontext if training is None else partial(_in_mode, self.hosted.value, self._parts, training)
+        return nullcontext if training is None else partial(_in_mode, self.module, self._parts, training)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -85,33 +85,13 @@ class TurnBinding(Binding):
             yield
 
     def _note_before(self) -> None:
-        self._contents = Contents(self.hosted.value) if self.views.asks_for(self.kind) else None
+        self._contents = Contents(self.module) if self.views.asks_for(self.kind) else None
         self._attributes = Dicts([each.__dict__ for each in (*self._parts, *self.parameters)])
         self._structure = Dicts([each for part in self._parts for each in (part._parameters, part._modules)])
         self._found = self.internals.found()
         self._historic = {id(tensor) for tensor in self._found.tensors if tensor.requires_grad}
         if any(each._backward_hooks for each in self.parameters) or any(map(_has_hooks, self._parts)):
             self.hold()
-
-    @property
-    def module(self) -> nn.Module:
-        """The module."""
-        module: nn.Module = self.hosted.value
-        return module
-
-    def on_resumed(self, note: Callable[[], None]) -> None:
-        """Has a function called when others had the module meanwhile: steps may have moved the parameters."""
-        self._turn.resumed = note
-
-    @property
-    def watches(self) -> Sequence[Watch]:
-        """The watch of each parameter's storage."""
-        return self._changes.watches
-
-    @property
-    def pinned(self) -> list[Pinned]:
-        """Where to note the parameters that autograd saves."""
-        return self._changes.saved
 
     @property
     def storages(self) -> set[int]:
@@ -131,10 +111,6 @@ class TurnBinding(Binding):
     def private_ids(self) -> set[int]:
         """Nothing: the parts of the module belong to no call."""
         return set()
-
-    def parameter_behind(self, leaf: torch.Tensor) -> str | None:
-        """The dotted name of a parameter."""
-        return next((name for name, each in self.hosted.parameters.items() if each is leaf), None)
 
     def kept(self) -> Found:
         """The tensors besides the parameters that outlive the call."""
@@ -157,16 +133,16 @@ class TurnBinding(Binding):
     def give_back(self) -> bool:
         """Ends the turn, because the code has ended. There is something to `settle`."""
         try:
-            if not self._turn.is_lost:
+            if not self.turn.is_lost:
                 self._end_code()
         finally:
-            self._turn.end()
-            self._failed = self._changes.failed or self._failed
-            if self._changes.written:
+            self.turn.end()
+            self._failed = self.changes.failed or self._failed
+            if self.changes.written:
                 self.hosted.writers.add(self.code)
             else:
                 self.hosted.readers.add(self.code)
-            if self._turn.is_lost:
+            if self.turn.is_lost:
                 self._failed = lost(str(self.hosted), self.code or "a call")
         return True
 
@@ -197,7 +173,7 @@ class TurnBinding(Binding):
 
     def settle(self, raised: bool) -> None:
         # These refer to each other; what they hold must not wait for the garbage collector.
-        del self._turn, self._changes
+        del self.turn, self.changes
         super().settle(raised)
 
 
