@@ -128,12 +128,6 @@ class PassContext:
             brought = self._gradients
             return [] if brought is None else brought.all()
 
-    def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """The gradient of a parameter; None if this pass has none for it."""
-        with self._lock:
-            brought = self._gradients
-            return None if brought is None else brought.of(parameter)
-
     @property
     def gradient_bytes(self) -> int:
         """The bytes of the gradients."""

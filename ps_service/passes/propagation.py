@@ -88,7 +88,7 @@ def power_sum(engine: PassHost, context_id: ContextId, refs: Sequence[Ref], norm
         raise InvalidArgumentError(f"the norm must be positive, not {norm_type}")
     context = engine.contexts.get(context_id)
     parameters = [parameter_of(engine, ref) for ref in refs]
-    found = [] if context is None else [context.gradient(parameter) for parameter in parameters]
+    found = [] if context is None else context.gradients_of(parameters)
     norms = [_norm(gradient, norm_type) for gradient in found if gradient is not None]
     if math.isinf(norm_type):
         return max(norms, default=0.0)
