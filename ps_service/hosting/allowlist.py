@@ -30,7 +30,7 @@ _NOT_HOSTED = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 class AllowList:
     """The classes and functions that trainers may use, by name: the classes marked `@hosted` and the functions marked
     `@remote` of some modules, and always the layers, optimizers and schedulers of torch. `functions` has the functions
-    of torch, and the checks of its layers."""
+    of torch, and the checks of its layers. A name that is not on the list raises a `NotAllowedError`."""
 
     def __init__(self, modules: Iterable[ModuleType] = (), functions: TorchFunctions | None = None) -> None:
         self.functions = functions or TorchFunctions()
@@ -83,11 +83,7 @@ class AllowList:
                 self._functions[name] = value
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The function of that name, which may also be a method of a hosted class or its constructor.
-
-        Raises:
-            NotAllowedError: It is not on the list.
-        """
+        """The function of that name, which may also be a method of a hosted class or its constructor."""
         made = self._classes.get(name)
         if made is not None:
             return self.functions.constructor(made, name)
@@ -101,11 +97,7 @@ class AllowList:
         return found
 
     def named(self, name: str) -> Callable[..., Any]:
-        """The function or class for a name among the values of a request.
-
-        Raises:
-            NotAllowedError: It is not on the list.
-        """
+        """The function or class for a name among the values of a request."""
         for table in (self._functions, self._classes, self._optimizers, self._schedulers):
             found = table.get(name)
             if found is not None:
@@ -113,11 +105,7 @@ class AllowList:
         return self.function(name)
 
     def hosted(self, name: str) -> type:
-        """The hosted class of that name.
-
-        Raises:
-            NotAllowedError: It is not on the list.
-        """
+        """The hosted class of that name."""
         return _find(
             self._classes, name, "class", "be decorated with @hosted in a module given to the owner with --import"
         )
@@ -127,21 +115,13 @@ class AllowList:
         return name in self._classes
 
     def optimizer(self, name: str) -> type[optim.Optimizer]:
-        """The optimizer class of that name.
-
-        Raises:
-            NotAllowedError: It is not on the list.
-        """
+        """The optimizer class of that name."""
         return _find(
             self._optimizers, name, "optimizer", "be one of torch.optim, or be decorated with @hosted as classes are"
         )
 
     def scheduler(self, name: str) -> type[lr_scheduler.LRScheduler]:
-        """The learning-rate scheduler class of that name.
-
-        Raises:
-            NotAllowedError: It is not on the list.
-        """
+        """The learning-rate scheduler class of that name."""
         return _find(
             self._schedulers, name, "scheduler", "be one of torch.optim.lr_scheduler, or be decorated with @hosted"
         )

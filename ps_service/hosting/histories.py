@@ -84,7 +84,7 @@ class Ending(Replacing):
     the run."""
 
     def __init__(self, known: Container[int] = ()) -> None:
-        super().__init__()
+        super().__init__(everywhere=False)
         self._known = known
 
     def is_meant(self, tensor: torch.Tensor) -> bool:

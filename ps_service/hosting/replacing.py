@@ -37,21 +37,21 @@ class Replacing:
     A mutable object stays the same, with other contents. An immutable one (tuple, bound method, partial) is assembled
     again.
 
-    Args:
-        ends: `id()` of objects whose contents stay as they are. None if modules and weak references do.
+    Unless it goes `everywhere`, modules and weak references stay as they are. So do the contents of objects with an
+    `id()` in `ends`.
     """
 
-    def __init__(self, ends: Container[int] | None = None) -> None:
-        self._ends: Container[int] = ends or ()
-        self._has_ends = ends is not None
+    def __init__(self, everywhere: bool, ends: Container[int] = ()) -> None:
+        self._everywhere = everywhere
+        self._ends = ends
         # With the originals, so that no `id()` is used again.
         self._made: dict[int, tuple[Any, Any]] = {}
 
     def of(self, value: Any) -> Any:
         """The replacement of a value; for a mutable value the value itself, with other contents."""
         if not is_atom(value):
-            for each in list(all_below(value, MOST, self._has_ends, self._ends)):
-                if id(each) not in self._ends and (self._has_ends or not isinstance(each, nn.Module)):
+            for each in list(all_below(value, MOST, self._everywhere, self._ends)):
+                if id(each) not in self._ends and (self._everywhere or not isinstance(each, nn.Module)):
                     self._replace_in(each)
         return self._resolved(value)
 
@@ -63,7 +63,7 @@ class Replacing:
         if known is not None:
             return known[1]
         made = self._substitute(value)
-        if made is value and (isinstance(value, _FIXED) or (self._has_ends and type(value) in WEAK)):
+        if made is value and (isinstance(value, _FIXED) or (self._everywhere and type(value) in WEAK)):
             before = _items(value)
             after = [self._resolved(item) for item in before]
             made = value if _are_same(before, after) else _assembled(value, after)
@@ -119,7 +119,7 @@ class Counterpart(Replacing):
     """Replaces parts of a view by those of the module, given by `id()` of the parts."""
 
     def __init__(self, known: Mapping[int, Any]) -> None:
-        super().__init__({*known, *map(id, known.values())})
+        super().__init__(everywhere=True, ends={*known, *map(id, known.values())})
         self._known = known
 
     def _substitute(self, value: Any) -> Any:

@@ -36,7 +36,7 @@ class Turn:
         turns: The turns of the module.
         nested: Whether the call has another module already, or is nested in another request. A step may be waiting for
             that one, so this one waits only for steps that have begun to write.
-        around: Entered whenever the call gets the module, and left whenever others get it. They never wait.
+        around: Make what is entered whenever the call gets the module, and left whenever others get it. None waits.
         exclusive: Makes what is entered before, if the call writes to parameters, as a step does.
         is_patient: Whether it waits for a call that does not end for as long as that takes.
     """
@@ -45,7 +45,7 @@ class Turn:
         self,
         turns: Turns,
         nested: bool,
-        around: Sequence[AbstractContextManager[None]] = (),
+        around: Sequence[Callable[[], AbstractContextManager[None]]] = (),
         exclusive: Callable[[], AbstractContextManager[None]] | None = None,
         is_patient: bool = False,
     ) -> None:
@@ -85,7 +85,7 @@ class Turn:
             self._access = stack.pop_all()
         try:
             for each in self._around:
-                self._entered.enter_context(each)
+                self._entered.enter_context(each())
         except BaseException:
             self._give()
             raise

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from ps_service.hosting.leaves import Leaf
     from ps_service.hosting.objects import HostedObject
     from ps_service.hosting.views import Call
     from ps_service.parameters.locks import ParameterLocks
@@ -23,10 +24,13 @@ class Binding:
     """A module while a call of some kind runs on it: on a view, or on the module itself.
 
     `code` is the name of the method or function that runs, and `has_set` tells whether that has set an attribute of a
-    module. The errors say what to do instead.
+    module. `leaves` has for each parameter what a record keeps of it, and `steps` the number of its steps when the call
+    began. The errors say what to do instead.
     """
 
     has_set = False
+    leaves: Sequence[Leaf]
+    steps: Sequence[int]
 
     def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call) -> None:
         self.parameter_locks = parameter_locks
@@ -48,7 +52,11 @@ class Binding:
 
     def name(self, i: int) -> str:
         """The dotted name of a parameter."""
-        return list(self.hosted.parameters)[i]
+        return self.hosted.parameter_refs[i].parameter
+
+    def parameter_behind(self, leaf: torch.Tensor) -> str | None:
+        """The dotted name of the parameter that is, or that has, a leaf of this call."""
+        return next((self.name(i) for i, each in enumerate(self.leaves) if each.tensor is leaf), None)
 
     def settle(self, raised: bool) -> None:
         """Raises the error for what the code has done, after the module was given back.

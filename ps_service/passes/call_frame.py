@@ -153,7 +153,7 @@ class CallFrame:
         self._storages = self._storages | binding.storages if self._storages else binding.storages
         if isinstance(binding, TurnBinding):
             self._watch(binding)
-            binding.on_resumed(partial(self._watch, binding))
+            binding.turn.resumed = partial(self._watch, binding)
         if binding.saved:
             self._buffers.update(_storage_of(each) for each in binding.saved if not each.is_sparse)
         return binding.module
@@ -187,7 +187,7 @@ class CallFrame:
     def _watch(self, binding: TurnBinding) -> None:
         """Notes where the parameters of a module lie now."""
         self._storages = self._storages | binding.storages
-        for leaf, watch in zip(binding.leaves, binding.watches, strict=True):
+        for leaf, watch in zip(binding.leaves, binding.changes.watches, strict=True):
             self._watches.setdefault(_storage_of(leaf.tensor), []).append((watch, binding))
 
     @property
@@ -329,7 +329,7 @@ class CallFrame:
         if watches is not None:
             saved = Pinned(tensor, [watch for watch, _ in watches])
             for _, binding in watches:
-                binding.pinned.append(saved)
+                binding.changes.saved.append(saved)
             return saved
         if tensor.requires_grad and tensor.grad_fn is None:
             self.uses_others = True

@@ -101,7 +101,7 @@ def _record_function(
             call_frame.calling(results.nested_pass.calling(recording.place))
         entry, (args, kwargs) = arguments.enter((asked.args, asked.kwargs))
         engine.parameter_locks.this_thread.nonblocking = False
-        own = _same if _is_torchs(function) else _private
+        own = kept_values.unchanged if _is_torchs(function) else _private
 
         def finish(result: Any) -> Any:
             computed = result if keep is NO and own is _private else None
@@ -278,7 +278,7 @@ def _kept(keep: Keep, call_frame: CallFrame, own: Callable[[Any], Any], result: 
             return rref
     result = own(result)
     if keep is VALUE:
-        return RRef(result if isinstance(result, torch.Tensor) else kept_values.by_value(result, _same))
+        return RRef(result if isinstance(result, torch.Tensor) else kept_values.by_value(result))
     return RRef(result) if keep is REFERENCE and not isinstance(result, RRef) else result
 
 
@@ -296,10 +296,6 @@ def _needs_gradient(part: Any) -> bool:
 def _copied(result: Any) -> Any:
     """The result with copies of the tensors that are not part of a graph."""
     return mapped(result, lambda tensor: tensor if tensor.requires_grad else tensor.clone())
-
-
-def _same(result: Any) -> Any:
-    return result
 
 
 def _private(result: Any) -> Any:

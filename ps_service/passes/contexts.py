@@ -27,6 +27,8 @@ class Contexts:
 
     The clock is monotonic, in seconds. `has_session` tells whether a caller has a session; it has none any more when
     `forget` is called. `runs` has what was applied of passes that may be run again.
+
+    To look for a context that has ended raises a `ContextEndedError`; if this owner has lost it, a `ContextLostError`.
     """
 
     def __init__(
@@ -84,8 +86,6 @@ class Contexts:
         The caller is the trainer or owner that uses it. It is freed with the session of the last one.
 
         Raises:
-            ContextEndedError: It has ended.
-            ContextLostError: The owner has lost it.
             SessionLostError: The session of the caller has ended.
         """
         caller = caller or id.trainer
@@ -105,12 +105,7 @@ class Contexts:
             return context
 
     def get(self, id: ContextId) -> PassContext | None:
-        """The context with that id; None if it has not been used on this owner.
-
-        Raises:
-            ContextEndedError: It has ended.
-            ContextLostError: It was open when the owner stopped.
-        """
+        """The context with that id; None if it has not been used on this owner."""
         context = self._open.get(id)
         if context is not None:
             context.used = self.clock()
@@ -120,12 +115,7 @@ class Contexts:
             return self._open.get(id)
 
     def find(self, id: ContextId) -> PassContext:
-        """The context with that id.
-
-        Raises:
-            ContextEndedError: It has ended.
-            ContextLostError: This owner does not have it.
-        """
+        """The context with that id. One that this owner has not seen counts as lost."""
         context = self._open.get(id)
         if context is None:
             context = self.get(id)

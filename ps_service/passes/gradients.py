@@ -96,12 +96,8 @@ class Gradients:
         self._end_backward()
         return list(self._total[0].values())
 
-    def of(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """The gradient of a parameter; None if the pass has brought it none."""
-        return self.of_each([parameter])[0]
-
     def of_each(self, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """The gradients of some parameters, as `of`."""
+        """The gradients of some parameters; None for those that the pass has brought none."""
         self._end_backward()
         held = self._total[0]
         found: list[torch.Tensor | None] = []

@@ -22,9 +22,14 @@ _AS_THEY_ARE: Final = frozenset((bool, int, float, str, bytes, type(None), torch
 """Types of values, besides tensors and containers, that arrive as they are sent."""
 
 
-def by_value(result: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def unchanged(value: Any) -> Any:
+    """The value itself."""
+    return value
+
+
+def by_value(result: Any, change: Callable[[torch.Tensor], torch.Tensor] = unchanged) -> Any:
     """A copy of a result with the types that its parts have once they were sent, such as float for a numpy.float32.
-    `change` makes the tensors of the copy.
+    `change` makes the tensors of the copy, which are otherwise the same.
 
     Raises:
         InvalidArgumentError: It holds something that is not sent by value, such as a reference to an object.
@@ -64,7 +69,7 @@ def find(engine: Host, object_id: str) -> HostedObject:
     hosted = engine.registry.find(Ref(engine.name, object_id))
     if hosted.is_module:
         raise InvalidArgumentError(f"{hosted} is a module and not a result: send its handle")
-    by_value(hosted.value, _same)
+    by_value(hosted.value)
     return hosted
 
 
@@ -84,7 +89,3 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is torch.strided:
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor.clone()
-
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from sys import getrefcount
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from ps_service.parameters.locks import COPY_AT_MOST
-from ps_service.parameters.state import Pin, readers_of
+from ps_service.parameters.state import UNSAVED, Pin, readers_of
 from ps_service.passes.saved_tensors import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
+    from collections.abc import Callable, Iterator
 
     from ps_service.parameters.state import ParameterState
     from ps_service.passes.binding import Binding
@@ -29,14 +30,9 @@ class _Lent(NamedTuple):
     changes: int
 
 
-class _Before(NamedTuple):
-    """A parameter when a block began. `values` are compared with those at the end, if there are any."""
-
-    data: torch.Tensor
-    version: int
-    is_trained: bool
-    values: torch.Tensor | None
-    lent: _Lent | None
+_Before = tuple[torch.Tensor, int, bool, torch.Tensor | None, _Lent | None]
+"""A parameter when a block began: its data, its version, whether it is trained, the values that those at the end are
+compared with, if there are any, and its former memory, if it got memory of its own."""
 
 
 class ParameterChanges:
@@ -62,23 +58,42 @@ class ParameterChanges:
         self._is_unknown = is_unknown
         self._is_lost = is_lost
         self._is_writer = bound.code in bound.hosted.writers
-        self._before: list[_Before] = []
 
-    def __enter__(self) -> None:
+    @contextmanager
+    def noticed(self) -> Iterator[None]:
+        """The block, which may be entered again when it has ended."""
+        before = self._begin()
+        try:
+            yield
+        finally:
+            for saved in self.saved:
+                saved.settle()
+            self.saved.clear()
+            # All of them before the first gets its memory back: one may have that of another.
+            changed = [self._note(i, each) for i, each in enumerate(before)]
+            for i, (*_, lent) in enumerate(before):
+                if lent is not None:
+                    self._take_back(i, lent, changed[i])
+
+    def _begin(self) -> list[_Before]:
         self.watches = []
+        before = []
         # Code without a name never writes to parameters.
         compares = bool(self._bound.code)
         saved = set().union(*(readers.saved() for readers in readers_of(self._states))) if compares else set()
         for parameter, state in zip(self._bound.parameters, self._states, strict=True):
-            is_small, is_saved = parameter.nbytes <= COPY_AT_MOST, state.pin.saved > 0
-            lent = self._lend(parameter, state) if self._is_unknown and (is_small or is_saved) else None
-            values = None
-            if lent is not None:
+            is_saved = getrefcount(state.pin.token) > UNSAVED
+            lent = values = None
+            if self._is_unknown and (is_saved or parameter.nbytes <= COPY_AT_MOST):
+                lent = self._lend(parameter, state)
                 values = lent.data
-            elif (self._is_writer and is_small) or (compares and (is_saved or id(state) in saved)):
+            elif (compares and (is_saved or id(state) in saved)) or (
+                self._is_writer and parameter.nbytes <= COPY_AT_MOST
+            ):
                 values = parameter.detach().clone()
             self.watches.append(Watch(state.pin))
-            self._before.append(_Before(parameter.data, parameter._version, parameter.requires_grad, values, lent))
+            before.append((parameter.data, parameter._version, parameter.requires_grad, values, lent))
+        return before
 
     def _lend(self, parameter: torch.Tensor, state: ParameterState) -> _Lent:
         """Gives a parameter memory of its own."""
@@ -87,19 +102,6 @@ class ParameterChanges:
             state.visible = lent.data if lent.visible is None else lent.visible
             parameter.data, state.pin = own, Pin()
         return lent
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for saved in self.saved:
-            saved.settle()
-        self.saved.clear()
-        before, self._before = self._before, []
-        # All of them before the first gets its memory back: one may have that of another.
-        changed = [self._note(i, each) for i, each in enumerate(before)]
-        for i, each in enumerate(before):
-            if each.lent is not None:
-                self._take_back(i, each.lent, changed[i])
 
     def _take_back(self, i: int, lent: _Lent, is_changed: bool) -> None:
         """Gives a parameter its former memory back, unless the code has written to it."""
@@ -117,21 +119,23 @@ class ParameterChanges:
 
     def _note(self, i: int, before: _Before) -> bool:
         """Notes what the code has done to a parameter; returns whether it has changed the values."""
-        bound, parameter, state = self._bound, self._bound.parameters[i], self._states[i]
-        if parameter.grad is not None and not state.stepped:
+        data, version, is_trained, values, _ = before
+        bound, parameter = self._bound, self._bound.parameters[i]
+        if parameter.grad is not None and not self._states[i].stepped:
             parameter.grad = None
             self.failed = bound.accumulated(i)
         if parameter._post_accumulate_grad_hooks:
             parameter._post_accumulate_grad_hooks.clear()
             self.failed = bound.hooked(i)
-        if parameter.data_ptr() != before.data.data_ptr() or parameter.shape != before.data.shape:
-            is_changed = self._note_moved(i, before.data)
+        if parameter.data_ptr() != data.data_ptr() or parameter.shape != data.shape:
+            is_changed = self._note_moved(i, data)
         else:
-            is_same = before.values is None or torch.equal(_bytes(before.values), _bytes(parameter))
-            is_changed = parameter._version != before.version or not is_same
+            is_changed = parameter._version != version or (
+                values is not None and not torch.equal(_bytes(values), _bytes(parameter))
+            )
             if is_changed:
                 self._note_written(i)
-        if parameter.requires_grad is not before.is_trained:
+        if parameter.requires_grad is not is_trained:
             bound.parameter_locks.set_requires_grad([parameter], parameter.requires_grad)
         return is_changed
 

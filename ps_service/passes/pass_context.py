@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -21,12 +22,16 @@ if TYPE_CHECKING:
     from ps_wire.attempts import Applied
     from ps_wire.refs import CallKey, ContextId
 
+_parameter: Final = attrgetter("parameter")
+
 STOPPED: Final = "the owner was stopped while it was open"
 """Why a pass is lost that a checkpoint names as open."""
 
 
 class PassContext:
     """One pass on this owner. Its times are on the clock of `Contexts`.
+
+    Once it has ended, what would use it raises a `ContextEndedError`, or a `ContextLostError` if the owner ended it.
 
     Attributes:
         callers: Its users here: the trainer whose pass it is, and owners that were called in the pass.
@@ -60,11 +65,7 @@ class PassContext:
                 self.attempt = Attempt(applied)
 
     def nested_pass(self, open: Callable[[ContextId], NestedPass | None]) -> NestedPass | None:
-        """The nested pass: what hosted code does on other owners in this pass. It is opened the first time.
-
-        Raises:
-            ContextEndedError: The context has ended.
-        """
+        """The nested pass: what hosted code does on other owners in this pass. It is opened the first time."""
         with self._door:
             if self._ended:
                 raise self._over()
@@ -78,16 +79,12 @@ class PassContext:
         return [] if nested_pass is None else nested_pass.others()
 
     def add(self, call: CallKey, record: Record) -> None:
-        """Keeps a recorded call.
-
-        Raises:
-            ContextEndedError: The context ended while the call ran.
-        """
+        """Keeps a recorded call."""
         with self._lock:
             if self._ended:
                 raise self._over()
             self._records[call] = record
-            self._readings.note(record.leaves, record.steps)
+            self._readings.note(map(_parameter, record.leaves), record.steps)
 
     def record(self, call: CallKey) -> Record:
         """A recorded call.
@@ -116,31 +113,20 @@ class PassContext:
 
     def bring(self, gradients: Sequence[Gradient], steps: Sequence[int]) -> None:
         """Adds gradients that were computed elsewhere, at most one per parameter, with copies of the parameters made
-        after so many steps.
-
-        Raises:
-            ContextEndedError: The context has ended.
-        """
+        after so many steps."""
         with self._lock:
             if self._ended:
                 raise self._over()
             if self._gradients is None:
                 self._gradients = Gradients(Share(self.held))
             self._gradients.add(gradients)
-            for gradient, count in zip(gradients, steps, strict=True):
-                self._readings.note_steps(gradient.parameter, count)
+            self._readings.note(map(_parameter, gradients), steps)
 
     def gradients(self) -> list[Gradient]:
         """The gradients of this pass."""
         with self._lock:
             brought = self._gradients
             return [] if brought is None else brought.all()
-
-    def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """The gradient of a parameter; None if this pass has none for it."""
-        with self._lock:
-            brought = self._gradients
-            return None if brought is None else brought.of(parameter)
 
     @property
     def gradient_bytes(self) -> int:
@@ -149,11 +135,7 @@ class PassContext:
         return 0 if brought is None else brought.nbytes
 
     def gradients_of(self, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """The gradients of some parameters, read at once.
-
-        Raises:
-            ContextEndedError: The context has ended.
-        """
+        """The gradients of some parameters, read at once."""
         with self._lock:
             brought = self._gradients  # read once: `end` does not wait for the lock, and removes it
             if self._ended:
@@ -183,7 +165,6 @@ class PassContext:
         """Multiplies gradients of some parameters by the inverse of a loss scale, and checks whether they are finite.
 
         Raises:
-            ContextEndedError: The context has ended.
             InvalidArgumentError: A gradient is float16; nothing was changed.
         """
         with self._lock:

@@ -1,4 +1,8 @@
-"""Runs backwards, reads and scales gradients, and ends contexts."""
+"""Runs backwards, and reads and scales gradients.
+
+Contexts that have ended raise a `ContextEndedError`, or a `ContextLostError` if this owner has lost them. Handles of
+parameters that are not here raise an `UnknownNameError`, a `StaleHandleError` or a `ForeignHandleError`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,6 @@ def backward(
     and dtype of its output. Without a turn, gradients are added as they arrive.
 
     Raises:
-        ContextEndedError, ContextLostError: The pass is not open on this owner.
         InvalidArgumentError: The gradients do not fit the outputs.
         RuntimeError: Torch raised it.
     """
@@ -62,11 +65,7 @@ def backward(
 
 
 def gradients(engine: PassHost, context_id: ContextId) -> list[Gradient]:
-    """Copies of the gradients of a context; empty if it was not used here.
-
-    Raises:
-        ContextEndedError: The context has ended.
-    """
+    """Copies of the gradients of a context; empty if it was not used here."""
     context = engine.contexts.get(context_id)
     if context is None:
         return []
@@ -83,15 +82,13 @@ def power_sum(engine: PassHost, context_id: ContextId, refs: Sequence[Ref], norm
     """The sum of |g|^p over the gradients of some parameters, or the largest |g| when p is infinite.
 
     Raises:
-        ContextEndedError: The context has ended.
-        UnknownNameError, StaleHandleError, ForeignHandleError: A parameter is not here.
         InvalidArgumentError: The norm is not positive.
     """
     if not norm_type > 0:
         raise InvalidArgumentError(f"the norm must be positive, not {norm_type}")
     context = engine.contexts.get(context_id)
     parameters = [parameter_of(engine, ref) for ref in refs]
-    found = [] if context is None else [context.gradient(parameter) for parameter in parameters]
+    found = [] if context is None else context.gradients_of(parameters)
     norms = [_norm(gradient, norm_type) for gradient in found if gradient is not None]
     if math.isinf(norm_type):
         return max(norms, default=0.0)
@@ -102,12 +99,7 @@ def power_sum(engine: PassHost, context_id: ContextId, refs: Sequence[Ref], norm
 
 
 def scale(engine: PassHost, context_id: ContextId, refs: Sequence[Ref], factor: float) -> None:
-    """Multiplies the gradients of some parameters in a context.
-
-    Raises:
-        ContextEndedError: The context has ended.
-        UnknownNameError, StaleHandleError, ForeignHandleError: A parameter is not here.
-    """
+    """Multiplies the gradients of some parameters in a context."""
     parameters = [parameter_of(engine, ref) for ref in refs]
     context = engine.contexts.get(context_id)
     if context is not None:
@@ -115,11 +107,7 @@ def scale(engine: PassHost, context_id: ContextId, refs: Sequence[Ref], factor: 
 
 
 def parameter_of(engine: PassHost, ref: Ref) -> torch.Tensor:
-    """The parameter that a handle refers to.
-
-    Raises:
-        UnknownNameError, StaleHandleError, ForeignHandleError: It is not here.
-    """
+    """The parameter that a handle refers to."""
     return engine.registry.find(ref).parameter(ref.parameter)
 
 

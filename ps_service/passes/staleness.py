@@ -16,7 +16,6 @@ from ps_service.measures.histogram import Distribution, Histogram
 if TYPE_CHECKING:
     import torch
 
-    from ps_service.hosting.leaves import Leaf
     from ps_service.parameters.state import ParameterState
 
 STALENESS_BOUNDS: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -40,22 +39,15 @@ class FirstReadings:
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
 
-    def note(self, leaves: Iterable[Leaf], steps: Iterable[int]) -> None:
-        """Notes the parameters that a recorded call has read, and how many steps had been applied to each when the call
-        began. Calls may be noted in another order than they read."""
+    def note(self, parameters: Iterable[torch.Tensor], steps: Iterable[int]) -> None:
+        """Notes parameters that a recorded call or a replica has read, and how many steps had been applied to each when
+        it began. Calls may be noted in another order than they read."""
         known = self._steps
-        for leaf, count in zip(leaves, steps, strict=True):
-            key = id(leaf.parameter)
+        for parameter, count in zip(parameters, steps, strict=True):
+            key = id(parameter)
             first = known.get(key)
             if first is None or count < first:
                 known[key] = count
-
-    def note_steps(self, parameter: torch.Tensor, steps: int) -> None:
-        """Notes how many steps had been applied to a parameter when a replica read it."""
-        key = id(parameter)
-        known = self._steps.get(key)
-        if known is None or steps < known:
-            self._steps[key] = steps
 
     def staleness(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
         """The largest staleness of these parameters; None if the pass has read none of them through a hosted module."""

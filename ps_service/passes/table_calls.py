@@ -88,8 +88,4 @@ def _leaf(table: HostedObject) -> Leaf:
 
 
 def _kept(result: Any, keep: Keep) -> Any:
-    return result if keep is NO else RRef(kept_values.by_value(result, _same))
-
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+    return result if keep is NO else RRef(kept_values.by_value(result))

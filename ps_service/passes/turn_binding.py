@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -18,7 +19,6 @@ from ps_service.passes.pass_values import PassValues, lost
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     import torch
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.hosting.views import Call
     from ps_service.parameters.locks import ParameterLocks
-    from ps_service.passes.saved_tensors import Pinned, Watch
 
 
 class TurnBinding(Binding):
@@ -37,18 +36,19 @@ class TurnBinding(Binding):
     runs for the first time has memory of its own for the parameters, because it may write to them in ways that do not
     show.
 
-    `leaves` has for each parameter what a record keeps of it, and `steps` the number of its steps when the call began.
+    `turn` is that of the call, and `changes` notices what the code does to the parameters.
     """
 
     def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call, nested: bool) -> None:
         super().__init__(parameter_locks, hosted, kind)
-        code, training, self._recorded = kind
-        self._parts: list[nn.Module] = list(hosted.value.modules())
+        code, _, self._recorded = kind
+        self.module: nn.Module = hosted.value
+        self._parts = list(self.module.modules())
         self._holds: list[Any] = []
         self._set: list[tuple[int, str, Any]] | None = None
         exclusive = self._writing if code in hosted.writers else None
-        self._turn = Turn(hosted.turns, nested, self._around(training), exclusive, is_patient=not code)
-        self._turn.begin()
+        self.turn = Turn(hosted.turns, nested, self._around(), exclusive, is_patient=not code)
+        self.turn.begin()
         self.leaves = [
             Leaf(ref, parameter, parameter, self._holds)
             for ref, parameter in zip(hosted.parameter_refs, self.parameters, strict=True)
@@ -57,19 +57,22 @@ class TurnBinding(Binding):
         try:
             self._note_before()
         except BaseException:
-            self._turn.end()
+            self.turn.end()
             raise
 
-    def _around(self, training: bool | None) -> list[AbstractContextManager[None]]:
-        """What is entered whenever the call gets the module."""
-        around: list[AbstractContextManager[None]] = []
+    def _around(self) -> list[Callable[[], AbstractContextManager[None]]]:
+        """Makes what is entered whenever the call gets the module."""
         is_unsettled = self.code not in self.hosted.readers or self.views.asks_for(self.kind)
-        if training is not None:
-            around.append(_Mode(self.hosted.value, self._parts, training))
-        around += self.internals.norm_locks.values()
         is_unknown = is_unsettled and bool(self.code) and self.code not in self.hosted.writers
-        self._changes = ParameterChanges(self, is_unknown, lambda: self._turn.is_lost)
-        return [*around, self._changes]
+        self.changes = ParameterChanges(self, is_unknown, lambda: self.turn.is_lost)
+        around = [self._mode, self.internals.quiet] if self.internals.norm_locks else [self._mode]
+        return [*around, self.changes.noticed]
+
+    @property
+    def _mode(self) -> Callable[[], AbstractContextManager[None]]:
+        """Makes what has the module in the mode of the call."""
+        training = self.kind[1]
+        return nullcontext if training is None else partial(_in_mode, self.module, self._parts, training)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -82,33 +85,13 @@ class TurnBinding(Binding):
             yield
 
     def _note_before(self) -> None:
-        self._contents = Contents(self.hosted.value) if self.views.asks_for(self.kind) else None
+        self._contents = Contents(self.module) if self.views.asks_for(self.kind) else None
         self._attributes = Dicts([each.__dict__ for each in (*self._parts, *self.parameters)])
         self._structure = Dicts([each for part in self._parts for each in (part._parameters, part._modules)])
         self._found = self.internals.found()
         self._historic = {id(tensor) for tensor in self._found.tensors if tensor.requires_grad}
         if any(each._backward_hooks for each in self.parameters) or any(map(_has_hooks, self._parts)):
             self.hold()
-
-    @property
-    def module(self) -> nn.Module:
-        """The module."""
-        module: nn.Module = self.hosted.value
-        return module
-
-    def on_resumed(self, note: Callable[[], None]) -> None:
-        """Has a function called when others had the module meanwhile: steps may have moved the parameters."""
-        self._turn.resumed = note
-
-    @property
-    def watches(self) -> Sequence[Watch]:
-        """The watch of each parameter's storage."""
-        return self._changes.watches
-
-    @property
-    def pinned(self) -> list[Pinned]:
-        """Where to note the parameters that autograd saves."""
-        return self._changes.saved
 
     @property
     def storages(self) -> set[int]:
@@ -129,10 +112,6 @@ class TurnBinding(Binding):
         """Nothing: the parts of the module belong to no call."""
         return set()
 
-    def parameter_behind(self, leaf: torch.Tensor) -> str | None:
-        """The dotted name of a parameter."""
-        return next((name for name, each in self.hosted.parameters.items() if each is leaf), None)
-
     def kept(self) -> Found:
         """The tensors besides the parameters that outlive the call."""
         self._learn()
@@ -141,9 +120,7 @@ class TurnBinding(Binding):
     def hold(self) -> None:
         """Has a backward find the values of this call, because code of the module may run in it."""
         if self._recorded and not self._holds:
-            training = self.kind[1]
-            mode = nullcontext() if training is None else _Mode(self.hosted.value, self._parts, training)
-            self._holds.append(PassValues(self, mode))
+            self._holds.append(PassValues(self, self._mode))
 
     @property
     def is_held(self) -> bool:
@@ -156,16 +133,16 @@ class TurnBinding(Binding):
     def give_back(self) -> bool:
         """Ends the turn, because the code has ended. There is something to `settle`."""
         try:
-            if not self._turn.is_lost:
+            if not self.turn.is_lost:
                 self._end_code()
         finally:
-            self._turn.end()
-            self._failed = self._changes.failed or self._failed
-            if self._changes.written:
+            self.turn.end()
+            self._failed = self.changes.failed or self._failed
+            if self.changes.written:
                 self.hosted.writers.add(self.code)
             else:
                 self.hosted.readers.add(self.code)
-            if self._turn.is_lost:
+            if self.turn.is_lost:
                 self._failed = lost(str(self.hosted), self.code or "a call")
         return True
 
@@ -196,7 +173,7 @@ class TurnBinding(Binding):
 
     def settle(self, raised: bool) -> None:
         # These refer to each other; what they hold must not wait for the garbage collector.
-        del self._turn, self._changes
+        del self.turn, self.changes
         super().settle(raised)
 
 
@@ -204,31 +181,22 @@ def _has_hooks(part: nn.Module) -> bool:
     return bool(part._backward_hooks or part._backward_pre_hooks)
 
 
-class _Mode:
+@contextmanager
+def _in_mode(module: nn.Module, parts: Sequence[nn.Module], training: bool) -> Iterator[None]:
     """Has a module with these parts in one mode inside a block. Then each part has its former mode again."""
-
-    def __init__(self, module: nn.Module, parts: Sequence[nn.Module], training: bool) -> None:
-        self._module = module
-        self._parts = parts
-        self._training = training
-        self._before: list[bool] = []
-
-    def __enter__(self) -> None:
-        now = [each.training for each in self._parts]
-        if any(each is not self._training for each in now) or any(map(_has_own_train, self._parts)):
-            self._before = now
-            self._module.train(self._training)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        before, self._before = self._before, []
-        if before:
-            # Code of the module's own `train()` runs, too.
-            self._module.train(before[0])
-            for part, training in zip(self._parts, before, strict=True):
-                if part.training is not training:
-                    part.training = training
+    before = [each.training for each in parts]
+    if all(each is training for each in before) and not any(map(_has_own_train, parts)):
+        yield
+        return
+    module.train(training)
+    try:
+        yield
+    finally:
+        # Code of the module's own `train()` runs, too.
+        module.train(before[0])
+        for part, each in zip(parts, before, strict=True):
+            if part.training is not each:
+                part.training = each
 
 
 def _has_own_train(part: nn.Module) -> bool:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from ps_service.hosting.leaves import Leaf
     from ps_service.hosting.objects import HostedObject
     from ps_service.hosting.views import Call
     from ps_service.parameters.locks import ParameterLocks
@@ -34,8 +33,6 @@ class ViewBinding(Binding):
     Entering waits for a consistent step that writes. Nothing is done for each parameter but to note its steps.
 
     Attributes:
-        leaves: For each parameter, what a record keeps of it.
-        steps: For each parameter, the number of its steps when the call began.
         storages: Addresses of the memory of the leaves.
         saved: No tensor is copied for a backward: calls on views change none, and torch notices if others do.
         is_held: Whether code of the module may run in the backward.
@@ -61,16 +58,12 @@ class ViewBinding(Binding):
             self._begun = self._shared.current
             self.steps = list(map(_steps, hosted.parameter_states))
         self.module = self._view.module
-        self.leaves: Sequence[Leaf] = self._begun.leaves
+        self.leaves = self._begun.leaves
         self.storages = self._begun.storages
 
     def private_ids(self) -> set[int]:
         """`id()` of the modules and leaves of the view."""
         return self._view.private_ids()
-
-    def parameter_behind(self, leaf: torch.Tensor) -> str | None:
-        """The dotted name of the parameter that a leaf of the view replaces."""
-        return next((each.ref.parameter for each in self.leaves if each.tensor is leaf and each.ref is not None), None)
 
     def kept(self) -> Found:
         """The tensors besides the parameters that outlive the call, whose code has ended."""

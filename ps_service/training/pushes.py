@@ -61,7 +61,7 @@ def contribution(optimizer: HostedOptimizer, hosted: HostedObject, pushed: Seque
         place = covered.get(id(gradient.parameter))
         if place is not None:
             found[place] = gradient.tensor
-            readings.note_steps(gradient.parameter, steps)
+            readings.note([gradient.parameter], [steps])
     return Contribution(found, readings)
 
 

@@ -37,7 +37,7 @@ class OwnGradients(LocalGradients):
 
     def of(self, leaf: torch.Tensor) -> torch.Tensor | None:
         context = self._engine.contexts.get(self._context)
-        return None if context is None else context.gradient(leaf)
+        return None if context is None else context.gradients_of([leaf])[0]
 
     def items(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The tensors of this process that have a gradient, without parameters that have handles; and the gradients."""

@@ -52,7 +52,7 @@ def test_the_order_in_which_they_come_does_not_matter(shares: list[list[bool]], 
             after = None if nested else (call + 1) % (len(tensors) + 1)
             place = (7, call) if nested else (call,)
             held.add([gradient(tensor)], Turn(number, place, after))
-    found, expected = held.of(WEIGHT), wanted(backwards)
+    found, expected = held.of_each([WEIGHT])[0], wanted(backwards)
     assert found is not None and found.is_sparse == expected.is_sparse
     assert identical(*(each.to_dense() if each.is_sparse else each for each in (found, expected)))
 
@@ -66,7 +66,7 @@ def test_gradients_that_arrive_in_order_are_not_kept() -> None:
     assert list(held._early) == [(1,)]
     held.add([gradient(torch.ones(3))], Turn(1, (2,), 4))
     assert not held._early
-    assert held.of(WEIGHT).tolist() == [5.0] * 3
+    assert held.of_each([WEIGHT])[0].tolist() == [5.0] * 3
 
 
 def test_nothing_is_lost_when_turns_make_no_sense() -> None:
@@ -74,7 +74,7 @@ def test_nothing_is_lost_when_turns_make_no_sense() -> None:
     for turn in [Turn(1, (1,), 1), Turn(1, (1,), 0), Turn(1, (2, 3), 1), Turn(1, (1,), 0), Turn(2, (0,), 0), None]:
         held.add([gradient(torch.ones(3))], turn)
     for _ in range(2):
-        assert held.of(WEIGHT).tolist() == [6.0] * 3
+        assert held.of_each([WEIGHT])[0].tolist() == [6.0] * 3
 
 
 @pytest.mark.parametrize("backwards", [1, 2])
@@ -84,7 +84,7 @@ def test_the_gradients_that_came_are_not_written_to(backwards: int) -> None:
     for number, tensor in enumerate(given):
         held.add([gradient(tensor)], Turn(1 + number // 3, (3 - number % 3,), number % 3 and 4 - number % 3))
     held.scale([WEIGHT], 2.0)
-    assert held.of(WEIGHT).tolist() == [6.0 * backwards] * 3
+    assert held.of_each([WEIGHT])[0].tolist() == [6.0 * backwards] * 3
     assert all(tensor.tolist() == [1.0] * 3 for tensor in given)
 
 
@@ -95,7 +95,7 @@ def test_looking_at_them_in_between_changes_nothing() -> None:
         for each in (held, watched):
             each.add([gradient(tensors[earlier])], Turn(number, (earlier,), later))
         watched.all()
-    assert identical(held.of(WEIGHT), watched.of(WEIGHT))
+    assert identical(held.of_each([WEIGHT])[0], watched.of_each([WEIGHT])[0])
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
@@ -107,9 +107,9 @@ def test_unscaling_reports_its_result(bad: float | None, is_sparse: bool) -> Non
     held.add([gradient(sparse(values) if is_sparse else values), gradient(torch.ones(3), other)])
     assert held.unscale([WEIGHT, other], 0.5) == (True, bad is not None)
     assert held.unscale([other], 0.5) == (True, False)
-    assert held.of(other).tolist() == [0.25] * 3
+    assert held.of_each([other])[0].tolist() == [0.25] * 3
     if bad is None:
-        assert held.of(WEIGHT).to_dense().tolist() == ([2.5, 0.0, 1.0] if is_sparse else [0.5, 1.0, 2.0])
+        assert held.of_each([WEIGHT])[0].to_dense().tolist() == ([2.5, 0.0, 1.0] if is_sparse else [0.5, 1.0, 2.0])
 
 
 def test_float16_is_not_unscaled() -> None:
@@ -117,4 +117,4 @@ def test_float16_is_not_unscaled() -> None:
     held.add([gradient(torch.ones(3)), gradient(torch.ones(3, dtype=torch.float16), half)])
     with pytest.raises(InvalidArgumentError, match="float16"):
         held.unscale([WEIGHT, half], 0.5)
-    assert held.of(WEIGHT).tolist() == [1.0] * 3
+    assert held.of_each([WEIGHT])[0].tolist() == [1.0] * 3

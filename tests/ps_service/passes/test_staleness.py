@@ -9,7 +9,6 @@ import torch
 from torch import optim
 from torch.nn import Parameter
 
-from ps_service.hosting.leaves import Leaf
 from ps_service.parameters.state import ParameterState
 from ps_service.passes.staleness import LONGEST_NAME, MOST_NAMES, OTHERS, FirstReadings, StepCounters
 from ps_service.training.optimizers import NonFinite
@@ -28,7 +27,7 @@ def parameters(*steps: int) -> tuple[list[Parameter], list[ParameterState]]:
 
 def note(readings: FirstReadings, parameters: Sequence[Parameter], steps: int) -> None:
     """Notes that parameters had had so many steps when they were read."""
-    readings.note([Leaf(None, each, each) for each in parameters], [steps] * len(parameters))
+    readings.note(parameters, [steps] * len(parameters))
 
 
 def test_staleness_counts_steps_of_others_since_the_first_read() -> None:

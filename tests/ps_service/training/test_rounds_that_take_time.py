@@ -95,7 +95,7 @@ class Trainers:
         if self.read:
             number = self.random.choice(list(self.read))
             steps, readings = self.read.pop(number), FirstReadings()
-            readings.note_steps(self.owner.parameters[0], steps)
+            readings.note([self.owner.parameters[0]], [steps])
             gradients = Contribution([torch.ones(1)], readings)
             _, future = self.aggregator.offer(bytes([number]), gradients, self.aggregator.steps.read_version(readings))
             self.offered[number] = future
