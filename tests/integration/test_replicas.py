@@ -252,6 +252,20 @@ async def test_a_scaler_unscales_here_and_skips_what_is_not_finite() -> None:
         assert opt.remotes["ps0"] and scalers[0].get_scale() == 2048.0
 
 
+async def test_a_skipped_push_also_forgets_what_is_not_finite_in_added_parameters() -> None:
+    async with joined() as (_, (ps,)):
+        net = await ps.module(Wide, name="net", seed=1)
+        replica = await net.replica()
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+        replica.added = nn.Linear(1, 1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        x = torch.full((1, 64), float("inf"))
+        scaler.scale(replica.added(replica(x).sum().reshape(1)).sum()).backward()
+        assert replica.added.weight.grad is not None
+        assert await replica.push(opt, scaler=scaler) is None
+        assert all(each.grad is None for each in replica.parameters())
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 async def test_a_replica_may_have_another_dtype(dtype: torch.dtype) -> None:
     async with joined() as (server, (ps,)):

@@ -123,7 +123,7 @@ class Pushing(nn.Module, ABC):
             return pushed if self._overlap.most else context.waits_for(pushed)
         if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
             if zero_grad:
-                self.forget_gradients()
+                self._forget_skipped()
             return self._overlap.nothing()
         report = reported(values, reduce) if values else {}
         made = self._written_push(target, zero_grad, report, pull)
@@ -248,6 +248,10 @@ class Pushing(nn.Module, ABC):
             return
         for parameter in parameters:
             parameter.grad = None
+
+    def _forget_skipped(self) -> None:
+        """Forgets `.grad` after a push that the scaler has skipped."""
+        self.forget_gradients()
 
     @property
     @abstractmethod

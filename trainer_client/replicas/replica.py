@@ -164,6 +164,9 @@ class Replica(Pushing):
 
         return Push(send, partial(self._sent.undo, sent))
 
+    def _forget_skipped(self) -> None:
+        self.zero_grad()  # also that of parameters which the program has added
+
     def begin(self) -> Pending[Self]:
         """Pulls for the first time; the result is this replica."""
         return self._pull(None, lambda _: self)
