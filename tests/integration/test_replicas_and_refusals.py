@@ -173,6 +173,18 @@ async def test_a_cancelled_push_leaves_its_round() -> None:
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one replica", "several"])
+async def test_a_push_to_an_optimizer_of_this_process_is_refused(several: bool) -> None:
+    async with joined(1) as (_, (ps,)):
+        net = await ps.module(Wide, 4, seed=1)
+        replica = await net.replica()
+        model = ps.replicas(nn.Sequential(replica)) if several else replica
+        model(torch.ones(1, 4)).sum().backward()
+        local: Any = optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"not a SGD; to step the replica itself"):
+            await model.push(local)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one replica", "several"])
 async def test_a_push_beside_the_pass_that_has_the_gradients_is_refused(several: bool) -> None:
     async with joined() as (_, (ps,)):
         net = await ps.module("torch.nn.Linear", 3, 2, name="net", seed=1)

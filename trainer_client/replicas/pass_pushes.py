@@ -51,6 +51,16 @@ class PushedReplica(Protocol):
         """The gradients of a request do not count."""
 
 
+def of_parameters(opt: Pushable) -> OwnersOptimizer | None:
+    """The part of an optimizer on owners that steps parameters and no tables, if it has one."""
+    if not hasattr(opt, "of_parameters"):
+        raise InvalidArgumentError(
+            f"a push needs an optimizer on the owner, as Client.optimizer() returns, not a {type(opt).__name__}; "
+            "to step the replica itself with an optimizer of this process, see Client.local_steps()"
+        )
+    return opt.of_parameters
+
+
 class PassPushes:
     """The pushes of some replicas through passes.
 
@@ -68,7 +78,7 @@ class PassPushes:
 
         Raises `InvalidArgumentError` if it has no part for a replica, or has parameters in this process.
         """
-        own = opt.of_parameters
+        own = of_parameters(opt)
         if own is None or not {each.session for each in self.replicas} <= set(own.sessions) or own.has_local_part:
             raise InvalidArgumentError(
                 f"{opt!r} does not step all replicas in this module, or it steps parameters of this process; "

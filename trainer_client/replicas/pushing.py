@@ -16,6 +16,7 @@ from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending
 from trainer_client.replicas.checks import check_backward, check_gradients
+from trainer_client.replicas.pass_pushes import of_parameters
 
 if TYPE_CHECKING:
     from trainer_client.replicas.overlap import Overlap
@@ -177,12 +178,7 @@ class Pushing(nn.Module, ABC):
 
     def _check_pass(self, opt: Pushable, context: OpenPass | None) -> OwnersOptimizer:
         """Checks that a push may join a pass of the program, or needs none; returns the parameters' optimizer."""
-        if not hasattr(opt, "of_parameters"):
-            raise InvalidArgumentError(
-                f"a push needs an optimizer on the owner, as Client.optimizer() returns, not a {type(opt).__name__}; "
-                "to step the replica itself with an optimizer of this process, see Client.local_steps()"
-            )
-        own = opt.of_parameters
+        own = of_parameters(opt)
         if own is None:
             raise InvalidArgumentError(f"{opt!r} steps tables only, and no replica")
         if context is not None:
