@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 MOST_CALLS = {
     "NeuMF, owner": 225,
     "NeuMF, trainer": 235,
-    "transformer, owner": 266,
+    "transformer, owner": 268,
     "transformer, trainer": 264,
 }
 
