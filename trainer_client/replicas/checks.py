@@ -10,7 +10,7 @@ from ps_wire.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import torch
 
-    from trainer_client.replicas.protocols import OpenPass
+    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Pushable
 
 
 def take_gradients(context: OpenPass, parameters: Sequence[torch.Tensor], closure: object) -> None:
@@ -52,3 +52,13 @@ def check_gradients(parameters: Sequence[torch.Tensor], current: OpenPass | None
             "gradients belong to the pass. Give it with context=ctx, or call loss.backward() if only the replica is "
             "used"
         )
+
+
+def of_parameters(opt: Pushable) -> OwnersOptimizer | None:
+    """The part of an optimizer on owners that steps parameters and no tables, if it has one."""
+    if not hasattr(opt, "of_parameters"):
+        raise InvalidArgumentError(
+            f"a push needs an optimizer on the owner, as Client.optimizer() returns, not a {type(opt).__name__}; "
+            "to step the replica itself with an optimizer of this process, see Client.local_steps()"
+        )
+    return opt.of_parameters

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, results, when_all_done
-from trainer_client.replicas.checks import has_counted
+from trainer_client.replicas.checks import has_counted, of_parameters
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,16 +49,6 @@ class PushedReplica(Protocol):
 
     def undo(self, sent: Sent) -> None:
         """The gradients of a request do not count."""
-
-
-def of_parameters(opt: Pushable) -> OwnersOptimizer | None:
-    """The part of an optimizer on owners that steps parameters and no tables, if it has one."""
-    if not hasattr(opt, "of_parameters"):
-        raise InvalidArgumentError(
-            f"a push needs an optimizer on the owner, as Client.optimizer() returns, not a {type(opt).__name__}; "
-            "to step the replica itself with an optimizer of this process, see Client.local_steps()"
-        )
-    return opt.of_parameters
 
 
 class PassPushes:

@@ -15,8 +15,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending
-from trainer_client.replicas.checks import check_backward, check_gradients
-from trainer_client.replicas.pass_pushes import of_parameters
+from trainer_client.replicas.checks import check_backward, check_gradients, of_parameters
 
 if TYPE_CHECKING:
     from trainer_client.replicas.overlap import Overlap
