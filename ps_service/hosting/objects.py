@@ -52,15 +52,7 @@ class CreationSpec(NamedTuple):
 
 
 class HostedObject:
-    """An object on an owner.
-
-    Args:
-        owner: Name of the owner.
-        value: The object.
-        parameter_locks: Has the states of its parameters.
-        name: Its name; empty for an anonymous object.
-        fingerprint: Identifies its class and arguments, to compare requests for the same name.
-        object_id: Its id before a restart of the owner; empty for a new one.
+    """An object on an owner, under a name if it has one. `object_id` is its id before a restart of the owner, if any.
 
     Attributes:
         ref: Its handle.

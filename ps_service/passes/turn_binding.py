@@ -140,7 +140,7 @@ class TurnBinding(Binding):
             self._failed = self.changes.failed or self._failed
             if self.changes.written:
                 self.hosted.writers.add(self.code)
-            else:
+            elif not self.turn.is_lost:
                 self.hosted.readers.add(self.code)
             if self.turn.is_lost:
                 self._failed = lost(str(self.hosted), self.code or "a call")
