@@ -48,6 +48,7 @@ PLAIN = {
     "ps_service/training/following.py": SHORT,
     "ps_service/training/memberships.py": SHORT,
     "ps_service/training/reported_values.py": SHORT,
+    "trainer_client/contexts/backwards.py": SHORT,
     "trainer_client/contexts/context.py": SHORT,
     "trainer_client/contexts/gradients.py": SHORT,
     "trainer_client/session/runs.py": SHORT,

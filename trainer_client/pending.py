@@ -56,7 +56,7 @@ class Pending(Unawaited, Generic[T]):
         *("is_lazy", "origin", "settled"),
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None, cancel: Callable[[], None] | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None, cancel: Callable[[], object] | None = None) -> None:
         self._loop = loop
         self._cancel = cancel
         self.settled = self.is_lazy = False
@@ -80,14 +80,14 @@ class Pending(Unawaited, Generic[T]):
         if forks.is_foreign(loop):
             work.close()
             raise forks.refusal()
-        task: asyncio.Task[T] | None = None
+        pending = cls(loop)
 
         def start() -> None:
-            nonlocal task
             if pending.settled:
                 work.close()  # it was cancelled before it could begin
                 return
             task = loop.create_task(work)
+            pending._cancel = partial(loop.call_soon_threadsafe, task.cancel)
             task.add_done_callback(ended)
 
         def ended(task: asyncio.Task[T]) -> None:
@@ -95,12 +95,6 @@ class Pending(Unawaited, Generic[T]):
             if type(outcome) is Failure and pending.origin is None:
                 pending.origin = failures.Origin(failures.name_of(task))
             pending.resolve(outcome)
-
-        def cancel() -> None:
-            if task is not None:
-                loop.call_soon_threadsafe(task.cancel)
-
-        pending = cls(loop, cancel)
 
         try:
             if asyncio._get_running_loop() is loop:
@@ -116,10 +110,7 @@ class Pending(Unawaited, Generic[T]):
     def in_thread(
         cls, loop: asyncio.AbstractEventLoop, function: Callable[..., T], *args: Any, cancel: Callable[[], None]
     ) -> Pending[T]:
-        """Calls a function, which may wait, in a thread with these context variables.
-
-        Once begun it is not cancelled.
-        """
+        """Calls a function, which may wait, in a thread. Once begun, it is not cancelled."""
         if forks.is_foreign(loop):
             raise forks.refusal()
         pending = cls(loop, cancel)
@@ -149,7 +140,7 @@ class Pending(Unawaited, Generic[T]):
         return whole
 
     def resolve(self, outcome: Outcome[T]) -> bool:
-        """Sets the outcome, evaluated in the thread that reads it. Only the first counts; says whether it was that."""
+        """Sets the outcome, to be evaluated by the thread that reads it; says whether it was the first."""
         with self._mutex:
             if self.settled:
                 return False

@@ -46,10 +46,7 @@ class Start(NamedTuple):
 
 
 class Backwards:
-    """Runs the backwards of a context, without a reference to it, which would be a cycle.
-
-    Torch's engine runs for `running`, in the thread with the number `thread`.
-    """
+    """Runs the backwards of a context, without a reference to it. The `thread` runs torch's engine for `running`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gradients: LocalGradients) -> None:
         self.running: RunningBackward | LocalBackward | None = None
@@ -157,10 +154,7 @@ class Backwards:
         self._run_in_turn(context, self._queue.join(), NONE, start)
 
     def _run_here(self, turn: int, graph: Graph, start: Start, ended: Callable[..., None]) -> None:
-        """Runs a backward whose turn it is on the event loop. The turn ends when all owners have answered.
-
-        The leaves of the graph are reserved for it.
-        """
+        """Runs a backward on the event loop. The turn ends with the owners' answers; the leaves are reserved."""
         current: RunningBackward | LocalBackward
         current = LocalBackward(start.retain_graph, turn) if graph.second is None else _waiting(graph, start, turn)
         found: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()

@@ -114,10 +114,7 @@ class Context(Block):
         latency: Latency | None = None,
         reserved: Reserved | None = None,
     ) -> RecordedCall:
-        """Records a call in the graph, maybe in a reserved place; arguments as for `RecordedCall`.
-
-        Raises as `check`.
-        """
+        """Records a call in the graph, maybe in a reserved place; see `RecordedCall`. Raises as `check`."""
         with self._lock:
             self.check(session)
             number, place = reserved or self._reserve(session)
@@ -301,9 +298,9 @@ class Context(Block):
             self.span.begin()
 
     def end(self, over: tuple[int, Sequence[int]] | None = None, error: BaseException | None = None) -> None:
-        """Ends the block, maybe with an exception. Owners free what they keep for this pass, without a wait for them.
+        """Ends the block, maybe with an exception.
 
-        `over` is a number, with exceptions below it: all other contexts with lower numbers have ended.
+        All other contexts below the number in `over` are over, but for some.
         """
         if self.span is not None:
             self.span.end(error)
@@ -319,10 +316,7 @@ class Context(Block):
         self.finished = False
 
     def close(self, over: tuple[int, Sequence[int]] | None = None, told: Session | None = None) -> None:
-        """Ends the pass, maybe inside of its block, and tells the owners, but for one that was told.
-
-        A second end does nothing.
-        """
+        """Ends the pass, maybe inside of its block, and tells the owners, but for one that is `told`."""
         self.finished = self._token is not None
         with self._lock:
             if self.ended:

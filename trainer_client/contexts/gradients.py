@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +18,7 @@ from trainer_client.graph.walk import reservations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
+    from contextlib import AbstractContextManager
 
     from ps_wire.codec.payload import PayloadReader
     from trainer_client.handles.parameters import RemoteParameter
@@ -78,11 +78,9 @@ class LocalGradients:
         """Drops all gradients."""
         self._held.clear()
 
-    @contextmanager
-    def reserved(self, leaves: Sequence[torch.Tensor]) -> Iterator[None]:
+    def reserved(self, leaves: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
         """Lets a block use the `.grad` of leaves; waits first until other code of this process does not."""
-        with reservations.of(leaves):
-            yield
+        return reservations.of(leaves)
 
     def take_now(self, leaves: Sequence[torch.Tensor]) -> bool:
         """Like `reserved`, for a block of `reservations.freed`; says whether that was possible without a wait."""
@@ -97,10 +95,7 @@ def _sum(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
 async def gradients(
     context: ContextId, local: LocalGradients, sessions: Mapping[str, Session], reach: Reach | None, bare: Bare
 ) -> dict[RemoteParameter | torch.Tensor, torch.Tensor]:
-    """The gradients of a context, by handle or tensor.
-
-    `reach` opens sessions with owners that other owners have called.
-    """
+    """The gradients of a context, by handle or tensor. Owners that only owners have called are reached, too."""
     found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(local.items())
     request = Request(gradients=GradientsRequest(context=context))
     asked: set[str] = set()

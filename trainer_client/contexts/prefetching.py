@@ -223,10 +223,7 @@ class _Window(Generic[B, R]):
         self._error: BaseException | None = None
 
     def fill(self) -> bool:
-        """Begins look-ups, because the next batch is asked for; says whether there is one.
-
-        An error of the source comes after the batches before it.
-        """
+        """Begins look-ups, as the next batch is asked for; says whether there is one, or raises the source's error."""
         self._allowed += 1
         while self._may_begin:
             try:

@@ -34,12 +34,10 @@ MOST_CALLS: Final = 256
 
 
 class Answer(NamedTuple):
-    """The answer to a batch.
+    """The answer to a batch. There are gradients of the inputs of each call, unless no call has such inputs.
 
-    The gradients are those of the inputs of each call; empty if no call has any. The versions are those of the
-    optimizers that have stepped, and `step_error` is the error of the first that could not. If one of them has a
-    policy, `stepped` has what the owner says of each, and `values` the values of its round. `checked` tells that
-    those which were to check the gradients accept them.
+    Optimizers have stepped to these versions, up to the first that could not. If one of them has a policy, the
+    owner says what it made of each step, and the values of its round. `checked` ones accept the gradients.
     """
 
     gradients: list[list[torch.Tensor | None]]
@@ -60,10 +58,7 @@ class Follow(Protocol):
 
 
 class Batch:
-    """The calls of one owner whose gradients go in the next request.
-
-    `follow` is what the owner does after the backward.
-    """
+    """The calls of one owner whose gradients go in the next request, and what that owner does after the backward."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -84,9 +79,9 @@ class Batch:
         return nbytes <= most and self._input_bytes + call.input_bytes <= most and len(self._calls) < MOST_CALLS
 
     def add(self, call: WayBack, after: int | None, positions: Sequence[int], gradients: Sequence[Gradient]) -> None:
-        """Adds a call; its backward runs after those of the calls before it.
+        """Adds a call, behind those before it.
 
-        The owner adds its gradients just after those of the call with the number `after`; None if that is not known.
+        Its gradients are added after those of call `after`, if that is known.
         """
         message: Any = self.request
         if self._calls:
@@ -135,7 +130,7 @@ def _size(gradient: Gradient) -> int:
 def _read(
     latencies: Sequence[Latency | None], wanted: bool, followed: bool, reply: Reply, payload: PayloadReader
 ) -> Answer:
-    """Reads an answer. A call may have `wanted` gradients of inputs; checks, steps or the end may have `followed`."""
+    """Reads an answer, with gradients if they are `wanted`, and with what has `followed` the backward."""
     backward = reply.backward
     for latency, seconds in zip(latencies, backward.seconds, strict=False):
         if latency is not None:

@@ -75,9 +75,9 @@ class Openings:
             self._open.pop(context.id.number, None)
 
     def ended_with(self, context: Pass) -> tuple[int, list[int]]:
-        """A number, and exceptions below it: once this context has ended, all others with lower numbers have.
+        """A number, and exceptions below it: with this context all others below have ended.
 
-        Zero without exceptions if the list would be long and was returned recently.
+        0 if that is too long to tell.
         """
         with self._lock:
             # The garbage collector may remove entries meanwhile; `list` copies the numbers without interruption.

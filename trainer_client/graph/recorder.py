@@ -61,11 +61,7 @@ class RecordingPass(Pass, Protocol):
 
 
 class RecordedCall:
-    """One remote call of a pass, in the graph from the root of that, or from its inputs and tokens.
-
-    The inputs are the tensor arguments that require grad. The tokens are those of arguments that stay on an owner and
-    were computed in this pass.
-    """
+    """One remote call of a pass. Tokens stand for arguments that stay on an owner and were computed in the pass."""
 
     def __init__(
         self, way_back: WayBack, root: torch.Tensor, inputs: Sequence[torch.Tensor], tokens: Sequence[torch.Tensor]
@@ -91,11 +87,7 @@ class RecordedCall:
     def receive(
         self, outputs: Sequence[torch.Tensor], positions: Sequence[int], kept: int = 0
     ) -> tuple[torch.Tensor, ...]:
-        """Gives the outputs that the owner can differentiate their history; returns them, and then the tokens.
-
-        `positions` are theirs among all tensors of the result. Each of the `kept` results that stay on the owner gets a
-        token.
-        """
+        """Gives outputs, at these positions of the result, their history; and a token to each that is kept there."""
         if kept:
             outputs = [*outputs, *(torch.empty(0) for _ in range(kept))]
         received: tuple[torch.Tensor, ...]

@@ -95,10 +95,7 @@ class RunningBackward(Batches):
             self._after.update(zip(numbers, (0, *numbers), strict=False))
 
     def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[Gradient], kept: bool) -> None:
-        """Takes the gradients of a call's outputs, if there are any or if the owner may have some.
-
-        `kept` says whether the owner may have gradients of results that stay on it.
-        """
+        """Takes the gradients of a call's outputs; the owner may have others, if it has kept results."""
         if not positions and not kept:
             self.skip(call.number)
             return
@@ -126,10 +123,10 @@ class RunningBackward(Batches):
             return True
 
     def finish(self, follow: Follow | None = None) -> None:
-        """Sends all gradients that are held, after a run of torch's engine.
+        """Sends all held gradients, after a run of torch's engine.
 
-        What follows the backward goes with them if this was the last run, the requests are for its owners, and all
-        earlier ones have their answers.
+        What follows the backward goes along if this was the last run, and all earlier requests have their
+        answers.
         """
         with self._lock:
             if self._began is not None:
@@ -151,7 +148,7 @@ class RunningBackward(Batches):
                 self._unawaited[batch.session].append(answer)
 
     def after(self, number: int) -> int | None:
-        """The call whose gradients the owner adds just before; 0 if there is none, None if it is not known."""
+        """The call whose gradients the owner adds just before; 0 if there is none, None if it is unknown."""
         after = self._after.get(number)
         while after in self._skipped:
             after = self._after[after]

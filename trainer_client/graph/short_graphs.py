@@ -37,11 +37,9 @@ class Second(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """What a backward reaches.
+    """What a backward reaches. It is short if each run of torch's engine takes less than `LOOP_SECONDS`.
 
-    If it waits for the answer of a call, `ends` are the nodes of the leaves and calls at which the first run of
-    torch's engine ends, and `second` is what follows. Each run has a latency; None if that is not measured. The
-    graph is short if each takes less than `LOOP_SECONDS`.
+    If it waits for a call, its first run ends at nodes, and `second` is what follows when the owner has answered.
     """
 
     latency: Latency | None
@@ -95,8 +93,7 @@ def short_graph(roots: Sequence[Any], context: Pass) -> Graph | None:
 class _Part(NamedTuple):
     """A part of a graph, up to the calls that need no gradient and to one that the backward waits for.
 
-    It has the classes of all nodes in the order of the walk, and the nodes of leaves and calls as `ends`. It is
-    chained if it goes on through another call, because that call's inputs stay on the owner.
+    It is chained if it goes on through another call, because that call's inputs stay on the owner.
     """
 
     kinds: Sequence[type]

@@ -19,9 +19,9 @@ _REENTRANT: Final[Any] = CheckpointFunction._backward_cls
 
 
 def reached_from(roots: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:
-    """The leaves that a backward reaches, without the recorder's own, and the `WayBack` of each recorded call.
+    """The leaves that a backward reaches, and each call's `WayBack`.
 
-    `InvalidArgumentError` if a checkpoint would run a backward of its own, outside of the pass.
+    `InvalidArgumentError` for reentrant checkpoints.
     """
     leaves, nodes = autograd_graph.reached_from(roots, (RECEIVING, _REENTRANT))
     if any(isinstance(node, _REENTRANT) for node in nodes):

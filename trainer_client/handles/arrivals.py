@@ -26,10 +26,9 @@ def seconds_left(seconds: float | None) -> Left:
 
 
 async def all_there(value: Any, stays: Callable[[Pending[Any]], bool], left: Left) -> None:
-    """Waits until the results in a value are here. Calls that only this needs are cancelled with the waiting task.
+    """Waits until results in a value are here, but for those that stay. Calls that only this needs end with the task.
 
-    Results that stay need not come. Raises `DeadlineExceededError`, or the error of a call that has failed; it says
-    which.
+    Raises `DeadlineExceededError`, or the error of a call that has failed, which it names.
     """
     found = [leaf for leaf in leaves_in(value) if isinstance(leaf, Pending)]
     # First of all, because those that are not sent yet may stay where they are.

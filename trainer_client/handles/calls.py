@@ -287,7 +287,7 @@ class PendingCall(InFlightRequest[Any]):
     staying: Staying | None
 
     def stay(self, session: Session, context: RecordingPass | None) -> RRef | None:
-        """A handle of the result if that stays on the owner for a call there; None if it has to come here first."""
+        """A handle of the result if that stays on the owner for a call there; None if it comes here first."""
         own, recorded = self.origin.context, self.origin.recorded
         if session is not self._session or (context is not None and own not in (None, context)):
             return None

@@ -142,7 +142,7 @@ def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
 def fetch_in(
     context: RecordingPass | None, rref: RRef, timeout: float | None, follows: Sequence[InFlightRequest[Any]] = ()
 ) -> Pending[Any]:
-    """Like `fetch`, recorded in a context or in none. The value may be made by a request that has no answer yet."""
+    """Like `fetch`, in a given context or in none. A request that makes the value may have no answer yet."""
     frame = Frame()
     request = frame.request.fetch
     request.target.owner, request.target.object_id, request.target.parameter = rref.ref

@@ -16,10 +16,7 @@ _MOST_BYTES: Final = 16 * MIB
 
 
 class Confirmations:
-    """Collects the numbers of answers, and sends them with the next request or after a short delay.
-
-    `send` says whether it could send them. A request that takes `numbers` along clears them.
-    """
+    """Collects the numbers of answers, and sends them after a short delay, unless a request has taken them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Sequence[int]], bool]) -> None:
         self._loop = loop

@@ -115,7 +115,7 @@ class InFlightRequest(Pending[T]):
         return self.frame.request.WhichOneof("operation") or ""
 
     def answer(self, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
-        """Resolves it with a reply, on the session's loop. Objects that are held live until the result is read."""
+        """Resolves it with a reply, on the session's loop. What is held lives until the result is read."""
         if self.watch is not None:
             self.watch.answered(reply)
         read = self._read

@@ -70,7 +70,7 @@ class Listener(Protocol):
 
 
 class _Moved(NamedTuple):
-    """What a session has moved to. The gRPC stream may stay beside it, to notice when the owner stops or vanishes."""
+    """Where a session has moved to. The gRPC stream may stay beside it, to notice that the owner is gone."""
 
     connection: Connection
     welcome: Welcome

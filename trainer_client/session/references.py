@@ -33,10 +33,7 @@ class Others(Protocol):
 
 
 class Borrowing:
-    """Delivers the answers of one owner that hold handles to objects of other owners.
-
-    It takes references to those objects first. Until the answer is confirmed, its sender keeps them alive.
-    """
+    """Delivers answers with handles of other owners' objects, once references to those are taken."""
 
     def __init__(self, others: Others | None, finish: Finish) -> None:
         self._others = others

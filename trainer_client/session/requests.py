@@ -78,10 +78,7 @@ class Requests:
             self._loop.call_soon(self._end_turn, context=self._no_variables)
 
     def hurry(self) -> None:
-        """Sends the collected requests, because a task waits for one of them.
-
-        Only once in a turn of the event loop: what other tasks wait for goes together at its end.
-        """
+        """Sends collected requests, as a task waits for one; once in a turn, so that others go together."""
         if not self._hurried:
             self._hurried = True
             collected = self._collected
@@ -204,7 +201,7 @@ class Requests:
         self.given_up.clear()
 
     def end(self, error: PsError, fails: bool = False) -> None:
-        """Resolves all requests with the error, and later ones. If the program fails, unread ones are not reported."""
+        """Resolves all requests with the error, also later ones; not reported if the program fails anyway."""
         self.closed = error
         self._confirmations.stop()
         self._deadlines.stop()

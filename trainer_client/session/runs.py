@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """One pass or push, with all of its attempts.
-
-    All runs of the client with numbers below `runs_from` were over before.
-    """
+    """One pass or push, with all of its attempts. Runs with numbers below `runs_from` were over before."""
 
     def __init__(self, number: int, runs_from: int) -> None:
         self.number: Final = number
@@ -26,10 +23,7 @@ class Run:
         self._applied: Final[Applied] = {}
 
     def attempt(self, message: ContextId | PushRequest) -> Attempt:
-        """A new attempt.
-
-        Its message gets the number of the run; optimizers of this process are known by `Parameters`.
-        """
+        """A new attempt, whose message gets the number. Optimizers here are known by `Parameters`."""
         message.run, message.runs_from = self.number, self._runs_from
         return Attempt(self._applied)
 

@@ -153,7 +153,7 @@ class Session:
         return self.send(in_flight)
 
     def send(self, in_flight: InFlightRequest[T]) -> InFlightRequest[T]:
-        """Sends a request: with others at the end of this turn of its event loop, or at once from any other thread."""
+        """Sends a request: at the end of this turn if it is collected, at once from other threads."""
         scope = current_scope.get()
         if scope is not None:
             in_flight.timeout = scope.within(in_flight.timeout)

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 
 def owner_seconds(timeout: float | None) -> float:
-    """How long a call may wait for other trainers on the owner: a little less than it may take. 0 is no limit.
-
-    So the owner's error, which names the trainers it waits for, comes before the error that there was no answer.
-    """
+    """How long a call may wait for other trainers on its owner, whose error names them; 0 is no limit."""
     return 0.0 if timeout is None else timeout - min(1.0, 0.05 * timeout)
 
 

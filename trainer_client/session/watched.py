@@ -50,10 +50,7 @@ class Watch:
 
 
 def begin(settings: Settings, owner: str, frame: Frame, kind: str, what: str = "") -> Watch | None:
-    """Begins to watch a request, and asks the owner to do so; None if it is neither profiled nor traced.
-
-    `kind` says how it is made: `sync`, `async`, `remote`, or the name of its operation; `what` is what it calls.
-    """
+    """Begins to watch a request, and asks the owner to; None if it is neither profiled nor traced."""
     found, span, members = None, None, settings.members
     if is_profiled() and torch._C._autograd._profiler_type().name in _LEGACY_AND_KINETO:
         title = f"rpc_{kind}#{what}" if what else f"rpc_{kind}"
