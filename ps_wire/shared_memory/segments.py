@@ -14,6 +14,8 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -104,7 +106,7 @@ class SegmentPool:
         # The one that came back last, so that surplus segments stay unused and can be dropped.
         fitting = [segment for segment in reversed(self._free) if nbytes <= segment.nbytes <= _MUCH_TOO_LARGE * size]
         if fitting:
-            best = min(fitting, key=lambda segment: segment.nbytes)
+            best = min(fitting, key=_nbytes)
             self._free.remove(best)
             return best
         if not self._make_room(size):
@@ -200,7 +202,7 @@ class SegmentView:
         if mapped is None or nbytes > len(mapped):
             raise InvalidArgumentError(f"segment {number} has no {nbytes} bytes")
         self.lent.add(number)
-        return lent(mapped, nbytes, lambda: self._take_back(number))
+        return lent(mapped, nbytes, partial(self._take_back, number))
 
     def forget(self, number: int) -> None:
         """Unmaps a segment that the other side has dropped."""
@@ -240,3 +242,6 @@ def _mapped(descriptor: int, nbytes: int) -> Buffer:
         raise OSError(f"memory cannot be mapped: {error}") from None
     array: Buffer = tensor.numpy()
     return array
+
+
+_nbytes: Final = attrgetter("nbytes")
