@@ -25,7 +25,6 @@ from ps_wire.errors import ContextEndedError, InvalidArgumentError, TooLargeErro
 from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
-    from ps_service.hosting.method import Method
     from ps_service.passes.arguments import Arguments
     from ps_service.passes.invocation import Recording
     from ps_service.passes.pass_host import PassHost
@@ -162,14 +161,17 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
         if recorded:
             entry, (args, kwargs) = arguments.enter((args, kwargs))
         began = method.latency.begin()
-        if begins_again:
-            result = _run_here(method, run, args, kwargs)
-        elif target.layer_check is None:
-            result = run(*args, **kwargs)
-        else:
-            # Trainers choose the settings of torch's layers, so their operations are checked like functions by name.
-            with engine.allowlist.functions.checking(target.class_name, target.layer_check, args, kwargs):
+        try:
+            if target.layer_check is None:
                 result = run(*args, **kwargs)
+            else:
+                # Trainers choose the settings of torch's layers, so these are checked like functions by name.
+                with engine.allowlist.functions.checking(target.class_name, target.layer_check, args, kwargs):
+                    result = run(*args, **kwargs)
+        except WouldBlock:
+            if begins_again:
+                method.note(0.0, waited=True)  # it begins again in a thread, and never runs here again
+            raise
         seconds = method.latency.end(began, arguments.nbytes)
         if begins_again:
             this_thread.nonblocking = False  # it has ended
@@ -186,15 +188,6 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
         others = call_frame.uses_others or target.uses_others
         leaves, steps, shares = call_frame.leaves, call_frame.steps, call_frame.expected_share()
         return results.record(entry, leaves, steps, latency, True, result, others, shares=shares)
-
-
-def _run_here(method: Method, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs a method on the event loop. If it has to wait, it begins again in a thread, and never runs here again."""
-    try:
-        return run(*args, **kwargs)
-    except WouldBlock:
-        method.note(0.0, waited=True)
-        raise
 
 
 def fetch(engine: PassHost, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
