@@ -20,12 +20,14 @@ _UNUSED: Final = 3
 """References to the storage of a parameter: of the parameter, of its leaf, and of the storage's object in Python while
 they are counted. Leaves that other modules have on it count as uses."""
 
-_UNSAVED: Final = 2
-"""References to a leaf in an open graph that has not saved it: of its Python object, and of its accumulating node."""
+_UNSAVED: Final = 1
+"""References to a leaf in an open graph that has not saved it: of its Python object. If it is trained, its accumulating
+node has one more."""
 
 _count: Any = torch._C._storage_Use_Count
 _storage: Any = torch.Tensor.untyped_storage
 _address: Final = attrgetter("_cdata")
+_is_trained: Final = attrgetter("requires_grad")
 use_count: Any = torch.Tensor._use_count  # type: ignore[attr-defined]
 """The number of references to a tensor that torch counts: one of its Python object, and those of graphs."""
 
@@ -57,7 +59,8 @@ class LeafUses:
             return [True] * len(leaves)
         counts = list(map(use_count, leaves))
         memory = map(_count, map(_address, map(_storage, leaves)))
-        in_graphs = map(or_, map(gt, counts, repeat(_UNSAVED)), map(gt, memory, repeat(_UNUSED)))
+        saved = map(gt, map(sub, counts, map(_is_trained, leaves)), repeat(_UNSAVED))
+        in_graphs = map(or_, saved, map(gt, memory, repeat(_UNUSED)))
         # Such as those of an autograd function that has kept a leaf. Counted as in `_references`.
         now = list(map(sub, map(sys.getrefcount, leaves), map(gt, counts, repeat(1))))
         used = list(map(or_, in_graphs, map(gt, now, self._referrers)))
@@ -83,6 +86,11 @@ def _counts_as_expected() -> bool:
     leaf = uses.leaves
     unused = [used(None), used(torch.nn.functional.embedding(torch.tensor([1]), leaf[0]))]
     saved = [used(x @ leaf[0]), used(torch.nn.functional.linear(x, leaf[0].detach()))]
+    leaf = []  # the former one lies on the same memory
+    uses = LeafUses([parameter.data])  # as of a frozen parameter
+    unused.append(used(None))
+    leaf = uses.leaves
+    saved += [used(x @ leaf[0]), used(torch.nn.functional.linear(x, leaf[0].detach()))]
     return not any(unused) and all((*saved, used(parameter.data), used(leaf[0])))
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.pending import Pending
     from trainer_client.session.in_flight import InFlightRequest, Read
+    from trainer_client.session.session import Session
 
     Sent = Sequence[InFlightRequest[Any]]
     """Requests of one owner."""
@@ -50,9 +51,13 @@ class RemoteOptimizer:
 
     def __init__(self, handle: RemoteObject) -> None:
         self.handle = handle
-        self.session = handle.session
         self.owner = handle.owner
         self.name = handle.ref.to_message()
+
+    @property
+    def session(self) -> Session:
+        """The session with its owner. Raises `StaleHandleError` if that has restarted from an earlier state."""
+        return self.handle.session
 
     @property
     def title(self) -> str:

@@ -150,3 +150,17 @@ def test_passes_through_two_modules_with_the_same_parameters_keep_their_values()
         (found,) = torch.autograd.grad(forward.result.sum(), x)
         assert torch.equal(found, torch.ones(2, 3) @ values.t())
     assert inner.step() == [False], "nothing else lies on the memory now"
+
+
+def test_a_step_keeps_a_frozen_parameter_that_an_open_pass_has_saved() -> None:
+    module = nn.Linear(3, 2, bias=False)
+    viewed = Viewed(module, X)
+    module.weight.requires_grad_(False)
+    viewed.locks.set_requires_grad([module.weight], False)
+    x = X.clone().requires_grad_()
+    result = viewed.forward(x).result  # saves the leaf, which has no accumulating node
+    before = module.weight.detach().clone()
+    assert viewed.step([torch.ones_like(module.weight)]) == [True], "it moves: an earlier pass has a gradient"
+    assert not torch.equal(module.weight, before)
+    (found,) = torch.autograd.grad(result.sum(), x)
+    assert torch.equal(found, torch.ones(2, 2) @ before)
