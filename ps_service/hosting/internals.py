@@ -106,7 +106,7 @@ def _may_hold(name: str, value: Any) -> bool:
     if name in _TORCHS or is_atom(value):
         return False
     if isinstance(value, types.FunctionType) and value.__closure__ is None:
-        return not value.__module__.startswith("torch.")
+        return not (value.__module__ or "").startswith("torch.")
     if isinstance(value, types.BuiltinFunctionType):
         return not isinstance(value.__self__, types.ModuleType)
     return not (isinstance(value, tuple) and all(map(is_atom, value)))

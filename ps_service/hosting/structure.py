@@ -78,14 +78,14 @@ def all_below(value: Any, most: int, into_modules: bool = True, ends: Container[
     """A value and the objects that it refers to, but not more than `most`. Those whose `id()` is in `ends` are not
     followed, and modules only if it goes `into_modules`."""
     stack, seen = [value], {id(value): value}
-    for _ in range(most):
-        if not stack:
-            return
+    while stack:
         each = stack.pop()
         yield each
         if id(each) in ends or (isinstance(each, nn.Module) and not into_modules):
             continue
         for child in below(each):
+            if len(seen) >= most:
+                break
             if type(child) not in _ATOMS and id(child) not in seen:
                 seen[id(child)] = child
                 stack.append(child)

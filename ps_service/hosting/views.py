@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final
 from ps_service.hosting.leaves import SharedLeaves
 from ps_service.hosting.ordinary import is_ordinary
 from ps_service.hosting.view import View
+from ps_service.parameters.state import readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import torch
     from torch import nn
 
     from ps_service.hosting.internals import Internals
@@ -138,7 +140,7 @@ class Views:
                 return True
         if self._turns.holder is not None and self._turns.are_taken():
             return True
-        return self._leaves is not None and any(self._leaves.uses.used())
+        return self._leaves is not None and any(self._leaves.uses.used(self._leaves_of_others))
 
     def saved(self) -> set[int]:
         """`id()` of the states of parameters that are needed besides by calls that run."""
@@ -147,7 +149,8 @@ class Views:
         # The frames of running calls refer to views, too.
         if any([not view.running and view.is_referred() for view in self._made]):
             return set(map(id, self._states))
-        return {id(state) for state, is_used in zip(self._states, self._leaves.uses.used(), strict=True) if is_used}
+        used = self._leaves.uses.used(self._leaves_of_others)
+        return {id(state) for state, is_used in zip(self._states, used, strict=True) if is_used}
 
     def note_moved(self) -> None:
         """Notes that parameters may have moved, or were frozen."""
@@ -180,6 +183,16 @@ class Views:
             self._made.append(view)
         view.running += 1
         return view, leaves
+
+    def _leaves_of_others(self, i: int) -> list[torch.Tensor]:
+        """The leaves of other modules with the parameter at a position. A step asks these whether they are used."""
+        state = self._states[i]
+        others = [each for each in readers_of([state]) if each is not self]
+        return [leaf for each in others if (leaf := each.leaf_of(state)) is not None]
+
+    def leaf_of(self, state: ParameterState) -> torch.Tensor | None:
+        """Its leaf for a parameter, if calls have run on views."""
+        return None if self._leaves is None else self._leaves.uses.leaves[self._states.index(state)]
 
     @property
     def has_leaves(self) -> bool:

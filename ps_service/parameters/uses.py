@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _UNUSED: Final = 3
 """References to the storage of a parameter: of the parameter, of its leaf, and of the storage's object in Python while
-they are counted. Leaves that other modules have on it count as uses."""
+they are counted."""
 
 _UNSAVED: Final = 1
 """References to a leaf in an open graph that has not saved it: of its Python object. If it is trained, its accumulating
@@ -32,6 +32,11 @@ use_count: Any = torch.Tensor._use_count  # type: ignore[attr-defined]
 """The number of references to a tensor that torch counts: one of its Python object, and those of graphs."""
 
 
+def no_others(i: int) -> list[torch.Tensor]:
+    """Of a module that shares no parameters."""
+    return []
+
+
 class LeafUses:
     """Counts the references to some leaves, one for each parameter. Nothing uses them yet."""
 
@@ -40,38 +45,46 @@ class LeafUses:
     def __init__(self, leaves: list[torch.Tensor]) -> None:
         self.leaves = leaves
         # Those that the owner of the leaves has itself.
-        self._referrers = _references(leaves, list(map(use_count, leaves)))
+        self._referrers = _references(leaves)
 
     def note_replaced(self, i: int) -> None:
         """Notes that a leaf was replaced by another, which nothing uses yet."""
-        one = self.leaves[i : i + 1]
-        (references,) = _references(one, list(map(use_count, one)))
+        (references,) = _references(self.leaves[i : i + 1])
         self._referrers[i] = references - 1  # that of the slice
 
     def expect(self, i: int, references: int) -> None:
         """Notes further references of the owner to a leaf."""
         self._referrers[i] += references
 
-    def used(self) -> list[bool]:
-        """For each leaf, whether an open graph or other code may need it, or another tensor on its memory."""
+    def used(self, others: Callable[[int], list[torch.Tensor]] = no_others) -> list[bool]:
+        """For each leaf, whether an open graph or other code may need it, or another tensor on its memory.
+
+        `others` returns the leaves of other modules with the parameter at a position. These have their own counts.
+        """
         leaves = self.leaves
         if not _AS_EXPECTED:
             return [True] * len(leaves)
-        counts = list(map(use_count, leaves))
-        memory = map(_count, map(_address, map(_storage, leaves)))
-        saved = map(gt, map(sub, counts, map(_is_trained, leaves)), repeat(_UNSAVED))
+        memory = list(map(_count, map(_address, map(_storage, leaves))))
+        if memory and max(memory) > _UNUSED:
+            memory = [n if n <= _UNUSED else n - self._beside(i, others(i)) for i, n in enumerate(memory)]
+        saved = map(gt, map(sub, map(use_count, leaves), map(_is_trained, leaves)), repeat(_UNSAVED))
         in_graphs = map(or_, saved, map(gt, memory, repeat(_UNUSED)))
-        # Such as those of an autograd function that has kept a leaf. Counted as in `_references`.
-        now = list(map(sub, map(sys.getrefcount, leaves), map(gt, counts, repeat(1))))
+        # Such as those of an autograd function that has kept a leaf.
+        now = _references(leaves)
         used = list(map(or_, in_graphs, map(gt, now, self._referrers)))
         # References of the owner that are gone must not hide those of others.
         self._referrers = list(map(min, now, self._referrers))
         return used
 
+    def _beside(self, i: int, others: list[torch.Tensor]) -> int:
+        """How many of some tensors lie on the memory of a leaf."""
+        place = self.leaves[i].untyped_storage().data_ptr()
+        return sum(each.untyped_storage().data_ptr() == place for each in others)
 
-def _references(leaves: Sequence[torch.Tensor], counts: Sequence[int]) -> list[int]:
+
+def _references(leaves: Sequence[torch.Tensor]) -> list[int]:
     """The numbers of references from Python. Torch has one of its own to the object of a tensor that C++ refers to."""
-    return list(map(sub, map(sys.getrefcount, leaves), map(gt, counts, repeat(1))))
+    return list(map(sub, map(sys.getrefcount, leaves), map(gt, map(use_count, leaves), repeat(1))))
 
 
 def _counts_as_expected() -> bool:

@@ -85,7 +85,7 @@ class Requests:
             if len(collected) == 1:
                 in_flight = collected.pop()
                 in_flight.collected = False
-                self.begin(in_flight, True)
+                self._begin(in_flight, True)
             else:
                 self.flush()
 
@@ -96,19 +96,22 @@ class Requests:
             with self.outbox.together if self.outbox is not None else _ALONE:
                 for in_flight in collected:
                     in_flight.collected = False
-                    self.begin(in_flight)
+                    self._begin(in_flight)
 
     def _end_turn(self) -> None:
         self._in_turn = self._hurried = False
         if self._collected:
             self.flush()
 
-    def begin(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
-        """Sends a request, or keeps it until the window has room for it."""
+    def begin(self, in_flight: InFlightRequest[Any]) -> None:
+        """Sends a request after those that were collected, or keeps it until the window has room for it."""
         if self._collected:
             self.flush()
         if in_flight.follows:
             self._follow(in_flight)
+        self._begin(in_flight)
+
+    def _begin(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         if in_flight.settled:
             return  # it was cancelled, or a request that it follows has failed, before it was sent
         if self.closed is not None:
@@ -288,7 +291,7 @@ class Requests:
                 if follower in self.window.blocked:
                     self.window.blocked.remove(follower)
                     if not follower.settled:
-                        self.begin(follower)
+                        self._begin(follower)
             self._sent.popleft()
 
     def _spread(self, ended: InFlightRequest[Any]) -> None:

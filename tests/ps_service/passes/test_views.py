@@ -150,6 +150,13 @@ def test_passes_through_two_modules_with_the_same_parameters_keep_their_values()
         (found,) = torch.autograd.grad(forward.result.sum(), x)
         assert torch.equal(found, torch.ones(2, 3) @ values.t())
     assert inner.step() == [False], "nothing else lies on the memory now"
+    for _ in range(2):
+        outer.forward(x.detach())
+        inner.forward(x.detach())
+        assert inner.step() == [False], "both have a leaf on the memory, and nothing uses one"
+    result = outer.forward(x).result
+    assert inner.step() == [True]
+    del result
 
 
 def test_a_step_keeps_a_frozen_parameter_that_an_open_pass_has_saved() -> None:
