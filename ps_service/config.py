@@ -61,7 +61,10 @@ class OwnerConfig(BaseSettings):
     torch_threads: int = Field(
         0,
         ge=0,
-        description="Threads torch uses in an operation; 0: long calls share the cores, or as OMP_NUM_THREADS says.",
+        description="Threads torch uses inside one operation; 0: cores / compute threads, or as OMP_NUM_THREADS says.",
+    )
+    share_cores: bool = Field(
+        False, description="Long calls share all cores inside operations; last bits may differ from run to run."
     )
     max_message_bytes: int = Field(1024 * MIB, ge=MIB, description="Largest request or reply, in bytes of tensors.")
     max_in_flight: int = Field(1024, ge=1, description="Requests of one trainer that may run or wait at once.")

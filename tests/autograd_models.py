@@ -368,3 +368,16 @@ class Extra(nn.Module):
         self.note = state
         if state["text"] == "refuse this":
             raise ValueError("this note is refused")
+
+
+@hosted
+class Expanded(nn.Module):
+    """Has a buffer whose elements share memory, to which torch copies nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.register_buffer("ones", torch.ones(1).expand(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)

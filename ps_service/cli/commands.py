@@ -26,7 +26,7 @@ from ps_service.config import OwnerConfig
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
 from ps_service.durability.store import CheckpointError
 from ps_service.engine import Engine
-from ps_service.execution.cores import SharedCores, are_threads_given, usable_cores
+from ps_service.execution.cores import SharedCores, torch_threads_of, usable_cores
 from ps_service.functions.groups import Level
 from ps_service.functions.offered import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
@@ -343,12 +343,12 @@ def _engine(settings: OwnerConfig) -> Engine:
         spare_threads=settings.spare_threads,
         data_dir=settings.data_dir,
     )
-    # Torch hands this number on to threads that begin later.
-    if settings.torch_threads:
-        torch.set_num_threads(settings.torch_threads)
-    elif not are_threads_given():
-        torch.set_num_threads(1)
+    torch_threads = settings.torch_threads or torch_threads_of(engine.compute.threads)
+    if settings.share_cores:
+        torch_threads = 1  # on the event loop
         engine.compute.cores = SharedCores(_set_threads, usable_cores())
+    if torch_threads is not None:
+        torch.set_num_threads(torch_threads)  # torch hands it on to threads that begin later
     return engine
 
 

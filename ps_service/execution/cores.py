@@ -19,9 +19,16 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
-def are_threads_given() -> bool:
-    """Whether the environment sets the number of torch's threads (`OMP_NUM_THREADS` or `MKL_NUM_THREADS`)."""
-    return bool(os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS"))
+def torch_threads_of(compute_threads: int) -> int | None:
+    """Number of threads that torch should use inside one operation: the share of the cores of a compute thread.
+
+    Every compute thread has a team of OpenMP threads of its own. With more threads than cores, those that wait for work
+    at the end of an operation take the cores from those that compute. None if the environment sets the number
+    (`OMP_NUM_THREADS` or `MKL_NUM_THREADS`).
+    """
+    if os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS"):
+        return None
+    return max(1, usable_cores() // compute_threads)
 
 
 LONG_SECONDS: Final = 10e-3
@@ -32,11 +39,8 @@ while after an operation, and a trainer on the same host needs one for its own p
 class SharedCores:
     """Divides the cores among the compute threads that run something: all for one, at least one for each of many.
 
-    Torch keeps the number of threads inside an operation for each thread that calls operations, and each of these has a
-    team of OpenMP threads of its own. With more of them than cores, those that wait for work at the end of an operation
-    take the cores from those that compute.
-
-    `set_threads` sets the number for the calling thread, as `torch.set_num_threads` does.
+    Torch keeps the number of threads inside an operation for each thread that calls operations. `set_threads` sets the
+    number for the calling thread, as `torch.set_num_threads` does.
     """
 
     def __init__(self, set_threads: Callable[[int], None], cores: int) -> None:

@@ -69,8 +69,8 @@ class LeafUses:
             memory = [n if n <= _UNUSED else n - self._beside(i, others(i)) for i, n in enumerate(memory)]
         saved = map(gt, map(sub, map(use_count, leaves), map(_is_trained, leaves)), repeat(_UNSAVED))
         in_graphs = map(or_, saved, map(gt, memory, repeat(_UNUSED)))
-        # Such as those of an autograd function that has kept a leaf.
-        now = _references(leaves)
+        # Such as those of an autograd function that has kept a leaf; counted as in `_references`.
+        now = list(map(sub, map(sys.getrefcount, leaves), map(gt, map(use_count, leaves), repeat(1))))
         used = list(map(or_, in_graphs, map(gt, now, self._referrers)))
         # References of the owner that are gone must not hide those of others.
         self._referrers = list(map(min, now, self._referrers))

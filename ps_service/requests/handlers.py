@@ -169,7 +169,9 @@ def leave(ctx: RequestContext, request: pb.LeaveRequest, reply: pb.LeaveReply) -
 
 def state(ctx: RequestContext, request: pb.StateRequest, reply: pb.StateReply) -> None:
     """Copies the state of a module, optimizer or scheduler."""
-    ctx.write(reply.state, state_dicts.state_dict(ctx.engine, Ref.from_message(request.target)), once=True)
+    target = ctx.engine.registry.find(Ref.from_message(request.target))
+    # Only modules have tied tensors: nobody may get one tensor for several that an optimizer has.
+    ctx.write(reply.state, state_dicts.state_of(ctx.engine, target), once=target.is_module)
 
 
 def load_state(ctx: RequestContext, request: pb.LoadStateRequest, reply: pb.LoadStateReply) -> None:

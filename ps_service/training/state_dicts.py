@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
     from ps_service.hosting.host import Host
     from ps_service.hosting.objects import HostedObject
     from ps_wire.refs import Ref
-
-
-def state_dict(engine: Host, ref: Ref) -> Any:
-    """The state of a module, optimizer or scheduler, as a copy with torch's own keys. Raises as `state_of`."""
-    return state_of(engine, engine.registry.find(ref))
 
 
 def state_of(engine: Host, target: HostedObject) -> Any:
@@ -90,7 +86,8 @@ def _load_module(
             module.load_state_dict(state, strict=False)
         except Exception as error:  # a module's set_extra_state may raise anything
             if before is not None:
-                module.load_state_dict(before)
+                with suppress(RuntimeError):  # of what cannot be copied, and was not changed either
+                    module.load_state_dict(before)
             raise InvalidArgumentError(f"the state does not fit {target}: {error}") from None
     return missing, unexpected
 
@@ -99,9 +96,15 @@ def _only_copies(module: nn.Module, known: Mapping[str, Any], state: Mapping[str
     """Whether loading a state that fits only copies tensors, which cannot fail half way: torch's own code does it."""
     for name, value in state.items():
         own = known.get(name)
-        if isinstance(own, torch.Tensor) and (own.dtype, own.layout) != (value.dtype, value.layout):
+        if isinstance(own, torch.Tensor) and not _is_copied(value, own):
             return False
     return not any(map(_has_own_loading, module.modules()))
+
+
+def _is_copied(value: torch.Tensor, own: torch.Tensor) -> bool:
+    """Whether torch can copy a value of the same shape, without an error: such as that elements share memory."""
+    same = (own.dtype, own.layout) == (value.dtype, value.layout) and own.layout is torch.strided
+    return same and torch._debug_has_internal_overlap(own) == 0
 
 
 def _has_own_loading(part: nn.Module) -> bool:

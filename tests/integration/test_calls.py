@@ -350,3 +350,17 @@ async def test_arrays_of_numpy_arrive_as_arrays(shared: tc.RemoteObject) -> None
         assert found.dtype == array.dtype and np.array_equal(found, array)
     with pytest.raises(tc.errors.InvalidArgumentError, match="a numpy array of dtype <U1 cannot be sent"):
         shared.echo(np.array(["x"]))
+
+
+async def test_calls_of_a_turn_are_sent_in_their_order_also_if_one_is_refused(ps: tc.Client) -> None:
+    net = await ps.module("torch.nn.Linear", 2, 2)
+    net.session.requests.window.max_message_bytes = 1000
+    later: list[tc.Pending[torch.Tensor]] = []
+    refused = net(torch.ones(200, 2))
+    refused.on_done(lambda: later.append(net(torch.ones(3, 2))))
+    calls: list[Any] = [net(torch.ones(rows, 2)) for rows in (1, 2)]
+    await asyncio.gather(*calls)
+    with pytest.raises(tc.errors.TooLargeError):
+        await refused
+    await later[0]
+    assert [each.number for each in (*calls, later[0])] == sorted(each.number for each in (*calls, later[0]))

@@ -246,3 +246,12 @@ async def test_one_opened_early_may_be_used_late(monkeypatch: pytest.MonkeyPatch
 async def until_ended(ps: tc.Client, server: Server, id: ContextId) -> None:
     while id.number not in server.engine.contexts.over()[ps.trainer][0]:
         await ps.status(server.engine.name)
+
+
+async def test_a_pass_that_was_closed_in_its_block_takes_no_call() -> None:
+    async with training() as (_, ps):
+        net = await ps.module("torch.nn.Linear", SIZE, SIZE)
+        async with ps.context() as ctx:
+            ctx.close()
+            with pytest.raises(tc.errors.ContextEndedError):
+                await net(torch.ones(1, SIZE))

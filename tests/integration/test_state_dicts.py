@@ -85,6 +85,34 @@ async def test_parts_of_one_piece_of_memory_travel_as_what_they_are() -> None:
             assert torch.equal((await net.state_dict())["weight"], part)
 
 
+async def test_an_optimizer_changes_no_tensor_for_several_parameters() -> None:
+    async with training() as (_, ps):
+        net = await ps.module("torch.nn.Linear", 2, 2)
+        opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
+
+        async def step() -> None:
+            async with ps.context() as ctx:
+                await ctx.backward((await net(torch.ones(1, 2))).sum(), step=opt)
+
+        await step()
+        state = await opt.state_dict()
+        state["state"][1]["step"] = state["state"][0]["step"]
+        await opt.load_state_dict(state)
+        await step()
+        await step()
+        after = (await opt.state_dict())["state"]
+        assert [float(after[i]["step"]) for i in (0, 1)] == [3.0, 3.0]
+
+
+async def test_a_buffer_whose_elements_share_memory_keeps_a_state_from_being_loaded_half() -> None:
+    async with training() as (_, ps):
+        net = await ps.module(f"{MODELS}.Expanded")
+        before = await net.state_dict()
+        with pytest.raises(tc.errors.InvalidArgumentError, match="does not fit"):
+            await net.load_state_dict({name: value + 1 for name, value in before.items()})
+        assert identical(before, await net.state_dict())
+
+
 async def test_a_state_is_a_copy() -> None:
     async with training() as (_, ps):
         spread = Spread(ps, local=True, grouped=False)

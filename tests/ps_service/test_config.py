@@ -42,6 +42,7 @@ FIELDS: dict[str, Field] = {
     "threads": Field(0, ("3", 3), ("4", 4), 0),
     "spare_threads": Field(0, ("3", 3), ("4", 4), 5),
     "torch_threads": Field(0, ("3", 3), ("4", 4), 5),
+    "share_cores": Field(False, ("true", True), ("false", False), True),
     "max_message_bytes": Field(1024 * MIB, (str(2 * MIB), 2 * MIB), (str(3 * MIB), 3 * MIB), MIB),
     "max_in_flight": Field(1024, ("3", 3), ("4", 4), 1),
     "max_session_bytes": Field(256 * MIB, (str(2 * MIB), 2 * MIB), (str(3 * MIB), 3 * MIB), MIB),

@@ -100,7 +100,7 @@ class ClosedPass(Protocol):
     def write_end(self, request: EndContextRequest) -> None:
         """Asks an owner to end the pass, in a request that does more."""
 
-    def close(self, *, told: Session | None = None) -> None:
+    def finish(self, *, told: Session | None = None) -> None:
         """Ends the pass inside of its block; `told` has ended it already."""
 
 
@@ -248,7 +248,7 @@ class Closing:
         if error is not None:
             raise error
         if self._ends:
-            self._context.close(told=self._parts[0].session if self._is_asked else None)
+            self._context.finish(told=self._parts[0].session if self._is_asked else None)
         return versions[0] if self._single else versions
 
     def cancel(self) -> None:

@@ -316,8 +316,7 @@ class Context(Block):
         self.finished = False
 
     def close(self, over: tuple[int, Sequence[int]] | None = None, told: Session | None = None) -> None:
-        """Ends the pass, maybe inside of its block, and tells the owners, but for one that is `told`."""
-        self.finished = self._token is not None
+        """Ends the pass, and tells the owners, but for one that is `told`; does nothing if it has ended already."""
         with self._lock:
             if self.ended:
                 return
@@ -331,6 +330,11 @@ class Context(Block):
             over = over if self._openings is None else self._openings.ended_with(self)
             tell_end(self.message, sessions, over or (0, ()))
         self.local.clear()
+
+    def finish(self, told: Session | None = None) -> None:
+        """Ends the pass inside of its block, after a step. Later calls in the block are like calls outside of it."""
+        self.finished = self._token is not None
+        self.close(told=told)
 
     def hand_over(self) -> Context:
         """Makes a new object stand for the pass, which outlives the block; `close` of that ends the pass on the owners.

@@ -270,7 +270,7 @@ class RemoteModule(RemoteObject):
         Raises:
             InvalidArgumentError: The keys or shapes do not fit.
         """
-        return states.load_state_dict(self, state, strict)
+        return states.load_state_dict(self, state, strict, may_be_tied=True)
 
 
 def handle_from(session: Session, info: ObjectInfo) -> RemoteObject:

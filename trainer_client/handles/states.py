@@ -26,14 +26,17 @@ def state_dict(handle: RRef) -> Pending[Any]:
 
 
 def load_state_dict(
-    handle: RRef, state: Mapping[str, Any], strict: bool = True
+    handle: RRef, state: Mapping[str, Any], strict: bool = True, may_be_tied: bool = False
 ) -> Pending[tuple[list[str], list[str]]]:
-    """Sets the state of a module, optimizer or scheduler."""
+    """Sets the state of a module, optimizer or scheduler. Tensors that are tied are sent once if they may be.
+
+    An optimizer would keep one tensor for all, and change it for each.
+    """
     if not isinstance(state, Mapping):
         raise InvalidArgumentError(f"a state is a dict, not a {type(state).__name__}")
     payload = PayloadWriter()
     request = LoadStateRequest(target=handle.ref.to_message(), strict=strict)
-    Encoder(payload, once=True).encode_into(request.state, tied(state))
+    Encoder(payload, once=may_be_tied).encode_into(request.state, tied(state) if may_be_tied else dict(state))
     return handle.session.submit(
         Request(load_state=request),
         payload,

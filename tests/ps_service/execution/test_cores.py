@@ -37,7 +37,11 @@ async def shared(engine):
 engine = commands._engine(load(threads=2, torch_threads=3))
 assert asyncio.run(found(engine)) == {3}
 engine.close()
-engine = commands._engine(load(threads=64, torch_threads=0))
+for threads, expected in ((64, 1), (1, usable_cores())):
+    engine = commands._engine(load(threads=threads))
+    assert asyncio.run(found(engine)) == {expected}
+    engine.close()
+engine = commands._engine(load(threads=64, share_cores=True))
 asyncio.run(shared(engine))
 engine.close()
 """
@@ -71,13 +75,14 @@ def test_the_cores_are_those_of_the_affinity_and_of_the_quota(
     assert cores.usable_cores(tmp_path) == usable
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
-def test_the_environment_may_say_how_many_threads_torch_has(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.delenv(each, raising=False)
-    assert not cores.are_threads_given()
-    monkeypatch.setenv(name, "2")
-    assert cores.are_threads_given()
+@pytest.mark.usefixtures("four_cores")
+def test_torch_gets_a_share_of_the_cores_unless_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cores, "_quota", lambda cgroup: None)
+    assert [cores.torch_threads_of(threads) for threads in (1, 2, 3, 4, 8)] == [4, 2, 1, 1, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert cores.torch_threads_of(1) is None
 
 
 def test_long_work_shares_the_cores_and_short_work_has_one() -> None:

@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch import nn, optim
 
+from ps_service.hosting import structure
+from ps_service.hosting.internals import Internals
 from ps_service.hosting.structure import (
     Slots,
     all_below,
@@ -288,3 +290,24 @@ def test_a_weak_reference_leads_to_its_target_while_that_is_there() -> None:
 def test_a_cell_without_a_value_is_empty() -> None:
     assert contents(types.CellType(3)) == [3]
     assert contents(types.CellType()) == []
+
+
+def test_a_search_looks_at_no_more_of_a_large_container_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(frozenset[type]):
+        looked = 0
+
+        def __contains__(self, kind: object) -> bool:
+            Counting.looked += 1
+            return super().__contains__(kind)
+
+    monkeypatch.setattr(structure, "_ATOMS", Counting(structure._ATOMS))
+    value = [Holder() for _ in range(10_000)]
+    assert not tensors_below(value, [], most=10)
+    assert Counting.looked < 100
+
+
+def test_a_module_may_keep_a_function_that_belongs_to_no_module() -> None:
+    layer = nn.Linear(2, 2)
+    layer.act = types.FunctionType(compile("0", "nowhere", "eval"), {})
+    assert layer.act.__module__ is None
+    assert Internals(layer).found().tensors == []

@@ -48,7 +48,7 @@ def test_a_step_meanwhile_does_not_tear_the_state(engine: Engine) -> None:
     for event in (Slow.begun, Slow.go_on):
         event.clear()
     hosted = host(engine, nn.Sequential(nn.Linear(2, 2), Slow(2, 2)))
-    asking = Worker(lambda: state_dicts.state_dict(engine, hosted.ref))
+    asking = Worker(lambda: state_dicts.state_of(engine, hosted))
     wait_for(Slow.begun)
     add_one(engine, hosted)
     Slow.go_on.set()
@@ -60,7 +60,7 @@ def test_a_step_meanwhile_does_not_tear_the_state(engine: Engine) -> None:
 
 def test_a_state_is_a_copy_of_parameters_and_buffers_with_torchs_keys(engine: Engine) -> None:
     hosted = host(engine, nn.BatchNorm1d(2))
-    state = state_dicts.state_dict(engine, hosted.ref)
+    state = state_dicts.state_of(engine, hosted)
     assert list(state) == list(nn.BatchNorm1d(2).state_dict())
     add_one(engine, hosted)
     hosted.value.running_mean.fill_(7.0)
@@ -72,7 +72,7 @@ def test_tied_parameters_stand_in_the_state_under_all_their_names(engine: Engine
     tied = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     tied[1].weight = tied[0].weight
     hosted = host(engine, tied)
-    assert list(state_dicts.state_dict(engine, hosted.ref)) == ["0.weight", "1.weight"]
+    assert list(state_dicts.state_of(engine, hosted)) == ["0.weight", "1.weight"]
 
 
 def test_a_parameter_that_is_fetched_is_a_copy(engine: Engine) -> None:
@@ -115,7 +115,7 @@ def test_loading_does_not_reach_an_open_pass(engine: Engine) -> None:
 def test_an_object_without_a_state_raises(engine: Engine) -> None:
     hosted = engine.registry.add(HostedObject(engine.name, [1, 2], engine.parameter_locks))
     with pytest.raises(InvalidArgumentError, match="has no state_dict"):
-        state_dicts.state_dict(engine, hosted.ref)
+        state_dicts.state_of(engine, hosted)
     with pytest.raises(InvalidArgumentError, match="has no state to load"):
         state_dicts.load_state_dict(engine, hosted.ref, {}, strict=True)
 

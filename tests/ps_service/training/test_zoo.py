@@ -40,7 +40,7 @@ def test_a_module_trains_as_it_does_locally(engine: Engine, name: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(outputs, expected, strict=True))
         for a, b in zip(of_inputs, expected_of_inputs, strict=True):
             torch.testing.assert_close(a, b)
-    state, expected_state = state_dicts.state_dict(engine, hosted.ref), local.state_dict()
+    state, expected_state = state_dicts.state_of(engine, hosted), local.state_dict()
     assert list(state) == list(expected_state)
     for key, value in expected_state.items():
         torch.testing.assert_close(state[key], value, msg=key)
