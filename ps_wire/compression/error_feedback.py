@@ -96,6 +96,9 @@ class ErrorFeedback:
 
         It may be called for any earlier message, once for each, also when later ones have been encoded. After it,
         `rollback` has nothing to go back to.
+
+        Raises:
+            InvalidArgumentError: The parameter has no residual.
         """
         residual = self._residual(name)
         residual.add_(self._decoded(name, encoded))
@@ -107,6 +110,9 @@ class ErrorFeedback:
         What the encoding left out, (g + e) - C(g + e) - e, is taken out of the residual again, and out of the one that
         `rollback` goes back to. What was sent since then, and the state of the codec, stay as they are. Use `rollback`
         for the last encoding of a parameter.
+
+        Raises:
+            InvalidArgumentError: The parameter has no residual.
         """
         residual = self._residual(name)
         left = self._decoded(name, encoded).to(residual.dtype) - gradient.detach().to(residual.device, residual.dtype)
@@ -152,7 +158,11 @@ class ErrorFeedback:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a state of `state_dict`, and drops what was kept. Another one changes nothing."""
+        """Continues from a state of `state_dict`, and drops what was kept.
+
+        Raises:
+            InvalidArgumentError: It is no such state. Nothing is changed.
+        """
         residuals, states = state.get("residuals"), state.get("states")
         if not isinstance(residuals, Mapping) or not isinstance(states, Mapping):
             raise InvalidArgumentError("the state of error feedback has 'residuals' and 'states'")

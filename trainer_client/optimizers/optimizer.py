@@ -218,7 +218,11 @@ class DistributedOptimizer(OptimizerParts):
         values: Values = None,
         reduce: Reductions = "mean",
     ) -> Stepped | None:
-        """Like `step`, in this thread, which must not be that of the client's event loop."""
+        """Like `step`, in this thread, which must not be that of the client's event loop.
+
+        Raises:
+            PsError, RuntimeError: As in `step`.
+        """
         sent = self._reported(values, reduce)
         if scaler is not None and scaler.is_enabled():
             self.check_pass(context)
