@@ -18,7 +18,6 @@ from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.internals import Internals
 from ps_service.hosting.method import Method
-from ps_service.hosting.turns import Turns
 from ps_service.hosting.views import Views
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.close_names import hint
@@ -58,7 +57,7 @@ class HostedObject:
         ref: Its handle.
         parameters: Its parameters by dotted name, if it is a module. `parameter_refs` and `parameter_states` have their
             handles and states in the same order.
-        internals, turns, views: Its other tensors, the turns of calls on it, and its views, if it is a module.
+        internals, views: Its other tensors, and its views, if it is a module.
         readers: Names of the methods and functions that have run on it without writing to its parameters.
         writers: Names of those that write to its parameters.
         uses_others: Whether a call of the module has computed with leaves that are not its parameters.
@@ -75,7 +74,6 @@ class HostedObject:
     """
 
     internals: Internals
-    turns: Turns
     views: Views
 
     def __init__(
@@ -130,8 +128,7 @@ class HostedObject:
         ]
         if self.is_module:
             self.internals = Internals(value)
-            self.turns = Turns(parameter_locks)
-            self.views = Views(value, self.parameter_refs, self.parameter_states, self.internals, self.turns)
+            self.views = Views(value, self.parameter_refs, self.parameter_states, self.internals, parameter_locks)
             for state in self.parameter_states:
                 state.of_module = True
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakSet
 
 from ps_service.parameters.state import Writers
 from ps_wire.runtime.scopes import waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from ps_service.parameters.locks import ParameterLocks
@@ -122,6 +123,15 @@ class Turn:
             self.resumed()
 
 
+class TakesTurns(Protocol):
+    """A module whose calls take turns."""
+
+    turns: Turns
+
+    def take_turns(self, turns: Turns) -> None:
+        """Has the calls on the module itself take these turns. The lock of the parameters is held."""
+
+
 class Turns:
     """Lets one call at a time run on a module itself, and steps wait for it.
 
@@ -131,10 +141,21 @@ class Turns:
 
     def __init__(self, locks: ParameterLocks) -> None:
         self.writers = Writers()
+        self.users: WeakSet[TakesTurns] = WeakSet()
         self._locks = locks
         self.holder: Turn | None = None
         self._patience = FIRST_PATIENCE_SECONDS
         self._longest = 0.0
+
+    def await_idle(self) -> None:
+        """Waits until no call of another thread has the module, and no step writes. The lock is held."""
+        while not self._is_mine():
+            if self.holder is not None:
+                self._wait_for(self.holder)
+            elif self.writers.writing or self.writers.claimed:
+                self._locks.wait()
+            else:
+                return
 
     def are_taken(self) -> bool:
         """Whether a call of another thread has the module."""
@@ -204,3 +225,16 @@ class Turns:
                 turn = turn.outer
             self.holder = None
             self._locks.notify()
+
+
+def shared_turns(locks: ParameterLocks, users: Iterable[TakesTurns]) -> Turns:
+    """The turns of some modules that are to share them, because another module has parameters of all of them.
+
+    New ones if there is no such module. The lock of the parameters is held.
+    """
+    known = list({id(each.turns): each.turns for each in users}.values()) or [Turns(locks)]
+    for other in known[1:]:
+        other.await_idle()
+        for each in list(other.users):
+            each.take_turns(known[0])
+    return known[0]

@@ -75,6 +75,12 @@ class View:
         self.version = version
         self._begun = Dicts([each for made in self._own for each in (made.__dict__, made._parameters, made._modules)])
 
+    def leave(self, uses: LeafUses) -> None:
+        """Its references to the leaves are not expected any more, because it is dropped: they would hide others."""
+        for i, leaf in enumerate(self._present):
+            if leaf is not None and leaf.tensor is uses.leaves[i]:
+                uses.expect(i, -self._references_to[i])
+
     def is_referred(self) -> bool:
         """Whether other objects refer to its modules, such as the closure of a hook in an open graph."""
         return any(map(gt, map(sys.getrefcount, self._own), self._references))

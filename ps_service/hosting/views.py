@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ps_service.hosting.leaves import SharedLeaves
 from ps_service.hosting.ordinary import is_ordinary
+from ps_service.hosting.turns import shared_turns
 from ps_service.hosting.view import View
 from ps_service.parameters.state import readers_of
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from ps_service.hosting.internals import Internals
     from ps_service.hosting.turns import Turns
+    from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState, Readers
     from ps_wire.refs import Ref
 
@@ -45,8 +47,11 @@ class Views:
     of it. The first is examined when it is made. For the second, the first calls of each kind run on the module itself,
     one at a time, and changes are looked for after them. A view is used under the lock of the parameters.
 
-    For steps, it stands for all calls of the module, those on the module itself (`turns`) included.
+    For steps, it stands for all calls of the module, those on the module itself (`turns`) included. Modules that share
+    parameters share their turns, too.
     """
+
+    turns: Turns
 
     def __init__(
         self,
@@ -54,13 +59,9 @@ class Views:
         refs: Sequence[Ref],
         states: Sequence[ParameterState],
         internals: Internals,
-        turns: Turns,
+        locks: ParameterLocks,
     ) -> None:
-        self.writers = turns.writers
-        self.await_calls = turns.await_calls
-        self.await_writer = turns.await_writer
         self.parameters = list(module.parameters())
-        self._turns = turns
         self._calls = 0
         # By kind of call and length of its arguments, the bytes that torch saves for its backward.
         self._saved_bytes: dict[tuple[Call, int], int] = {}
@@ -79,8 +80,18 @@ class Views:
         # These, and those on which calls still run or to which graphs refer.
         self._made: list[View] = []
         reference: weakref.ref[Readers] = weakref.ref(self)
-        for state in states:
-            state.readers.append(reference)
+        with locks.lock:
+            self.take_turns(shared_turns(locks, self._others(states)))
+            for state in states:
+                state.readers.append(reference)
+
+    def take_turns(self, turns: Turns) -> None:
+        """Has the calls on the module itself take these turns. The lock of the parameters is held."""
+        self.turns = turns
+        turns.users.add(self)
+        self.writers = turns.writers
+        self.await_calls = turns.await_calls
+        self.await_writer = turns.await_writer
 
     def admits(self, call: Call) -> bool:
         """Whether a call may run on a view."""
@@ -90,7 +101,7 @@ class Views:
         if not self._is_ordinary or (not is_reading and self._clean.get(call, 0) < CLEAN_CALLS):
             return False
         view = self._of.get(training)
-        turns = self._turns
+        turns = self.turns
         if turns.holder is not None and turns.are_taken():
             return view is not None  # that call may be changing attributes
         if view is None or not view.follows():
@@ -131,14 +142,14 @@ class Views:
     @property
     def running(self) -> int:
         """Number of calls that run; the one on the module itself does not count in its own thread."""
-        return self._turns.are_taken() + sum([view.running for view in self._made])
+        return self.turns.are_taken() + sum([view.running for view in self._made])
 
     def is_used(self) -> bool:
         """Whether a parameter may be needed by a call that runs, by an open graph or by other code."""
         for view in self._made:
             if view.running or view.is_referred():
                 return True
-        if self._turns.holder is not None and self._turns.are_taken():
+        if self.turns.holder is not None and self.turns.are_taken():
             return True
         return self._leaves is not None and any(self._leaves.uses.used(self._leaves_of_others))
 
@@ -187,8 +198,11 @@ class Views:
     def _leaves_of_others(self, i: int) -> list[torch.Tensor]:
         """The leaves of other modules with the parameter at a position. A step asks these whether they are used."""
         state = self._states[i]
-        others = [each for each in readers_of([state]) if each is not self]
-        return [leaf for each in others if (leaf := each.leaf_of(state)) is not None]
+        return [leaf for each in self._others([state]) if (leaf := each.leaf_of(state)) is not None]
+
+    def _others(self, states: Sequence[ParameterState]) -> list[Views]:
+        """Those of other modules that have some of these parameters."""
+        return [each for each in readers_of(states) if isinstance(each, Views) and each is not self]
 
     def leaf_of(self, state: ParameterState) -> torch.Tensor | None:
         """Its leaf for a parameter, if calls have run on views."""
@@ -204,7 +218,12 @@ class Views:
         view.running -= 1
         if len(self._made) > len(self._of):
             current = list(self._of.values())
-            self._made = [each for each in self._made if each in current or each.running or each.is_referred()]
+            made, self._made = self._made, []
+            for each in made:
+                if each in current or each.running or each.is_referred():
+                    self._made.append(each)
+                elif self._leaves is not None:
+                    each.leave(self._leaves.uses)
 
     def examine_again(self) -> None:
         """Has the module examined before the next call on a view, because parameters may have hooks or attributes."""

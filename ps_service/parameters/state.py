@@ -45,9 +45,6 @@ class Readers(Protocol):
     def saved(self) -> set[int]:
         """`id()` of the states of parameters that are needed besides by calls that run."""
 
-    def leaf_of(self, state: ParameterState) -> torch.Tensor | None:
-        """Its leaf for a parameter, if calls have run on views."""
-
     def note_moved(self) -> None:
         """Notes that parameters may have moved, or were frozen."""
 

@@ -45,12 +45,12 @@ class LeafUses:
     def __init__(self, leaves: list[torch.Tensor]) -> None:
         self.leaves = leaves
         # Those that the owner of the leaves has itself.
-        self._referrers = _references(leaves)
+        self._referrers = references(leaves)
 
     def note_replaced(self, i: int) -> None:
         """Notes that a leaf was replaced by another, which nothing uses yet."""
-        (references,) = _references(self.leaves[i : i + 1])
-        self._referrers[i] = references - 1  # that of the slice
+        (self._referrers[i],) = references(self.leaves[i : i + 1])
+        self._referrers[i] -= 1  # that of the slice
 
     def expect(self, i: int, references: int) -> None:
         """Notes further references of the owner to a leaf."""
@@ -69,7 +69,7 @@ class LeafUses:
             memory = [n if n <= _UNUSED else n - self._beside(i, others(i)) for i, n in enumerate(memory)]
         saved = map(gt, map(sub, map(use_count, leaves), map(_is_trained, leaves)), repeat(_UNSAVED))
         in_graphs = map(or_, saved, map(gt, memory, repeat(_UNUSED)))
-        # Such as those of an autograd function that has kept a leaf; counted as in `_references`.
+        # Such as those of an autograd function that has kept a leaf; counted as in `references`.
         now = list(map(sub, map(sys.getrefcount, leaves), map(gt, map(use_count, leaves), repeat(1))))
         used = list(map(or_, in_graphs, map(gt, now, self._referrers)))
         # References of the owner that are gone must not hide those of others.
@@ -82,7 +82,7 @@ class LeafUses:
         return sum(each.untyped_storage().data_ptr() == place for each in others)
 
 
-def _references(leaves: Sequence[torch.Tensor]) -> list[int]:
+def references(leaves: Sequence[torch.Tensor]) -> list[int]:
     """The numbers of references from Python. Torch has one of its own to the object of a tensor that C++ refers to."""
     return list(map(sub, map(sys.getrefcount, leaves), map(gt, map(use_count, leaves), repeat(1))))
 

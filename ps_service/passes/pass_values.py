@@ -36,7 +36,7 @@ class PassValues:
         self._versions = [each._version for each in self._parameters]
         self._tokens = [state.pin.token for state in self._states]
         self._lock = bound.parameter_locks.lock
-        self._turns = bound.hosted.turns
+        self._turns = bound.hosted.views.turns
         self._turn: Turn | None = None
         self._mode = mode
         self._random: AbstractContextManager[object] = nullcontext() if Seeded.current() is None else Seeded(0)

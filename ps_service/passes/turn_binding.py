@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from operator import gt
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -12,6 +14,7 @@ from ps_service.hosting.contents import Contents, Dicts
 from ps_service.hosting.leaves import Leaf
 from ps_service.hosting.structure import is_atom
 from ps_service.hosting.turns import Turn
+from ps_service.parameters.uses import references
 from ps_service.passes.binding import Binding
 from ps_service.passes.parameter_changes import ParameterChanges
 from ps_service.passes.pass_values import PassValues, lost
@@ -47,7 +50,7 @@ class TurnBinding(Binding):
         self._holds: list[Any] = []
         self._set: list[tuple[int, str, Any]] | None = None
         exclusive = self._writing if code in hosted.writers else None
-        self.turn = Turn(hosted.turns, nested, self._around(), exclusive, is_patient=not code)
+        self.turn = Turn(hosted.views.turns, nested, self._around(), exclusive, is_patient=not code)
         self.turn.begin()
         self.leaves = [
             Leaf(ref, parameter, parameter, self._holds)
@@ -92,6 +95,11 @@ class TurnBinding(Binding):
         self._historic = {id(tensor) for tensor in self._found.tensors if tensor.requires_grad}
         if any(each._backward_hooks for each in self.parameters) or any(map(_has_hooks, self._parts)):
             self.hold()
+        self._references = self._count_references()
+
+    def _count_references(self) -> list[int]:
+        """The references of Python to the parts and parameters of the module; nothing if no backward will follow."""
+        return [*map(getrefcount, self._parts), *references(self.parameters)] if self._recorded else []
 
     @property
     def storages(self) -> set[int]:
@@ -162,6 +170,8 @@ class TurnBinding(Binding):
                 not (changes or self.has_set) and self._failed is None and not self._holds and self._contents.are_same()
             )
             self.views.note(self.kind, is_clean)
+        if any(map(gt, self._count_references(), self._references)):
+            self.hold()  # code that is left behind, such as a hook of the graph, may use them
 
     def _learn(self) -> list[tuple[int, str, Any]]:
         """The attributes that the code has set, once the internals know of them. The code has ended."""

@@ -51,8 +51,8 @@ def test_a_call_borrows_a_module_once(engine: Engine) -> None:
         assert [leaf.ref.parameter for leaf in call.leaves] == ["weight", "bias"]
         assert [leaf.parameter for leaf in call.leaves] == list(linear.value.parameters())
         assert [leaf.tensor for leaf in call.leaves] == list(module.parameters())
-        assert linear.turns is not None and linear.turns.holder is not None
-    assert linear.turns.holder is None
+        assert linear.views is not None and linear.views.turns.holder is not None
+    assert linear.views.turns.holder is None
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -95,7 +95,7 @@ def test_everything_is_given_back_when_the_call_raises(engine: Engine) -> None:
         call.bind(linear)(torch.ones(1, 5))
     assert torch.is_grad_enabled()
     assert binder.get() is None
-    assert linear.turns is not None and linear.turns.holder is None
+    assert linear.views is not None and linear.views.turns.holder is None
     with call_frame(engine) as call:
         call.bind(linear)(torch.ones(1, 2))
 

@@ -66,8 +66,8 @@ def test_others_do_not_wait_for_ever(
     if is_known:
         with writing(engine, hosted, 1.0):
             pass
-    assert hosted.turns is not None
-    monkeypatch.setattr(hosted.turns, "_patience", 0.0)
+    assert hosted.views is not None
+    monkeypatch.setattr(hosted.views.turns, "_patience", 0.0)
     with pytest.raises(ContextLostError, match="Run the pass again"), writing(engine, hosted, 2.0):
         Worker(lambda: change(engine, hosted, 7.0)).result()
         assert weight(hosted) == [7.0, 7.0]
@@ -88,7 +88,7 @@ def test_others_have_the_module_while_a_call_waits(engine: Engine, hosted: Hoste
 def test_a_call_that_cannot_have_the_module_again_takes_it_from_nobody(
     engine: Engine, hosted: HostedObject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = hosted.turns
+    turns = hosted.views.turns
     assert turns is not None
     monkeypatch.setattr(turns, "take", _refusing(turns.take))
     with pytest.raises(ZeroDivisionError), writing(engine, hosted, 1.0), waiting:

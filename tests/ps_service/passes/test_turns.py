@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from ps_service.passes.call_frame import CallFrame
 from tests.ps_service.passes.viewed import Viewed, expected
 
 IDS = torch.tensor([1, 3, 1])
@@ -104,3 +105,29 @@ def test_many_threads_pass_and_step_on_a_module_that_changes_itself(cls: type[An
         assert module.hooked == [THREADS * PASSES]
         assert module.seen["rows"] == 4 * THREADS * PASSES + 3 * begun
         assert int(module.norm.num_batches_tracked) == module.calls
+
+
+def test_modules_that_share_parameters_take_turns_together() -> None:
+    inner, beside = Viewed(nn.Linear(3, 3)), Viewed(nn.Linear(3, 3))
+    outer = Viewed(nn.Sequential(inner.hosted.value), locks=inner.locks)
+    assert inner.hosted.views.turns is outer.hosted.views.turns is not beside.hosted.views.turns
+    first, second = Viewed(nn.Linear(3, 3), locks=inner.locks), Viewed(nn.Linear(3, 3), locks=inner.locks)
+    whole = Viewed(nn.Sequential(first.hosted.value, outer.hosted.value, second.hosted.value), locks=inner.locks)
+    assert len({id(each.hosted.views.turns) for each in (inner, outer, first, second, whole)}) == 1
+
+
+def test_a_call_waits_for_one_on_a_module_with_the_same_parameters() -> None:
+    inner = Viewed(nn.Linear(3, 3, bias=False))
+    outer = Viewed(nn.Sequential(inner.hosted.value), locks=inner.locks)
+    x, results = torch.ones(1, 3), []
+    with CallFrame(outer.locks, True, recorded=True, code="forward") as frame:
+        frame.bind(outer.hosted, is_target=True)
+        thread = threading.Thread(target=lambda: results.append(inner.forward(x).result))
+        thread.start()
+        thread.join(0.05)
+        assert not results, "it has the parameters to itself, maybe in memory of their own"
+        value = outer.parameters[0].detach().clone()
+    thread.join()
+    assert torch.equal(results[0], x @ value.t())
+    inner.step()
+    assert torch.equal(outer.forward(x).result, x @ (value / 2).t())

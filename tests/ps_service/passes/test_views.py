@@ -6,6 +6,7 @@ import copy
 import random
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -171,3 +172,40 @@ def test_a_step_keeps_a_frozen_parameter_that_an_open_pass_has_saved() -> None:
     assert not torch.equal(module.weight, before)
     (found,) = torch.autograd.grad(result.sum(), x)
     assert torch.equal(found, torch.ones(2, 2) @ before)
+
+
+class Captured(nn.Module):
+    """A hook of its graph has captured a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.v = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, w = x * self.v, self.w
+        assert y.grad_fn is not None
+        y.grad_fn.register_prehook(lambda gradients: tuple(each * w.detach() for each in gradients))
+        return y * 1 + self.w
+
+
+@pytest.mark.parametrize("warm", [0, 1, 2, 5])
+@pytest.mark.parametrize("anew", [False, True], ids=["same view", "new view"])
+def test_a_hook_of_the_graph_finds_the_values_of_its_pass(warm: int, anew: bool) -> None:
+    x = torch.tensor([1.0, 2.0])
+    viewed = Viewed(Captured())
+    for _ in range(warm):
+        viewed.forward(x)
+    if anew:
+        viewed.hosted.value.note = warm
+        viewed.forward(x)
+        viewed.forward(x)
+    forward = viewed.forward(x)
+    held = forward.leaves[0].holds
+    result, leaf = forward.result, forward.leaves[1].tensor
+    del forward
+    viewed.step()
+    with ExitStack() as stack:
+        for each in held:
+            stack.enter_context(each)
+        (found,) = torch.autograd.grad(result.sum(), leaf)
+    assert torch.equal(found, x)
