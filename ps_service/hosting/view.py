@@ -56,7 +56,8 @@ class View:
 
     def begin(self) -> None:
         """Counts the references to its modules. No call runs on it yet."""
-        self._references = list(map(sys.getrefcount, self._own))
+        self._counted = [*self._own, *(each._parameters for each in self._own)]
+        self._references = list(map(sys.getrefcount, self._counted))
 
     def put(self, leaves: Sequence[Leaf], version: int, uses: LeafUses) -> None:
         """Sets the leaves that have been replaced since it had some. No call runs on it."""
@@ -82,8 +83,8 @@ class View:
                 uses.expect(i, -self._references_to[i])
 
     def is_referred(self) -> bool:
-        """Whether other objects refer to its modules, such as the closure of a hook in an open graph."""
-        return any(map(gt, map(sys.getrefcount, self._own), self._references))
+        """Whether other objects, such as closures in an open graph, refer to its modules or dicts of parameters."""
+        return any(map(gt, map(sys.getrefcount, self._counted), self._references))
 
     def changes(self) -> list[tuple[nn.Module, str, Any]]:
         """What calls have set or deleted: a module, the name of the attribute, and the value or `ABSENT`.

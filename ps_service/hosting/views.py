@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from ps_service.hosting.leaves import SharedLeaves
 from ps_service.hosting.ordinary import is_ordinary
-from ps_service.hosting.turns import shared_turns
+from ps_service.hosting.turns import PATIENCE_SECONDS, shared_turns
 from ps_service.hosting.view import View
 from ps_service.parameters.state import readers_of
 
@@ -62,6 +63,7 @@ class Views:
         locks: ParameterLocks,
     ) -> None:
         self.parameters = list(module.parameters())
+        self._locks = locks
         self._calls = 0
         # By kind of call and length of its arguments, the bytes that torch saves for its backward.
         self._saved_bytes: dict[tuple[Call, int], int] = {}
@@ -143,6 +145,16 @@ class Views:
     def running(self) -> int:
         """Number of calls that run; the one on the module itself does not count in its own thread."""
         return self.turns.are_taken() + sum([view.running for view in self._made])
+
+    def await_views(self) -> None:
+        """Waits until no call runs on a view, for a bounded time. New calls wait meanwhile, because a step writes.
+
+        The buffers of views are those of the module.
+        """
+        until = time.monotonic() + PATIENCE_SECONDS
+        with self._locks.lock:
+            while any([view.running for view in self._made]) and (left := until - time.monotonic()) > 0:
+                self._locks.wait(left)
 
     def is_used(self) -> bool:
         """Whether a parameter may be needed by a call that runs, by an open graph or by other code."""

@@ -99,7 +99,10 @@ class TurnBinding(Binding):
 
     def _count_references(self) -> list[int]:
         """The references of Python to the parts and parameters of the module; nothing if no backward will follow."""
-        return [*map(getrefcount, self._parts), *references(self.parameters)] if self._recorded else []
+        if not self._recorded:
+            return []
+        dicts = [each._parameters for each in self._parts]
+        return [*map(getrefcount, self._parts), *map(getrefcount, dicts), *references(self.parameters)]
 
     @property
     def storages(self) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -18,7 +18,7 @@ _OF_OPTIMIZERS: Final = frozenset(("state", "param_groups"))
 """What torch calls the parts of the state of every optimizer."""
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from ps_service.hosting.host import Host
     from ps_service.hosting.objects import HostedObject
@@ -79,6 +79,7 @@ def _load_module(
     with (
         engine.parameter_locks.stepping(target.parameter_states),
         engine.parameter_locks.writing(list(target.parameters.values()), target.parameter_states, consistent=True),
+        _unread_buffers(target),
         target.internals.quiet(),
     ):
         before = None if _only_copies(module, known, state) else _copied(module)
@@ -90,6 +91,14 @@ def _load_module(
                     module.load_state_dict(before)
             raise InvalidArgumentError(f"the state does not fit {target}: {error}") from None
     return missing, unexpected
+
+
+@contextmanager
+def _unread_buffers(target: HostedObject) -> Iterator[None]:
+    """Waits for calls that may read buffers. Those of parameters keep the values from before."""
+    if target.internals.buffers():
+        target.views.await_views()
+    yield
 
 
 def _only_copies(module: nn.Module, known: Mapping[str, Any], state: Mapping[str, Any]) -> bool:

@@ -11,8 +11,10 @@ from torch import nn
 
 from ps_service.engine import Engine
 from ps_service.hosting.objects import HostedObject
+from ps_service.hosting.views import CLEAN_CALLS, Views
 from ps_service.passes import calls
 from ps_service.passes.arguments import Arguments
+from ps_service.passes.call_frame import CallFrame
 from ps_service.training import state_dicts
 from ps_wire.errors import InvalidArgumentError
 from tests.ps_service.threads import Worker, wait_for
@@ -127,3 +129,48 @@ def test_the_state_of_an_optimizer_is_none_of_a_module(engine: Engine) -> None:
         InvalidArgumentError, match=r"looks like the state of an optimizer.*missing \['bias', 'weight'\]"
     ):
         state_dicts.load_state_dict(engine, hosted.ref, state, strict=True)
+
+
+class Twice(nn.Module):
+    """Reads its buffer twice, with a pause between if it is told so."""
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.register_buffer("scale", torch.ones(2))
+
+    def forward(self, pauses: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        first = self.scale * self.weight.detach() + self.scale
+        if pauses:
+            self.begun.set()
+            wait_for(self.go_on)
+        return first, self.scale * self.weight.detach() + self.scale
+
+
+def test_a_state_is_loaded_between_calls_that_read_buffers(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosted = host(engine, Twice())
+
+    def forward(pauses: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        with CallFrame(engine.parameter_locks, True, recorded=False, grad=False, code="forward") as frame:
+            module = frame.bind(hosted, is_target=True)
+            found: tuple[torch.Tensor, torch.Tensor] = module(pauses)
+            del module
+            return found
+
+    for _ in range(CLEAN_CALLS):
+        forward(False)
+    assert not hosted.views.running
+    reading = Worker(lambda: forward(True))
+    wait_for(Twice.begun)
+    assert hosted.views.running, "on a view"
+    waits, wait = threading.Event(), Views.await_views
+    monkeypatch.setattr(Views, "await_views", lambda views: (waits.set(), wait(views)))
+    state = Twice().state_dict() | {"scale": torch.full((2,), 5.0)}
+    loading = Worker(lambda: state_dicts.load_state_dict(engine, hosted.ref, state, True))
+    wait_for(waits)
+    Twice.go_on.set()
+    assert [each.tolist() for each in reading.result()] == [[1.0, 1.0]] * 2
+    assert loading.result() == ([], [])
+    assert forward(False)[0].tolist() == [5.0, 5.0]
