@@ -148,8 +148,10 @@ class CallFrame:
             binding.hold()
         if binding.uses_others:
             self.uses_others = True
-        self.leaves = [*self.leaves, *binding.leaves] if self.leaves else binding.leaves
-        self.steps = [*self.steps, *binding.steps] if self.steps else binding.steps
+        if self.leaves:
+            self._add_leaves(binding)
+        else:
+            self.leaves, self.steps = binding.leaves, binding.steps
         self._storages = self._storages | binding.storages if self._storages else binding.storages
         if isinstance(binding, TurnBinding):
             self._watch(binding)
@@ -183,6 +185,13 @@ class CallFrame:
             else:
                 self._expected += expected
         return binding
+
+    def _add_leaves(self, binding: TurnBinding | ViewBinding) -> None:
+        """Adds the leaves of a further module. In turns, modules that share a parameter have one leaf for it."""
+        known = {id(each.tensor) for each in self.leaves}
+        added = [i for i, each in enumerate(binding.leaves) if id(each.tensor) not in known]
+        self.leaves = [*self.leaves, *[binding.leaves[i] for i in added]]
+        self.steps = [*self.steps, *[binding.steps[i] for i in added]]
 
     def _watch(self, binding: TurnBinding) -> None:
         """Notes where the parameters of a module lie now."""

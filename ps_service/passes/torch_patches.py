@@ -1,8 +1,9 @@
 """Replaces functions of torch, so that running calls notice what their code does.
 
 The code of hooks runs in the backward, and may look parameters up on its module. The recomputation of
-`torch.utils.checkpoint` is such code, too: it sets hooks of saved tensors. An attribute that a call sets and sets back
-does not show afterwards, but other calls would see it meanwhile.
+`torch.utils.checkpoint` is such code, too: it sets hooks of saved tensors. What a call changes of a module and changes
+back does not show afterwards, but other calls would see it meanwhile: attributes, hooks, frozen parameters, and the
+parameters that `torch.func.functional_call` replaces.
 
 Torch refuses `torch.func.grad` and the other transforms while hooks of saved tensors are set, and a call on a module
 itself sets such hooks to learn which parameters its backward will need. So what torch calls in order to forbid hooks
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.utils import stateless
 
 from ps_service.hosting.references import binder
 
@@ -27,6 +29,11 @@ _enter: Final[Any] = saved_tensors_hooks.__enter__
 _set: Final[Any] = torch.nn.Module.__setattr__
 _forbid: Final = torch.autograd.graph.disable_saved_tensors_hooks
 _torchs: Final[Any] = torch._C._autograd
+
+_HOOKS: Final = (
+    *("register_forward_hook", "register_forward_pre_hook", "register_backward_hook"),
+    *("register_full_backward_hook", "register_full_backward_pre_hook"),
+)
 
 
 @functools.wraps(_register)
@@ -51,6 +58,19 @@ def _noted_set(module: torch.nn.Module, name: str, value: Any) -> None:
     if call is not None:
         call.sets_attribute()
     _set(module, name, value)
+
+
+def _noted_change(function: Any) -> Any:
+    """A function that changes a module, or a parameter of it."""
+
+    @functools.wraps(function)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        call = binder.get()
+        if call is not None:
+            call.sets_attribute()
+        return function(*args, **kwargs)
+
+    return noted
 
 
 @contextmanager
@@ -82,3 +102,7 @@ def install() -> None:
     saved_tensors_hooks.__enter__ = _noted_enter  # type: ignore[method-assign]
     torch.nn.Module.__setattr__ = _noted_set  # type: ignore[method-assign, assignment]
     torch.autograd.graph.disable_saved_tensors_hooks = forbidding
+    torch.Tensor.requires_grad_ = _noted_change(torch.Tensor.requires_grad_)  # type: ignore[method-assign]
+    stateless._functional_call = _noted_change(stateless._functional_call)
+    for name in _HOOKS:
+        setattr(torch.nn.Module, name, _noted_change(getattr(torch.nn.Module, name)))

@@ -131,3 +131,55 @@ def test_a_call_waits_for_one_on_a_module_with_the_same_parameters() -> None:
     assert torch.equal(results[0], x @ value.t())
     inner.step()
     assert torch.equal(outer.forward(x).result, x @ (value / 2).t())
+
+
+def test_a_call_of_two_modules_has_one_leaf_for_a_parameter_of_both() -> None:
+    inner = Viewed(nn.Linear(3, 3, bias=False))
+    outer = Viewed(nn.Sequential(inner.hosted.value, nn.Linear(3, 1)), locks=inner.locks)
+    with CallFrame(inner.locks, True, recorded=True, code="both") as frame:
+        both = frame.bind(inner.hosted), frame.bind(outer.hosted)
+        result = frame.own(both[0](torch.ones(1, 3)).sum() + both[1](torch.ones(1, 3)).sum())
+        del both
+    assert [each.parameter for each in frame.leaves] == [*inner.parameters, *outer.parameters[1:]]
+    assert len(frame.steps) == len(frame.leaves)
+    del result
+
+
+class Other(nn.Module):
+    """Computes with other weights, in the place of those of a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        other = {name: 2 * each for name, each in self.net.named_parameters()}
+        return torch.func.functional_call(self.net, other, (x,))  # type: ignore[no-any-return]
+
+
+class Hooked(Other):
+    """Has a hook for the length of a call."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        handle = self.net.register_forward_hook(lambda *given: given[2] * 2)
+        found: torch.Tensor = self.net(x)
+        handle.remove()
+        return found
+
+
+class Frozen(Other):
+    """Freezes a part for the length of a call."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.net.requires_grad_(False)
+        found: torch.Tensor = self.net(x)
+        self.net.requires_grad_(True)
+        return found * self.net.bias
+
+
+@pytest.mark.parametrize("cls", [Other, Hooked, Frozen])
+def test_calls_that_change_their_module_and_change_it_back_take_turns(cls: type[nn.Module]) -> None:
+    viewed = Viewed(cls())
+    for _ in range(5):
+        viewed.forward(torch.ones(1, 3))
+    assert not viewed.has_views
