@@ -189,3 +189,15 @@ class Summing:
 def through(net: RRef, x: torch.Tensor) -> torch.Tensor:
     """What a module makes of its input."""
     return net.local_value()(x)
+
+
+@remote
+def transformed(net: RRef, x: torch.Tensor, way: str) -> torch.Tensor:
+    """Looks a module up inside a transform of torch.func, and uses it outside, too."""
+
+    def loss(z: torch.Tensor) -> torch.Tensor:
+        return net.local_value()(z).square().sum()
+
+    transforms = {"grad": torch.func.grad(loss), "vmap": torch.func.vmap(loss), "jacfwd": torch.func.jacfwd(loss)}
+    inside = transforms[way](x)
+    return inside.sum() + net.local_value()(x)

@@ -49,7 +49,10 @@ class Arguments:
         self._copying: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {}
 
     def tensor(self, tensor: torch.Tensor, wants_grad: bool) -> torch.Tensor:
-        """The tensor that hosted code gets for a received one; in members, a leaf if it is sent outside of a pass."""
+        """The tensor that hosted code gets for a received one.
+
+        Outside of a pass it is a leaf if this owner is one of several: the code may call them in its own pass.
+        """
         if self._engine.device.type != "cpu":
             tensor = tensor.to(self._engine.device)
         if not wants_grad:

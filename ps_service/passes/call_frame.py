@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch._C._functorch import maybe_current_level
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.graph import saved_tensors_hooks
 
 from ps_service.hosting.references import binder
@@ -67,7 +69,7 @@ class CallFrame:
     _watches: dict[int, list[tuple[Watch, TurnBinding]]]
     _storages: set[int]
     _buffers: set[int]
-    _others: AbstractContextManager[None] | None = None
+    _nested_pass: AbstractContextManager[None] | None = None
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class CallFrame:
     def calling(self, nested_pass: AbstractContextManager[None]) -> None:
         """Enters a context manager that records the calls of hosted code to other owners, until the call has ended."""
         nested_pass.__enter__()
-        self._others = nested_pass
+        self._nested_pass = nested_pass
 
     def __enter__(self) -> Self:
         self._token = binder.set(self)
@@ -109,8 +111,8 @@ class CallFrame:
     ) -> None:
         self._thread = 0
         try:
-            if self._others is not None:
-                self._others.__exit__(kind, error, trace)
+            if self._nested_pass is not None:
+                self._nested_pass.__exit__(kind, error, trace)
         finally:
             if self._hooks is not None:
                 self._hooks.__exit__(kind, error, trace)
@@ -142,7 +144,12 @@ class CallFrame:
             raise WouldBlock  # a call that begins again in a thread must not have changed another module
         if not isinstance(self._code, str):
             self._code = _name(self._code)
-        binding = self._bound(hosted, is_target, self._code)
+        if maybe_current_level() is None:
+            binding = self._bound(hosted, is_target, self._code)
+        else:
+            # Inside a transform of torch.func new tensors are wrapped, and other calls would find those.
+            with temporarily_clear_interpreter_stack():
+                binding = self._bound(hosted, is_target, self._code)
         self._bindings[hosted.ref.object_id] = binding
         if self.is_held:
             binding.hold()
@@ -178,12 +185,15 @@ class CallFrame:
         else:
             binding = TurnBinding(self._parameter_locks, hosted, kind, nested)
         if self._grad and self._hooks is None:
-            if expected is None:
-                # Not before: code without hosted modules may use all of torch, such as transforms that refuse hooks.
-                self._hooks = saved_tensors_hooks(self._pack, _unpack)
-                self._hooks.__enter__()
-            else:
+            if expected is not None:
                 self._expected += expected
+            elif torch_patches.are_hooks_allowed():
+                # Not before: code without hosted modules may use all of torch, such as transforms that refuse hooks.
+                hooks = saved_tensors_hooks(self._pack, _unpack)
+                hooks.__enter__()
+                self._hooks = hooks
+            else:
+                self.runs_later()  # the code is inside of a transform
         return binding
 
     def _add_leaves(self, binding: TurnBinding | ViewBinding) -> None:
@@ -265,7 +275,13 @@ class CallFrame:
         return taken if are_all else None
 
     def own(self, result: Any) -> Any:
-        """The result, with copies of tensors that share memory with a module, because other calls may change those."""
+        """The result, with copies of tensors that share memory with a module, because other calls may change those.
+
+        Also looks through the graph of a recorded result, for what calls cannot propagate and what they reach.
+
+        Raises:
+            InvalidArgumentError: The graph reaches a tensor whose history has ended with an earlier call.
+        """
         taken = self._kept_after()
         if self._recorded:
             is_one = isinstance(result, torch.Tensor) and result.requires_grad
@@ -280,8 +296,8 @@ class CallFrame:
         return mapped(result, lambda tensor: tensor.clone() if _lies_in(tensor, taken) else tensor)
 
     def lift(self, pack: Any) -> bool:
-        """Removes the hooks of saved tensors for the rest of the call, and pins every parameter instead, if `pack`, the
-        hook that was set last, is that of this call. Returns whether it is."""
+        """Allows that hooks of saved tensors are disabled for a transform, if `pack`, the hook that was set last, is
+        that of this call: every parameter of the call is pinned instead. Returns whether it is."""
         if pack != self._pack:
             return False
         self.runs_later()
@@ -325,7 +341,7 @@ class CallFrame:
     def _pack(self, tensor: torch.Tensor) -> Kept | Pinned:
         # Called for every tensor a forward saves for its backward.
         if tensor.is_sparse:
-            return self._kept(tensor._values(), tensor)
+            return self._counted(tensor._values(), tensor)
         try:
             storage = _storage_of(tensor)
         except RuntimeError:
@@ -343,16 +359,16 @@ class CallFrame:
         if tensor.requires_grad and tensor.grad_fn is None:
             self.uses_others = True
         kept = tensor.clone() if storage in self._buffers else tensor
-        return self._kept(kept, kept)
+        return self._counted(kept, kept)
 
-    def _kept(self, stored: torch.Tensor, tensor: torch.Tensor) -> Kept:
+    def _counted(self, stored: torch.Tensor, tensor: torch.Tensor) -> Kept:
         if self._held is None:
             return Kept(tensor)
         share = self._held.share(stored.untyped_storage())
         self._saved[share.key] = share.nbytes
         return Kept(tensor, share)
 
-    def expected_share(self) -> list[Share]:
+    def count_saved(self) -> list[Share]:
         """Counts what torch has saved, as far as that was not counted while the call ran. Called at its end."""
         measured = self._measured
         if measured is not None and len(self._bindings) == 1:

@@ -152,8 +152,8 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
         # For forward the module itself is called, so that its hooks and a `__call__` of its class run.
         function: Callable[..., Any] = operator.call if code == "forward" else method.function
         run = partial(function, call_frame.bind(target, is_target=True))
-        begins_again = not method.is_inline and this_thread.nonblocking
-        if not begins_again:
+        may_restart = not method.is_inline and this_thread.nonblocking
+        if not may_restart:
             this_thread.nonblocking = False
         elif not call_frame.is_on_view:
             raise WouldBlock  # it may change the module, and must not begin twice
@@ -169,24 +169,24 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
                 with engine.allowlist.functions.checking(target.class_name, target.layer_check, args, kwargs):
                     result = run(*args, **kwargs)
         except WouldBlock:
-            if begins_again:
+            if may_restart:
                 method.note(0.0, waited=True)  # it begins again in a thread, and never runs here again
             raise
         seconds = method.latency.end(began, arguments.nbytes)
-        if begins_again:
-            this_thread.nonblocking = False  # it has ended
+        if may_restart:
+            this_thread.nonblocking = False  # it can no longer be restarted, and may wait from here on
         if not method.is_inline and call_frame.is_on_view:
-            scope = None if begins_again else current_scope.get()
+            scope = None if may_restart else current_scope.get()
             method.note(seconds, waited=scope is not None and scope.has_nested)
-        del run  # only the graph may refer to the module now
+        del run  # no variable of this function may refer to the module now
         result = _kept(keep, call_frame, call_frame.own, result)
         if results is None:
             return result
         # Code of the module that runs in the backward may make requests.
-        is_short = method.is_inline or (method.may_run_inline and not call_frame.is_held)
-        latency = method.backward_latency if is_short else None
+        inline_backward = method.is_inline or (method.may_run_inline and not call_frame.is_held)
+        latency = method.backward_latency if inline_backward else None
         others = call_frame.uses_others or target.uses_others
-        leaves, steps, shares = call_frame.leaves, call_frame.steps, call_frame.expected_share()
+        leaves, steps, shares = call_frame.leaves, call_frame.steps, call_frame.count_saved()
         return results.record(entry, leaves, steps, latency, True, result, others, shares=shares)
 
 

@@ -30,7 +30,7 @@ class Results:
     `nested_pass` is that of the context; None if there are no other owners. `held` counts the bytes of the pass.
 
     Raises:
-        ContextEndedError: The context has ended.
+        ContextEndedError, ContextLostError, SessionLostError: The context has ended, or this owner has lost it.
     """
 
     def __init__(self, engine: PassHost, recording: Recording, arguments: Arguments) -> None:

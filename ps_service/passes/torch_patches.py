@@ -96,6 +96,11 @@ def forbidding(error_message: str) -> Iterator[None]:
             _torchs._saved_tensors_hooks_disable(before, False)
 
 
+def are_hooks_allowed() -> bool:
+    """Whether hooks of saved tensors can be set in this thread: they cannot inside the transforms of torch.func."""
+    return _torchs._saved_tensors_hooks_is_enabled()  # type: ignore[no-any-return]
+
+
 def install() -> None:
     """Replaces the functions."""
     torch.Tensor.register_hook = _noted_register  # type: ignore[method-assign]

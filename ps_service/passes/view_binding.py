@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 class ViewBinding(Binding):
     """A view of a module, which other calls use at the same time.
 
-    Entering waits for a consistent step that writes. Nothing is done for each parameter but to note its steps.
+    The construction waits for a consistent step that writes. `give_back` undoes it.
 
     Attributes:
         storages: Addresses of the memory of the leaves.
-        saved: No tensor is copied for a backward: calls on views change none, and torch notices if others do.
+        saved: Always empty. In turns, buffers that a backward needs are copied, because the call may change them.
         is_held: Whether code of the module may run in the backward.
         uses_others: Whether the graph of the call may reach leaves that are not those of the view, as far as is known.
     """
@@ -66,7 +66,7 @@ class ViewBinding(Binding):
         return self._view.private_ids()
 
     def kept(self) -> Found:
-        """The tensors besides the parameters that outlive the call, whose code has ended."""
+        """Notes what the code, which has ended, has changed; returns the tensors besides the parameters that stay."""
         tensors, is_all = self.internals.found()
         self._leaves_histories = any(map(_grad_fn, tensors)) and any(map(has_open_history, tensors))
         self._changes = self._view.changes()

@@ -51,8 +51,8 @@ class RequestContext:
         frame: The frame of a deferred reply.
         began: When the request was accepted, on the clock `time.perf_counter`.
         abandoned: Whether the reply will not be sent, because the request has another answer.
-        begins_again: Whether it runs code, on the event loop, that is not known to make no requests: it begins again in
-            a thread if the code makes one.
+        may_restart: Whether it runs code on the event loop that may make requests: it restarts in a thread if the code
+            does.
     """
 
     engine: Engine
@@ -70,7 +70,7 @@ class RequestContext:
     frame: Frame | None = None
     began: float = field(default_factory=time.perf_counter)
     abandoned: bool = False
-    begins_again: bool = False
+    may_restart: bool = False
     _reader: PayloadReader | None = None
     _written: PayloadWriter | None = None
     _found: HostedObject | None = None

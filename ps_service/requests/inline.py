@@ -29,7 +29,7 @@ def short(ctx: RequestContext, request: Any) -> float:
 
 
 def call(ctx: RequestContext, request: pb.CallRequest) -> float:
-    """How long a call takes, as those of the same object with arguments of about the same size.
+    """How long a call takes, as calls of the same method with arguments of about the same size.
 
     Raises if there is no such object or method, or it cannot be called.
     """
@@ -41,7 +41,7 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
     method = hosted.method(request.method or "forward")
     if not method.may_run_inline:
         return _NEVER
-    ctx.begins_again = not method.is_inline
+    ctx.may_restart = not method.is_inline
     results, payload = request.results, ctx.payload
     if not hosted.is_module and (payload is None or len(payload) <= SMALL_INLINE_BYTES) and not results:
         return 0.0

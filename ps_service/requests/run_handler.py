@@ -32,7 +32,7 @@ _NO_REQUESTS: Final = _NoRequests()
 
 
 def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: int) -> Answer | None:
-    """Runs a request on the event loop, if it is short and never waits.
+    """Runs a request on the event loop, if it is expected to be short; gives up if it would have to wait.
 
     Returns None if the request has to be queued, see `Execution`. Nothing was changed then, except what
     `RequestContext.progress` notes.
@@ -52,7 +52,7 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
     this_thread = ctx.engine.parameter_locks.this_thread
     this_thread.nonblocking = True
     try:
-        return handle(ctx, operation, request, number, _NO_REQUESTS if ctx.begins_again else None)
+        return handle(ctx, operation, request, number, _NO_REQUESTS if ctx.may_restart else None)
     except WouldBlock:
         return None
     finally:

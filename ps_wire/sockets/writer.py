@@ -100,7 +100,10 @@ class RecordWriter:
                 self._socket.write(self._take_gathered())
 
     def in_turn(self, run: Callable[[], None]) -> None:
-        """Calls a function as a turn of its own: what it writes has been written when this returns."""
+        """Calls a function as a turn of its own: what it writes has been written when this returns.
+
+        Within another turn it is part of that, whose end writes.
+        """
         if self._is_busy:
             run()
             return
