@@ -93,13 +93,17 @@ class Turn:
 
     def _give(self) -> None:
         if self._turns.keep(self):
-            self.leave()
-            self._turns.give(self)
+            try:
+                self.leave()
+            finally:
+                self._turns.give(self)
 
     def leave(self) -> None:
         """Leaves what was entered for the call."""
-        self._entered.close()
-        self._access.close()
+        try:
+            self._entered.close()
+        finally:
+            self._access.close()
 
     def end(self) -> None:
         """The call has ended."""

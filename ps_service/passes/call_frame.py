@@ -328,8 +328,11 @@ class CallFrame:
         self._watches.clear()
         unsettled = []
         for binding in bindings:
-            if binding.give_back():
-                unsettled.append(binding)
+            try:
+                if binding.give_back():
+                    unsettled.append(binding)
+            except Exception as error:
+                failed = failed or error  # the others are given back, too
         for binding in unsettled:
             try:
                 binding.settle(raised)

@@ -62,22 +62,28 @@ class ParameterChanges:
     @contextmanager
     def noticed(self) -> Iterator[None]:
         """The block, which may be entered again when it has ended."""
-        before = self._begin()
+        before: list[_Before] = []
         try:
+            self._begin(before)
             yield
         finally:
             for saved in self.saved:
                 saved.settle()
             self.saved.clear()
+            self._end(before)
+
+    def _end(self, before: list[_Before]) -> None:
+        changed: list[bool] = []
+        try:
             # All of them before the first gets its memory back: one may have that of another.
-            changed = [self._note(i, each) for i, each in enumerate(before)]
+            changed.extend(self._note(i, each) for i, each in enumerate(before))
+        finally:
             for i, (*_, lent) in enumerate(before):
                 if lent is not None:
-                    self._take_back(i, lent, changed[i])
+                    self._take_back(i, lent, i >= len(changed) or changed[i])
 
-    def _begin(self) -> list[_Before]:
+    def _begin(self, before: list[_Before]) -> None:
         self.watches = []
-        before = []
         # Code without a name never writes to parameters.
         compares = bool(self._bound.code)
         saved = set().union(*(readers.saved() for readers in readers_of(self._states))) if compares else set()
@@ -93,7 +99,6 @@ class ParameterChanges:
                 values = parameter.detach().clone()
             self.watches.append(Watch(state.pin))
             before.append((parameter.data, parameter._version, parameter.requires_grad, values, lent))
-        return before
 
     def _lend(self, parameter: torch.Tensor, state: ParameterState) -> _Lent:
         """Gives a parameter memory of its own."""
@@ -166,4 +171,4 @@ class ParameterChanges:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of the elements, which are equal for NaN, too."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from ps_service.hosting.turns import Turn, Turns
+from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.call_frame import CallFrame
 from tests.ps_service.passes.viewed import Viewed, expected
 
@@ -183,3 +187,40 @@ def test_calls_that_change_their_module_and_change_it_back_take_turns(cls: type[
     for _ in range(5):
         viewed.forward(torch.ones(1, 3))
     assert not viewed.has_views
+
+
+class Conjugate(nn.Module):
+    """Has a parameter whose memory holds its conjugate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3, dtype=torch.complex64).conj())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.weight @ x).abs()
+
+
+def test_calls_of_a_module_with_a_conjugate_parameter_give_it_back() -> None:
+    module = Conjugate()
+    assert module.weight.is_conj()
+    x = torch.ones(3, 1, dtype=torch.complex64)
+    viewed = Viewed(module, x)
+    for _ in range(5):
+        result = viewed.forward(x).result
+        assert torch.equal(result, module(x))
+    assert all(state.visible is None for state in viewed.hosted.parameter_states)
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    yield
+    raise MemoryError
+
+
+def test_a_turn_whose_end_fails_is_given_to_others() -> None:
+    turns = Turns(ParameterLocks())
+    turn = Turn(turns, False, [_failing])
+    turn.begin()
+    with pytest.raises(MemoryError):
+        turn.end()
+    assert turns.holder is None
