@@ -84,11 +84,11 @@ class GroupWatch:
         """Stops, and forgets what is known. Calling it again does nothing."""
         tasks = list(self._tasks.values())
         self._tasks.clear()
+        self.owners.clear()
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self.owners.clear()
 
     async def _look(self) -> None:
         """Follows the directory, until nobody wants to know."""

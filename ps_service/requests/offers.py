@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -218,17 +219,16 @@ def _result(each: Result | Deferred) -> Result:
 def _all_done(waiting: Sequence[Deferred]) -> Future[None]:
     """A future that is done when all of these are."""
     done: Future[None] = Future()
-    left = [len(waiting)]
+    ended = itertools.count(1)  # rounds of two optimizers may end in two threads at the same time
 
-    def one_less() -> None:
-        left[0] -= 1
-        if not left[0]:
+    def one_more() -> None:
+        if next(ended) == len(waiting):
             done.set_result(None)
 
     if not waiting:
         done.set_result(None)
     for each in waiting:
-        each.when_done(one_less)
+        each.when_done(one_more)
     return done
 
 
