@@ -14,6 +14,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.graph import saved_tensors_hooks
 
 from ps_service.hosting.references import binder
+from ps_service.memory.addresses import lies_in, memory_of, storage_of
 from ps_service.memory.held import Share, storages
 from ps_service.numerics import rng_states
 from ps_service.parameters.step_lock import WouldBlock
@@ -164,7 +165,7 @@ class CallFrame:
             self._watch(binding)
             binding.turn.resumed = partial(self._watch, binding)
         if binding.saved:
-            self._buffers.update(_storage_of(each) for each in binding.saved if not each.is_sparse)
+            self._buffers.update(storage_of(each) for each in binding.saved if not each.is_sparse)
         return binding.module
 
     def _bound(self, hosted: HostedObject, is_target: bool, code: str) -> TurnBinding | ViewBinding:
@@ -207,7 +208,7 @@ class CallFrame:
         """Notes where the parameters of a module lie now."""
         self._storages = self._storages | binding.storages
         for leaf, watch in zip(binding.leaves, binding.changes.watches, strict=True):
-            self._watches.setdefault(_storage_of(leaf.tensor), []).append((watch, binding))
+            self._watches.setdefault(storage_of(leaf.tensor), []).append((watch, binding))
 
     @property
     def is_on_view(self) -> bool:
@@ -246,14 +247,14 @@ class CallFrame:
         if not self._bindings:
             return False
         buffers = [each for binding in self._bindings.values() for each in binding.internals.buffers()]
-        return self._holds(value, {*self._storages, *map(_memory_of, buffers)})
+        return self._holds(value, {*self._storages, *map(memory_of, buffers)})
 
     def _holds(self, value: Any, taken: Set[int] | None) -> bool:
         lent = {each for binding in self._bindings.values() for each in binding.private_ids()}
         for part in parts_of(value):
             if id(part) in lent or _has_history(part):
                 return True
-            if isinstance(part, torch.Tensor) and not self._is_other_leaf(part) and _lies_in(part, taken):
+            if isinstance(part, torch.Tensor) and not self._is_other_leaf(part) and lies_in(part, taken):
                 return True
         return False
 
@@ -264,13 +265,13 @@ class CallFrame:
         return all(storage.data_ptr() not in self._storages for storage in storages(tensor))
 
     def _kept_after(self) -> Set[int] | None:
-        """The memory of what the modules keep after the call, as `_memory_of`; None if that is not known."""
+        """The memory of what the modules keep after the call, as `memory_of`; None if that is not known."""
         taken: Set[int] = self._storages
         are_all = True
         for binding in self._bindings.values():
             tensors, is_all = binding.kept()
             if tensors:
-                taken = taken | set(map(_memory_of, tensors))
+                taken = taken | set(map(memory_of, tensors))
             are_all &= is_all
         return taken if are_all else None
 
@@ -292,8 +293,8 @@ class CallFrame:
                 self.uses_others |= binding.uses_others
                 self.is_held |= binding.is_held
         if isinstance(result, torch.Tensor):
-            return result.clone() if _lies_in(result, taken) else result
-        return mapped(result, lambda tensor: tensor.clone() if _lies_in(tensor, taken) else tensor)
+            return result.clone() if lies_in(result, taken) else result
+        return mapped(result, lambda tensor: tensor.clone() if lies_in(tensor, taken) else tensor)
 
     def lift(self, pack: Any) -> bool:
         """Allows that hooks of saved tensors are disabled for a transform, if `pack`, the hook that was set last, is
@@ -346,7 +347,7 @@ class CallFrame:
         if tensor.is_sparse:
             return self._counted(tensor._values(), tensor)
         try:
-            storage = _storage_of(tensor)
+            storage = storage_of(tensor)
         except RuntimeError:
             # Inside torch.func.jvp: zeros without memory, or a tensor that is saved again without its wrapper.
             self.lift(self._pack)
@@ -395,22 +396,3 @@ _tensor = attrgetter("tensor")
 
 def _has_history(part: Any) -> bool:
     return isinstance(part, torch.Tensor) and part.grad_fn is not None
-
-
-def _storage_of(tensor: torch.Tensor) -> int:
-    """The address of the memory of a strided tensor."""
-    return tensor.untyped_storage().data_ptr()
-
-
-def _memory_of(tensor: torch.Tensor) -> int:
-    """Identifies the memory of a tensor; that of a sparse one by `id()`."""
-    return id(tensor) if tensor.is_sparse else _storage_of(tensor)
-
-
-def _lies_in(tensor: torch.Tensor, taken: Set[int] | None) -> bool:
-    """Whether a tensor shares memory with others, as `_memory_of`; true if those are not known."""
-    if taken is None or tensor.is_sparse:
-        return taken is None or id(tensor) in taken
-    if tensor.layout is torch.strided:
-        return tensor.untyped_storage().data_ptr() in taken
-    return any(storage.data_ptr() in taken for storage in storages(tensor))

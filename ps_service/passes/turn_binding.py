@@ -14,6 +14,7 @@ from ps_service.hosting.contents import Contents, Dicts
 from ps_service.hosting.leaves import Leaf
 from ps_service.hosting.structure import is_atom
 from ps_service.hosting.turns import Turn
+from ps_service.memory.addresses import storage_of
 from ps_service.parameters.uses import references
 from ps_service.passes.binding import Binding
 from ps_service.passes.parameter_changes import ParameterChanges
@@ -107,7 +108,7 @@ class TurnBinding(Binding):
     @property
     def storages(self) -> set[int]:
         """Addresses of the memory of the parameters."""
-        return {tensor.untyped_storage().data_ptr() for tensor in self.parameters}
+        return set(map(storage_of, self.parameters))
 
     @property
     def uses_others(self) -> bool:
