@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -216,7 +217,10 @@ async def test_an_owner_that_is_killed_leaves_nothing_behind(owner_process: Owne
 
     def opened() -> set[str]:
         """What the owner's process listens on."""
-        held = {os.readlink(each) for each in Path(f"/proc/{owner_process.process.pid}/fd").iterdir()}
+        held = set()
+        for each in Path(f"/proc/{owner_process.process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # the owner has closed it meanwhile
+                held.add(os.readlink(each))
         lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines() if "ps-shm-" in line]
         return {line[-1] for line in lines if f"socket:[{line[-2]}]" in held}
 
