@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.tables.compiling import compile_soon
+from ps_service.tables.preparing import compile_soon
 from ps_service.training.warm import warm_soon
 from ps_wire.errors import PsError
 from ps_wire.shared_memory import descriptors

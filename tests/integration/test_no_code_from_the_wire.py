@@ -32,7 +32,7 @@ ALLOWED = {
     ("ps_wire/tracing/__init__.py", "importlib"),
     ("ps_service/tables/compiled.py", "importlib.util"),
     # A process of Python that compiles the loops of tables. It gets the search path of this one, and nothing else.
-    ("ps_service/tables/compiling.py", "subprocess"),
+    ("ps_service/tables/preparing.py", "subprocess"),
     ("ps_wire/tracing/__init__.py", "sys.modules"),
     # Exporters of OpenTelemetry that a variable of the environment names.
     ("ps_wire/tracing/configuration.py", "importlib.metadata"),
