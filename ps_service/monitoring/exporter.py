@@ -167,10 +167,10 @@ class OwnerCollector(Collector):
         late = CounterMetricFamily("ps_table_late_rows", what, labels=label)
         tables = list(self._engine.census.tables.items())
         for name, table in [each for each in tables if len(each[0]) <= LONGEST_NAME][:MOST_NAMES]:
-            rows.add_metric([name], table.size)
-            nbytes.add_metric([name], table.nbytes)
-            updates.add_metric([name], table.updates)
-            counted = table.statistics
+            rows.add_metric([name], table.shard.size)
+            nbytes.add_metric([name], table.shard.memory)
+            updates.add_metric([name], table.shard.updates)
+            counted = table.shard.statistics
             for result in ("hits", "added", "refused", "missing"):
                 ids.add_metric([name, result], getattr(counted, result))
             for reason in ("expired", "evicted", "removed"):

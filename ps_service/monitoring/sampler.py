@@ -75,7 +75,7 @@ class Sampler:
             requests_in_flight=engine.counters.running,
             resident_bytes=self._process.memory_info().rss,
             parameter_bytes=engine.census.parameter_bytes,
-            table_bytes=sum(table.nbytes for table in list(engine.census.tables.values())),
+            table_bytes=sum(table.shard.memory for table in list(engine.census.tables.values())),
             request_bytes=budget.requests + budget.waiting,
             answer_bytes=engine.reply_cache.nbytes + budget.unsent,
             context_bytes=engine.held.nbytes,

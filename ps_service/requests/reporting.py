@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import time
@@ -17,7 +18,6 @@ from ps_service.requests import administration
 from ps_service.requests.directory import describe
 from ps_service.sessions.gate import Gate
 from ps_service.tables.stand_in import AllRows, RowsOfTable
-from ps_service.tables.statistics import COUNTED
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.release import RELEASE
 from ps_wire.v1 import operations_pb2 as pb
@@ -127,7 +127,7 @@ def _first(objects: list[HostedObject], most: int) -> list[HostedObject]:
 
 def _object(hosted: HostedObject) -> pb.ObjectStatus:
     if isinstance(hosted.value, RowsOfTable):
-        elements, nbytes = hosted.value.size * hosted.value.dim, hosted.value.nbytes
+        elements, nbytes = hosted.value.shard.size * hosted.value.dim, hosted.value.shard.memory
     else:
         elements, nbytes = hosted.size
     return pb.ObjectStatus(
@@ -159,16 +159,20 @@ def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> pb.Optimizer
 
 
 def _table(name: str, table: RowsOfTable) -> pb.TableStatus:
-    statistics = table.statistics
-    counted = {each: getattr(statistics, each) for each in COUNTED}
+    shard = table.shard
     return pb.TableStatus(
-        name=name, rows=table.size, bytes=table.nbytes, dim=table.dim, updates=table.updates, **counted
+        name=name,
+        rows=shard.size,
+        bytes=shard.memory,
+        dim=table.dim,
+        updates=shard.updates,
+        **dataclasses.asdict(shard.statistics),
     )
 
 
 def _elements(parameter: torch.Tensor) -> int:
     if isinstance(parameter, AllRows):
-        return parameter.table.size * parameter.table.dim
+        return parameter.table.shard.size * parameter.table.dim
     return parameter.numel()
 
 

@@ -15,7 +15,7 @@ from ps_service.tables.checks import checked_ids, checked_offsets, checked_weigh
 from ps_service.tables.contents import Contents
 from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
-from ps_service.tables.population import Candidates, Population
+from ps_service.tables.population import Candidates, Population, Statistics
 from ps_service.tables.row_gradients import UnsummedGradient
 from ps_service.tables.rows import Rows
 from ps_service.tables.rules import Groups, make_rule, with_options
@@ -27,7 +27,6 @@ from ps_wire.tables.options import Initialisation, Normal, RowGroup, RowOptimize
 
 if TYPE_CHECKING:
     from ps_service.tables.budget import TableBudget
-    from ps_service.tables.statistics import Statistics
     from ps_wire.tables.life import Admission, Eviction
 
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
@@ -43,17 +42,15 @@ class TableShard:
 
     A row comes into being when its id is first looked up in training. Its first values depend on the seed and the id
     only, and its later ones on its own gradients, so a table has the same bits however it is split. Until a step
-    applies their gradient, what training has looked up is named by keys, see `Generations`. Ids that are not admitted
-    share the key of one row.
+    applies their gradient, what training has looked up is named by keys, see `Generations`.
 
-    All methods may be called from any thread. They take turns with one lock, which is held for the time of one call,
-    without Python's global lock where numba and torch compute. `contents` takes it for each block. No reader ever sees
-    a part of an update. Tensors that are returned are copies.
+    All methods may be called from any thread. They take turns with one lock, which is held for the time of one call; no
+    reader ever sees a part of an update. Tensors that are returned are copies. `updates` counts the calls that have
+    changed or loaded rows.
 
     `rows` is the fixed number of all rows, 0 to `rows - 1`, over all `owners` among which they are divided; `max_rows`
-    is how many this shard may have. Updates are computed in float32, and rounded stochastically where rows have 16
-    bits. The first values are the same with either `implementation`, and updates to the accuracy of float32, so all
-    owners of a table should have the same. The clock is in seconds.
+    is how many this shard may have. The first values are the same with either `implementation`, and updates to the
+    accuracy of float32, so all owners of a table should have the same. The clock is in seconds.
     """
 
     def __init__(
@@ -96,7 +93,8 @@ class TableShard:
         )
         self._lock: Final = ReportingLock()
         self.contents: Final = Contents(self._lock, self._map, self._rows, self._population)
-        self._updates = 0
+        self.row_bytes: Final = self._rows.row_bytes
+        self.updates = 0
 
     @property
     def optimizer(self) -> RowOptimizer:
@@ -115,20 +113,10 @@ class TableShard:
         return self._population.nbytes
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of a row, with what the optimizer keeps for it."""
-        return self._rows.row_bytes
-
-    @property
     def statistics(self) -> Statistics:
         """A copy of what was counted since the shard was made."""
         # Without the lock, which a long step may hold: the event loop reads them for metrics.
         return dataclasses.replace(self._population.statistics)
-
-    @property
-    def updates(self) -> int:
-        """How many times `update` has changed the table, or rows were loaded."""
-        return self._updates
 
     def count_in(self, budget: TableBudget, title: str) -> None:
         """Counts the rows in a budget of several tables; arguments as for `Population.count_in`."""
@@ -255,7 +243,7 @@ class TableShard:
                 rates = self._groups.rates(ids, options.lr, getattr(options, "weight_decay", 0.0))
                 self._kernels.update(self._rows, numbers, dataclasses.replace(gradients, ids=ids), rates)
             statistics.updated += count
-            self._updates += 1
+            self.updates += 1
 
     def load(self, blocks: Iterable[Mapping[str, torch.Tensor]], *, clear: bool = True) -> None:
         """Takes rows that `contents` has given, of this shard or of others; with `clear` in place of all rows.
@@ -266,7 +254,7 @@ class TableShard:
             self.clear()
         for block in blocks:
             self.contents.put(block, self.rows)
-            self._updates += 1
+            self.updates += 1
 
     def remove(self, ids: torch.Tensor) -> int:
         """Removes rows, which begin anew if their ids come again. Returns how many there were. Raises as `look_up`."""
@@ -310,14 +298,14 @@ class TableShard:
             with self._lock:
                 parts.append(self._population.candidates(begin, begin + turn_rows))
             yield
-        every = Candidates.together(parts)
+        every = Candidates(*(torch.cat(each) for each in zip(*parts, strict=True)))
         for some in first(every.scores, wanted).split(turn_rows):
             with self._lock:
-                self._population.make_room(every.some(some))
+                self._population.make_room(Candidates(*(each[some] for each in every)))
             yield
 
     def clear(self) -> None:
         """Removes all rows and gives their memory back."""
         with self._lock:
             self._population.clear()
-            self._updates += 1
+            self.updates += 1

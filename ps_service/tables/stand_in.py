@@ -23,16 +23,14 @@ if TYPE_CHECKING:
 
     from ps_service.tables.backups import RowBackups
     from ps_service.tables.shard import TableShard
-    from ps_service.tables.statistics import Statistics
     from ps_wire.tables.routing import Routing
 
 
 class RowsOfTable:
     """The rows of a table on an owner, as far as passes, optimizers and metrics know them.
 
-    `parameter` stands for them in torch's graph. Rows that nobody looks up expire after `ttl` seconds; None if they do
-    not. `backups` want to know of rows before they are updated. A step iterates over them, so they are replaced and not
-    changed.
+    Rows that nobody looks up expire after `ttl` seconds; None if they do not. `backups` want to know of rows before
+    they are updated. A step iterates over them, so they are replaced and not changed.
     """
 
     parameter: AllRows
@@ -41,26 +39,6 @@ class RowsOfTable:
     routing: Routing
     ttl: float | None
     backups: tuple[ref[RowBackups], ...]
-
-    @property
-    def size(self) -> int:
-        """Number of rows."""
-        return self.shard.size
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the rows, of what the optimizer keeps for them, and of the map of ids."""
-        return self.shard.memory
-
-    @property
-    def updates(self) -> int:
-        """Number of updates since the start."""
-        return self.shard.updates
-
-    @property
-    def statistics(self) -> Statistics:
-        """What was counted since the start."""
-        return self.shard.statistics
 
     def changed(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Those options of the optimizer that differ from what they are now. Raises as `TableShard.set_options`."""

@@ -56,25 +56,25 @@ class RowStorage(ABC):
 class FlatRows(RowStorage):
     """Rows in one tensor over reserved addresses: pages take memory when rows on them are written."""
 
+    flat: torch.Tensor
+
     def __init__(self, reservation: Reservation, capacity: int, width: int) -> None:
         super().__init__(width, reservation.tensor.dtype)
-        self._capacity: Final = capacity
         self._reservation: Final = reservation
-        self._rows: Final = reservation.tensor.view(capacity, width)
-        self.flat = self._rows
+        self.flat = reservation.tensor.view(capacity, width)
 
     def grow(self, rows: int) -> None:
-        assert rows <= self._capacity
+        assert rows <= len(self.flat)
         self._reservation.grown(rows * self.width)
 
     def read(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._rows.index_select(0, rows)
+        return self.flat.index_select(0, rows)
 
     def between(self, begin: int, end: int) -> torch.Tensor:
-        return self._rows[begin:end]
+        return self.flat[begin:end]
 
     def write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
-        self._rows.index_copy_(0, rows, values)
+        self.flat.index_copy_(0, rows, values)
 
     def clear(self) -> None:
         self._reservation.clear()

@@ -72,7 +72,7 @@ class Kernels:
         self, rows: Rows, numbers: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None
     ) -> torch.Tensor:
         """The sums of the rows of bags, float32 [bags, dim]; `weights` are float32 [n], None for 1."""
-        flat = rows.values.flat
-        if flat is None or flat.dtype != torch.float32:  # torch would pool rows in 16 bits into 16 bits
+        flat = rows.flat
+        if flat is None:  # torch would pool rows in 16 bits into 16 bits
             flat, numbers = rows.values.read(numbers).float(), torch.arange(len(numbers))
         return embedding_bag(numbers, flat, offsets, mode="sum", per_sample_weights=weights)
