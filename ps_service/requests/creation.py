@@ -17,7 +17,7 @@ from ps_service.hosting.objects import CreationSpec
 from ps_service.requests import fields, incidents, offers, spanning
 from ps_service.training.aggregator import PLAIN
 from ps_service.training.creation import create_optimizer, create_scheduler
-from ps_service.training.optimizers import NonFinite, Reads, optimizer_of
+from ps_service.training.optimizers import optimizer_of
 from ps_wire import policies
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_READS: dict[int, Reads] = {pb.READS_CONSISTENT: Reads.CONSISTENT, pb.READS_INCONSISTENT: Reads.INCONSISTENT}
-_NON_FINITE: dict[int, NonFinite] = {pb.NON_FINITE_APPLY: NonFinite.APPLY, pb.NON_FINITE_REFUSE: NonFinite.REFUSE}
+_READS: dict[int, str] = {pb.READS_CONSISTENT: "consistent", pb.READS_INCONSISTENT: "inconsistent"}
+_NON_FINITE: dict[int, str] = {pb.NON_FINITE_APPLY: "apply", pb.NON_FINITE_REFUSE: "refuse"}
 
 _NOT_COMPARED: Final = {"replace", "default_seed", "joins_with_step", "policy", "owners"}
 """Fields that do not tell whether two requests ask for the same object. Who comes later may leave out the policy."""
@@ -112,15 +112,15 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
         prepare = partial(spanning.begin, ctx.engine, owners=request.owners, policy=policy)
     options = fields.options(ctx, request.options)
     reads, non_finite = _known(_READS, request.reads, "reads"), _known(_NON_FINITE, request.non_finite, "non_finite")
-    asked = options | {"reads": reads.value, "non_finite": non_finite.value} | _grouped(ctx, groups)
+    asked = options | {"reads": reads, "non_finite": non_finite} | _grouped(ctx, groups)
     made = create_optimizer(
         ctx.engine,
         request.class_name,
         groups,
         options,
         name=request.name,
-        reads=reads,
-        non_finite=non_finite,
+        consistent=reads == "consistent",
+        refuses_non_finite=non_finite == "refuse",
         fingerprint=_fingerprint(ctx, cls, request, asked),
         object_id=object_id,
         prepare=prepare,

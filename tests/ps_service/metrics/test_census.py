@@ -14,7 +14,7 @@ from ps_service.hosting.registry import Registry
 from ps_service.metrics.census import KINDS, Census, kind_of
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.tables.hosted_table import HostedTable
-from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads
+from ps_service.training.optimizers import Covered, HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
 from ps_wire.tables.options import SGD, Zeros
 from trainer_client.tables.wanted import Wanted
@@ -38,9 +38,7 @@ class Shelf:
             Covered(hosted.ref._replace(parameter=name), parameter, hosted.parameter_state(name))
             for name, parameter in hosted.parameters.items()
         ]
-        return HostedOptimizer(
-            optim.SGD, [(covered, {})], {"lr": 0.1}, Reads.CONSISTENT, NonFinite.APPLY, self.parameter_locks
-        )
+        return HostedOptimizer(optim.SGD, [(covered, {})], {"lr": 0.1}, True, False, self.parameter_locks)
 
     def check(self) -> None:
         """Counts everything, and compares."""
