@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ps_service.requests import round_messages, spanning
-from ps_service.training.aggregator import PLAIN
-from ps_service.training.outcomes import Decided, Membership
-from ps_service.training.policy_changes import aggregator_of
+from ps_service.training.aggregator import PLAIN, Decided, Membership
+from ps_service.training.creation import aggregator_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

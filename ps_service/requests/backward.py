@@ -16,7 +16,7 @@ from ps_service.requests import attempts, fields, incidents, offers, steps
 from ps_service.requests.progress import Progress
 from ps_service.training.joint_steps import step_together
 from ps_service.training.optimizers import optimizer_of
-from ps_service.training.outcomes import Outcome
+from ps_service.training.waiting_offers import Outcome
 from ps_wire import errors
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MIB

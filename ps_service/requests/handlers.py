@@ -15,7 +15,8 @@ from ps_service.passes.arguments import Arguments
 from ps_service.passes.invocation import NO, REFERENCE, VALUE, Invocation, Recording
 from ps_service.requests import fields, incidents, spanning
 from ps_service.requests.creation import with_spec
-from ps_service.training import freezing, policy_changes, state_dicts
+from ps_service.training import freezing, state_dicts
+from ps_service.training.creation import change_policy
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import decorators, policies
 from ps_wire.errors import InvalidArgumentError
@@ -147,7 +148,7 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
     elif request.HasField("policy"):
         if optimizer.rounds is not None and optimizer.rounds.following is not None:
             raise InvalidArgumentError(f"owner {optimizer.rounds.owners[0]!r} decides the rounds of this optimizer")
-        policy_changes.change(ctx.engine, optimizer, policies.from_plain(ctx.read(request.policy)))
+        change_policy(ctx.engine, optimizer, policies.from_plain(ctx.read(request.policy)))
         spanning.tell(ctx, optimizer, reply.decisions)
 
 

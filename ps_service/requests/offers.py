@@ -12,8 +12,8 @@ from ps_service.execution.deferred import Deferred
 from ps_service.policies.offers import OfferKey
 from ps_service.requests import attempts, fields, incidents, reported_values, round_messages
 from ps_service.training.optimizers import optimizer_of
-from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
+from ps_service.training.waiting_offers import Outcome
 from ps_wire import errors
 from ps_wire.attempts import REPEATED
 from ps_wire.errors import SESSION_ENDED, InvalidArgumentError, SessionLostError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from ps_service.training.outcomes import Outcome
+    from ps_service.training.waiting_offers import Outcome
 
 
 @dataclass(slots=True)

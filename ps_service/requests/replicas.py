@@ -10,8 +10,8 @@ from ps_service.requests import attempts, fields, offers, reported_values
 from ps_service.requests.progress import Progress
 from ps_service.training import pulls, pushes
 from ps_service.training.optimizers import HostedOptimizer, optimizer_of
-from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
+from ps_service.training.waiting_offers import Outcome
 from ps_wire.compression.registry import codec_named
 from ps_wire.compression.values import check_suitable, encode
 from ps_wire.errors import InvalidArgumentError

@@ -16,7 +16,7 @@ from ps_wire.v1 import operations_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ps_service.training.outcomes import Decided
+    from ps_service.training.aggregator import Decided
     from ps_wire.policies import Policy
 
 _MOST: Final = 1 << 62

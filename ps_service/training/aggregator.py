@@ -7,16 +7,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import Rounds, missing, ran_out
 from ps_service.training.event_queue import EventQueue
-from ps_service.training.outcomes import Decided, Membership, Outcome
 from ps_service.training.reported_values import Tally
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added_to_each
 from ps_service.training.round_steps import RoundSteps
-from ps_service.training.waiting_offers import WaitingOffers, gone
+from ps_service.training.waiting_offers import Outcome, WaitingOffers, gone
 from ps_wire.attempts import REPEATED
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.policies import Apply, Async, Policy
@@ -36,6 +35,25 @@ PLAIN = Async(Apply())
 """The policy of an optimizer without one: every step is applied by itself, at once."""
 
 
+class Decided(NamedTuple):
+    """Decisions that a trainer brings to the owners that follow, and the number of its join, 0 if it is no member.
+
+    All owners have carried out those up to `base`, which are forgotten.
+    """
+
+    epoch: int
+    base: int
+    entries: list[Entry]
+
+
+class Membership(NamedTuple):
+    """The trainers that use an optimizer, with how many gradients of each have counted or were dropped (see `Member`),
+    and the largest number of trainers at one time since the policy was set."""
+
+    clocks: Mapping[bytes, int]
+    most: int
+
+
 class _End:
     """The last event of an optimizer that was removed."""
 
@@ -43,14 +61,9 @@ class _End:
 class Aggregator:
     """The offers to one optimizer with a policy. Safe from several threads.
 
-    No thread waits for a round: an offer has a future, and one thread steps for all whose round is complete.
-
-    Attributes:
-        queue: Handles the events of the rounds.
-        describe: A trainer for messages.
-        owners: Names of the owners whose rounds these are, if there are several; the first decides.
-        coordinator: The rounds, if this is the first of several owners.
-        following: What holds the gradients, if this is another one.
+    No thread waits for a round: an offer has a future, and one thread steps for all whose round is complete. `describe`
+    names a trainer in messages. Of several `owners`, the first decides: it has the `coordinator`, which is its rounds,
+    and each other one is `following`.
     """
 
     def __init__(self, optimizer: Stepper, members: Iterable[bytes] = ()) -> None:

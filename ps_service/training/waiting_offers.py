@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ps_service.policies.offers import Offer, OfferKey, Reason
 from ps_service.training.event_queue import DRAINING
 from ps_wire.errors import DeadlineExceededError, DrainingError, StaleHandleError
 
 if TYPE_CHECKING:
-    from ps_service.training.outcomes import Outcome
     from ps_service.training.reported_values import ReportedValues
     from ps_service.training.round_gradients import Contribution
     from ps_wire.attempts import Attempt
+
+
+class Outcome(NamedTuple):
+    """What became of an offer: the version of the optimizer, and how many steps its gradients were behind their round.
+
+    `counted` is how many gradients the round has, 0 if it is still open, and `values` are those that were reported with
+    them, reduced by name. `reason` says why the gradients do not count; it is empty if they do.
+    """
+
+    version: int
+    staleness: int
+    counted: int
+    reason: str = ""
+    values: Mapping[str, Any] = {}
 
 
 class Offered(NamedTuple):
