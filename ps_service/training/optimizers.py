@@ -16,7 +16,7 @@ from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.tables.stand_in import AllRows
-from ps_service.training import sparse_rules, sparse_sgd, torch_step
+from ps_service.training import sparse_rules, torch_step
 from ps_service.training.reported_values import ReportedValues
 from ps_service.training.snapshots import Snapshot, copied
 from ps_service.training.step_access import StepAccess
@@ -97,10 +97,9 @@ class HostedOptimizer:
     def step(self, context: PassContext | RoundGradients) -> int:
         """Applies the gradients of a context or a push: all of them, or, if anything raises, none.
 
-        Parameters without a gradient in the context are skipped, as in local torch. Nothing is applied if another
-        attempt of the pass has made this step. Returns the version after the step. Raises `ContextEndedError`,
-        `NonFiniteGradientError` if a gradient holds NaN or infinity and the optimizer refuses those, and
-        `InvalidArgumentError` if the optimizer cannot take a sparse gradient.
+        Nothing is applied if another attempt of the pass has made this step. Returns the version after the step. Raises
+        `ContextEndedError`, `NonFiniteGradientError` if the optimizer refuses NaN and infinity, and
+        `InvalidArgumentError` if it cannot take a sparse gradient.
         """
         with self.lock:
             attempt = context.attempt
@@ -118,10 +117,8 @@ class HostedOptimizer:
             self.aggregator.end()
 
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> None:
-        """Changes options, such as `lr`, of one parameter group or of all.
-
-        Raises `InvalidArgumentError` if there is no such group or option, or the optimizer refuses the value.
-        """
+        """Changes options, such as `lr`, of one parameter group or of all. Raises `InvalidArgumentError` if there is no
+        such group or option, or the optimizer refuses the value."""
         with self.lock:
             groups = self.optimizer.param_groups
             if group is not None and group >= len(groups):
@@ -203,12 +200,12 @@ class HostedOptimizer:
             state.steps += 1
 
     def write(self, present: Sequence[Present]) -> None:
-        """Has torch step the parameters, except for those that `sparse_sgd` steps. The caller has them to itself."""
+        """Has torch step the parameters, but for rows of tables that it refuses. The caller has them to itself."""
         groups, by_rows, sparse = self.optimizer.param_groups, [], []
         for covered, group, gradient in present:
             parameter, options = covered.parameter, groups[group]
             if gradient.is_sparse and self.is_torchs:
-                if options.get("fused") and sparse_sgd.can_apply(self.optimizer, options, gradient):
+                if options.get("fused") and sparse_rules.can_step_rows(self.optimizer, options, gradient):
                     by_rows.append((parameter, gradient, options))
                     continue
                 if options.get("momentum"):
@@ -221,7 +218,7 @@ class HostedOptimizer:
         # Called even with no gradient left: hooks and schedulers count the steps.
         torch_step.step(self.optimizer)
         for parameter, gradient, options in by_rows:
-            sparse_sgd.apply(parameter, gradient, options)
+            sparse_rules.step_rows(parameter, gradient, options)
         for parameter in sparse:
             sparse_rules.compact(self.optimizer, parameter)
 
