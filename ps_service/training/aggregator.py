@@ -140,10 +140,8 @@ class Aggregator:
         self.queue.go_on()
 
     def finish_round(self) -> Future[None]:
-        """Ends the open round with what it has; the future is done once that is applied.
-
-        Trainers whose gradients are in it went on long ago, so these must not be lost when the owner stops.
-        """
+        """Ends the open round with what it has; the future is done once that is applied. Trainers whose gradients are
+        in it went on long ago, so these must not be lost when the owner stops."""
         done: Future[None] = Future()
         with self._lock:
             self.queue.extend([*self._end_round(), done])
@@ -181,10 +179,8 @@ class Aggregator:
                 self.owners, self.following, self._optimizer.rounds = tuple(owners), following, self
 
     def step_outside(self, context: PassContext) -> int:
-        """Applies the gradients of a pass at once, although there are rounds. They had not begun everywhere before.
-
-        Returns the version after the step, and raises as `HostedOptimizer.step`.
-        """
+        """Applies the gradients of a pass at once, although there are rounds: they had not begun everywhere before.
+        Returns the version after the step, and raises as `HostedOptimizer.step`."""
         before = self._optimizer.version
         version = self._optimizer.step(context)
         if version > before and self.coordinator is not None:
@@ -193,10 +189,8 @@ class Aggregator:
         return version
 
     def decisions(self, trainer: bytes, applied: Mapping[str, int]) -> Decided:
-        """The decisions that another owner may not know.
-
-        `applied` has the last decision that each other owner has carried out, as far as the trainer knows that asks.
-        """
+        """The decisions that another owner may not know. `applied` has the last decision that each other owner has
+        carried out, as far as the trainer knows that asks."""
         coordinator = self.coordinator
         assert coordinator is not None
         with self._lock:
@@ -261,10 +255,8 @@ class Aggregator:
         return events
 
     def drain(self) -> None:
-        """Ends all waits, because this owner is about to stop, and those of later offers at once.
-
-        Offers that are in no round get a `DrainingError`; those that are applied get their result.
-        """
+        """Ends all waits, because this owner is about to stop, and those of later offers at once. Offers that are in no
+        round get a `DrainingError`; those that are applied get their result."""
         if self.following is not None:
             self.following.drain()
         with self._lock:
@@ -289,7 +281,11 @@ class Aggregator:
         if isinstance(event, _End):
             self._is_over = True
             self._offered.fail_all(gone())
-            self._forget()
+            # What would keep tensors until the garbage collector finds the cycle.
+            self.steps.forget()
+            self._pool = None
+            if self.following is not None:
+                self.following.forget()
         elif isinstance(event, OfferKey):
             self._enter_once(event)
         elif isinstance(event, Close):
@@ -320,13 +316,6 @@ class Aggregator:
         if not is_due:
             attempt.passed(self._optimizer.number, applied=False)
             self._offered.answer(key, Outcome(self._optimizer.version, 0, 1, REPEATED))
-
-    def _forget(self) -> None:
-        """Drops what would keep tensors until the garbage collector finds the cycle."""
-        self.steps.forget()
-        self._pool = None
-        if self.following is not None:
-            self.following.forget()
 
     def _close(self, close: Close) -> None:
         """Steps with the gradients of a round. If the step raises, its trainers get the error, and may go on."""

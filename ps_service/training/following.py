@@ -35,10 +35,8 @@ class Copy(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What an owner says after it has carried out decisions up to the number `applied`.
-
-    `missing` counts the gradients of the round of an offer that were lost here, and `failed` is the error of that step.
-    """
+    """What an owner says after it has carried out decisions up to the number `applied`: how many gradients of the round
+    of an offer were lost here, and the error of that step."""
 
     applied: int
     version: int
@@ -47,11 +45,8 @@ class Settled(NamedTuple):
 
 
 class Following:
-    """Holds gradients for rounds that another owner decides, and steps as it says. Safe from several threads.
-
-    The policy is known here as far as its changes have come. The queue handles the decisions. At most `most_bytes` of
-    gradients are held.
-    """
+    """Holds gradients, of at most `most_bytes`, for rounds that another owner decides, and steps as it says. Safe from
+    several threads. The policy is known here as far as its changes have come."""
 
     def __init__(self, steps: RoundSteps, policy: Policy) -> None:
         self.policy = policy
@@ -89,10 +84,8 @@ class Following:
     def hold(self, key: OfferKey, contribution: Contribution, read: int | None) -> int:
         """Holds copies of gradients, which `HostedOptimizer.check` has accepted, until a decision names them.
 
-        `read` is the version whose parameters they were computed with; None if that is not known. Returns the number of
-        the last decision that was carried out. Raises `SessionLostError` if the trainer has left under this epoch, or
-        has given the offer up, `OverloadedError` if too much is held already, and `DrainingError` if this owner is
-        about to stop.
+        `read` is the version whose parameters they were computed with, if that is known. Returns the number of the last
+        decision that was carried out. Raises as `Follower.check`, and `DrainingError` if this owner is about to stop.
         """
         if self._is_draining:
             raise DrainingError(DRAINING)
@@ -132,10 +125,8 @@ class Following:
                 self._copies.pop(key, None)
 
     def settle(self, key: OfferKey, base: int, entries: Sequence[Entry]) -> Future[Settled]:
-        """Carries out decisions; the future is done once they are, and its result is about an offer.
-
-        `base` is the number of the last decision that the coordinator has forgotten.
-        """
+        """Carries out decisions; the future is done once they are, and its result is about an offer. `base` is the
+        number of the last decision that the coordinator has forgotten."""
         done: Future[None] = Future()
         result: Future[Settled] = Future()
         done.add_done_callback(lambda _: result.set_result(self._settled(key)))
@@ -175,10 +166,7 @@ class Following:
         counted = sorted(close.counted, key=lambda each: each.key)
         pool, self._pool = self._pool, None
         terms = [] if pool is None else [Term(Contribution(pool, None), 1.0)]
-        for each in counted:
-            copy = self._taken(each.key)
-            if copy is not None:
-                terms.append(Term(self._compensated(copy), each.weight))
+        terms += [Term(taken, each.weight) for each in counted if (taken := self._taken(each.key)) is not None]
         try:
             self.steps.apply(RoundGradients(terms, close.divisor), close.version)
         except BaseException as error:
@@ -188,14 +176,14 @@ class Following:
                     self._failed[each.key] = close.version
 
     def _add_to_pool(self, event: Pooled) -> None:
-        copy = self._taken(event.counted.key)
-        if copy is None:
-            return
-        self._pool = added_to_each(self._pool, self._compensated(copy).gradients, event.counted.weight)
+        taken = self._taken(event.counted.key)
+        if taken is not None:
+            self._pool = added_to_each(self._pool, taken.gradients, event.counted.weight)
 
-    def _taken(self, key: OfferKey) -> Copy | None:
+    def _taken(self, key: OfferKey) -> Contribution | None:
+        """What was held for an offer, corrected if it is stale and the policy says so; None if it is lost."""
         with self._lock:
-            return self._copies.pop(key, None)
-
-    def _compensated(self, copy: Copy) -> Contribution:
+            copy = self._copies.pop(key, None)
+        if copy is None:
+            return None
         return self.steps.compensated(copy.contribution, copy.read, self.steps.optimizer.version - copy.read)
