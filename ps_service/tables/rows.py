@@ -66,7 +66,7 @@ class Rows:
         """Applies gradients, float32 [n, dim], to copies of different rows, with their ids, and writes them back."""
         states = {name: storage.read(numbers) for name, storage in self.states.items()}
         values = self.values.read(numbers).float()
-        self.rule.update(values, gradients, states, rates)
+        self.rule.update(self.rule.options, values, gradients, states, rates)
         if (updates := states.get(UPDATES)) is not None:
             updates.add_(1)
             counts = updates.view(-1).long().numpy()
