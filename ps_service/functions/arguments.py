@@ -1,7 +1,5 @@
-"""Checks of a torch function's arguments before it is called: those of every function, and one more of some.
-
-`groups` says which function has which of the latter; each takes args and kwargs, which are admitted already.
-"""
+"""Checks of a torch function's arguments before it is called: those of every function, and one more of some (`groups`
+says which), with args and kwargs that are admitted already."""
 
 from __future__ import annotations
 

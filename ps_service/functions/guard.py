@@ -1,8 +1,7 @@
 """Dispatch modes that check every operation inside a torch function, layer or constructor before it runs.
 
-The name of a function says little about the memory it reads and takes. The guard checks the operations that it runs,
-with their actual arguments. The same holds for layers, whose settings came from a trainer. Modules, for which trainers
-choose the arguments of the constructor, are made under a budget.
+The name of a function, or the settings of a layer that a trainer chose, say little about the memory that it reads and
+takes. Modules, for which trainers choose the arguments of the constructor, are made under a budget.
 """
 
 from __future__ import annotations
@@ -41,11 +40,9 @@ _LAYERS: Final[tuple[tuple[type[nn.Module], str, int], ...]] = (
 
 
 class Watch(TorchDispatchMode):
-    """A dispatch mode that only pushes and pops itself, so that it is safe in many threads.
-
-    Torch's own mode also sets process-wide flags that tell the compiler about modes. Threads that enter and leave at
-    the same time would leave these flags wrong. Its first use would also import the compiler.
-    """
+    """A dispatch mode that only pushes and pops itself, so that it is safe in many threads. Torch's own also sets
+    process-wide flags that tell the compiler about modes, which threads that enter and leave at the same time would
+    leave wrong. Its first use would import the compiler."""
 
     def __init__(self, what: str, limit: int, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -68,9 +65,7 @@ class Watch(TorchDispatchMode):
 
 class Guard(Watch):
     """While entered, checks every operation of this thread before it runs: no result may have more than `limit` bytes.
-
-    `what` names the function or layer in messages. Only with `sparse` may it make tensors in COO layout.
-    """
+    `what` names the function or layer in messages. Only with `sparse` may it make tensors in COO layout."""
 
     def __init__(self, what: str, limit: int, device: torch.device, sparse: bool) -> None:
         super().__init__(what, limit, device)
@@ -102,10 +97,8 @@ class Guard(Watch):
 
 
 class Budget(Watch):
-    """While entered, counts the bytes of new tensors before they are allocated: at most `limit` together.
-
-    A `dry` one computes sizes only: nothing is allocated or written.
-    """
+    """While entered, counts the bytes of new tensors before they are allocated: at most `limit` together. A `dry` one
+    computes sizes only: nothing is allocated or written."""
 
     def __init__(self, what: str, limit: int, device: torch.device, dry: bool) -> None:
         super().__init__(what, limit, device)
@@ -140,11 +133,9 @@ def construct(
     limit: int,
     device: torch.device,
 ) -> Any:
-    """Makes a torch module, unless it would have more than `limit` bytes. `what` is its class in messages.
-
-    Also refused are too many operations, another device, and dtypes that can be sent but not computed in. Any exception
-    of the constructor itself is raised, too.
-    """
+    """Makes a torch module, unless it would have more than `limit` bytes. `what` is its class in messages. Also refused
+    are too many operations, another device, and dtypes that can be sent but not computed in. Any exception of the
+    constructor itself is raised, too."""
     for cls, name, place in _LAYERS:
         count = args[place] if len(args) > place else kwargs.get(name)
         if issubclass(make, cls) and isinstance(count, int) and count > _MAX_LAYERS:

@@ -56,12 +56,8 @@ class TorchFunctions:
         return found
 
     def method(self, name: str) -> Callable[..., Any]:
-        """The tensor method of that name, wrapped to check its arguments.
-
-        Raises:
-            UnknownMethodError: Tensors have no such method.
-            NotAllowedError: It is not offered.
-        """
+        """The tensor method of that name, wrapped to check its arguments. Raises `UnknownMethodError` if tensors have
+        no such method, and `NotAllowedError` if it is not offered."""
         found = self.get(f"torch.Tensor.{name}")
         if found is None:
             if not hasattr(Tensor, name):
@@ -75,10 +71,8 @@ class TorchFunctions:
     def checking(
         self, what: str, layer: LayerCheck, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AbstractContextManager[Any]:
-        """Checks the arguments of a torch layer now, and its operations while the returned context is entered.
-
-        `what` is the layer's name in messages. Both raise an `InvalidArgumentError` or a `TooLargeError`.
-        """
+        """Checks the arguments of a torch layer now, and its operations while the returned context is entered. `what`
+        is the layer's name in messages. Both raise an `InvalidArgumentError` or a `TooLargeError`."""
         if layer.passes(args, kwargs, self._max_result_bytes):
             return nullcontext()
         Admission(what, self._max_result_bytes, self.device, sparse=False).admit(args, kwargs)
