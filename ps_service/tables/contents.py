@@ -34,11 +34,8 @@ class Contents:
         self._population: Final = population
 
     def blocks(self, block_rows: int = BLOCK_ROWS) -> Iterator[Block]:
-        """Copies of all rows, in the order of their numbers; each is made when it is asked for.
-
-        Blocks have fewer than `block_rows` rows where rows were removed, and empty ones are left out. Whoever needs all
-        as of one moment lets nobody update the table meanwhile.
-        """
+        """Copies of all rows, in the order of their numbers; each is made when it is asked for, and none is empty.
+        Whoever needs all as of one moment lets nobody update the table meanwhile."""
         begin: int | None = 0
         while begin is not None:
             block, begin = self.copies(begin, block_rows)
@@ -46,11 +43,8 @@ class Contents:
                 yield block
 
     def copies(self, begin: int, count: int) -> tuple[Block, int | None]:
-        """Copies of the rows in use among the `count` numbers from `begin` on, and the number to go on with.
-
-        A row keeps its number. So whoever goes on until there is no such number has each row that exists all the time,
-        once.
-        """
+        """Copies of the rows in use among the `count` numbers from `begin` on, and the number to go on with. A row
+        keeps its number, so this gives each row that exists all the time once."""
         with self._lock:
             ids, in_use = self._map.between(begin, begin + count)
             numbers = begin + in_use.nonzero()[:, 0]
@@ -60,11 +54,9 @@ class Contents:
             return block, begin + count if begin + count < self._map.rows else None
 
     def views(self, block_rows: int = BLOCK_ROWS) -> Iterator[Block]:
-        """All rows in blocks that share the memory of the shard where that is possible.
-
-        A block in which rows were removed has all the same a place for each, and says by `in_use`, bool [n], which are
-        there. Nobody may change the shard before the last block was taken and written.
-        """
+        """All rows in blocks that share the memory of the shard where that is possible. One in which rows were removed
+        says by `in_use`, bool [n], which are there. Nobody may change the shard before the last block was taken and
+        written."""
         with self._lock:
             flat = {f"state.{name}": each.flat for name, each in self._rows.states.items()}
             flat["values"] = self._rows.values.flat
@@ -107,7 +99,7 @@ class Contents:
             return None if gate is None else mapped(gate.state(), torch.clone)
 
     def load_admission(self, state: Mapping[str, Any]) -> None:
-        """Takes over what another shard's admission remembered. Raises as `Gate.load`."""
+        """Takes over what another shard's admission remembered. Raises as `CountingFilter.load`."""
         with self._lock:
             if self._population.gate is not None:
                 self._population.gate.load(state)

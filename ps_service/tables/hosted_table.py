@@ -61,11 +61,8 @@ class Wanted:
 
 @hosted
 class HostedTable(RowsOfTable):
-    """One owner's rows of a table, and their optimizer. Arguments are those of `trainer_client.Client.table`.
-
-    `settings` is what it was made with, the same on all of its owners. Raises `InvalidArgumentError` if a setting does
-    not fit.
-    """
+    """One owner's rows of a table, and their optimizer. Arguments are those of `trainer_client.Client.table`;
+    `settings` has them, the same on all of its owners. Raises `InvalidArgumentError` if a setting does not fit."""
 
     def __init__(
         self,
@@ -130,9 +127,8 @@ class HostedTable(RowsOfTable):
 
         A part is a tuple: a reference to a table, None for this one; ids, int64 [n]; where each bag begins, None to get
         the row of each id; what the rows are multiplied with, None for 1; and for rows, if ids were left out that are
-        there twice, how many there were. Results that are recorded have a history in torch's graph, and missing rows
-        are added. No row is added if a part does not fit; if a table has too many, those of parts before are
-        (`TooLargeError`).
+        there twice, how many there were. If it is recorded, missing rows are added. No row is added if a part does not
+        fit; if a table has too many, those of parts before are (`TooLargeError`).
         """
         if not isinstance(parts, list):
             raise InvalidArgumentError("the parts of a look-up are a list")
@@ -159,11 +155,9 @@ class HostedTable(RowsOfTable):
 
     @remote
     def evict(self, share: float | None, dry_run: bool, sample: int) -> tuple[int, torch.Tensor]:
-        """Removes rows that have expired, in short turns, or this share of the rows. Returns how many, and ids of some.
-
-        With `dry_run` the rows stay. `sample` is the most ids to return. Raises `InvalidArgumentError` if the table has
-        no eviction, or no part of it that this needs, or `share` is no part.
-        """
+        """Removes rows that have expired, in short turns, or this share of the rows. Returns how many, and ids of some,
+        at most `sample`. With `dry_run` the rows stay. Raises `InvalidArgumentError` if the table has no eviction, or
+        no part of it that this needs, or `share` is no part."""
         if self.eviction is None:
             raise InvalidArgumentError(f"no rows of {self} are evicted: make it with evict=tc.tables.Eviction(…)")
         if share is None and self.eviction.ttl is None:
@@ -190,11 +184,9 @@ class HostedTable(RowsOfTable):
 
     @remote
     def put(self, block: dict[str, torch.Tensor], restore: int | None = None) -> int:
-        """Puts rows in the place of those that their ids have, or adds them. Returns how many.
-
-        `restore` is the number of the restore whose rows they are. Errors are those of `Contents.put` and
-        `Restores.going_on`, and `NonFiniteGradientError` for a number that is NaN or infinite. No row has changed then.
-        """
+        """Puts rows, of the restore with this number, in the place of those that their ids have, or adds them. Returns
+        how many. Raises as `Contents.put` and `Restores.going_on`, and `NonFiniteGradientError` for NaN or infinity; no
+        row has changed then."""
         whole = isinstance(block, dict) and {"ids", "values"} <= block.keys()
         if not whole or not all(_is_plain(name, each) for name, each in block.items()):
             raise InvalidArgumentError("rows to put are ids, values and what belongs to them, as tensors by name")
@@ -206,10 +198,8 @@ class HostedTable(RowsOfTable):
 
     @remote
     def read_block(self, begin: int, state: bool) -> tuple[dict[str, torch.Tensor], int | None]:
-        """Copies of some rows as `Contents.copies`, at most a few MiB, and where to go on; None at the end.
-
-        It begins at 0, or what the call before has returned. `state` says whether what the optimizer keeps is wanted.
-        """
+        """Copies of some rows as `Contents.copies`, at most a few MiB, and where to go on; None at the end. It begins
+        at 0, or what the call before has returned. `state` says whether what the optimizer keeps is wanted."""
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
             raise InvalidArgumentError(f"rows are read from a number on that the last call has returned, not {begin!r}")
         block, following = self.shard.contents.copies(begin, max(1, PIECE_BYTES // self.shard.row_bytes))

@@ -17,11 +17,8 @@ from ps_wire.tables.options import from_plain
 
 @hosted
 class RowOptimizer(optim.Optimizer):
-    """Has tables update the rows that have a gradient. What it keeps for a row is with the row, in the table.
-
-    `never_half_done` says that a step does not raise once `check_step` has accepted the options, and `options_class` is
-    the full name of their class, which says what it does with a gradient.
-    """
+    """Has tables update the rows that have a gradient. What it keeps for a row is with the row, in the table. A step
+    does not raise once `check_step` has accepted the options, whose class has the full name `options_class`."""
 
     never_half_done = True
 

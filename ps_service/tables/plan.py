@@ -46,11 +46,8 @@ class PlannedTable(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one owner holds of one table.
-
-    That is how many of the 16,384 slots, the most rows to expect, and their bytes, with what the optimizer, the map of
-    ids and eviction keep.
-    """
+    """How many of the 16,384 slots of a table one owner holds, the most rows to expect, and their bytes, with what the
+    optimizer, the map of ids and eviction keep."""
 
     table: str
     owner: str
@@ -81,9 +78,7 @@ class Plan(NamedTuple):
 
 def plan(tables: Sequence[PlannedTable], budgets: Mapping[str, int]) -> Plan:
     """Divides the slots of each table evenly among its owners, as new tables do. `budgets` has the bytes of each owner.
-
-    Raises `InvalidArgumentError` if a table names an owner that is not among them, or there is no owner.
-    """
+    Raises `InvalidArgumentError` if a table names an owner that is not among them, or there is no owner."""
     if not budgets:
         raise InvalidArgumentError("a plan needs at least one owner")
     parts = []
@@ -101,10 +96,8 @@ def plan(tables: Sequence[PlannedTable], budgets: Mapping[str, int]) -> Plan:
 
 
 def enough_owners(tables: Sequence[PlannedTable], budget: int) -> int:
-    """The least number of owners with that many bytes each that can hold the tables; 0 if no number can.
-
-    Owners that tables name are not considered.
-    """
+    """The least number of owners with that many bytes each that can hold the tables, whatever owners these name; 0 if
+    no number can."""
     numbers = range(1, SLOTS + 1)
     enough = bisect_left(numbers, True, key=lambda owners: _fit(tables, budget, owners))
     return numbers[enough] if enough < len(numbers) else 0

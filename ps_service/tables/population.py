@@ -96,10 +96,8 @@ class Population:
         budget.note(self, self.nbytes)
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of ids that training looks up; those that get none now have `default`.
-
-        Raises `TooLargeError`, with no row added or removed, if there would be more rows than there may be.
-        """
+        """The rows of ids that training looks up; those that get none now have `default`. Raises `TooLargeError`, with
+        no row added or removed, if there would be more rows than there may be."""
         numbers = self._find_or_admit(ids)
         self.statistics.looked_up += len(ids)
         if self.seen is not None:

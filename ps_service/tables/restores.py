@@ -15,9 +15,8 @@ class Restores:
     """Which restore puts rows into an owner's part of a table: the one that has begun last.
 
     A restore has a number, which the first of its owners gives and the others are told. A later one has a larger number
-    on all owners, so exactly one of several ends. If the program of a restore is gone, the next one begins. Checkpoints
-    have the `latest` number, 0 if there was none. The clock counts microseconds since 1970: numbers grow also if that
-    was lost.
+    on all owners, so exactly one of several ends. Checkpoints have the `latest` number, 0 if there was none. The clock
+    counts microseconds since 1970: numbers grow also if that was lost.
     """
 
     def __init__(self, title: str, clock: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
@@ -29,9 +28,7 @@ class Restores:
 
     def begin(self, number: int, clear: Callable[[], None]) -> int:
         """Begins a restore, which removes all rows with `clear`. Returns its number; given 0, the owner chooses it.
-
-        Raises `InvalidArgumentError`, with no row removed, if a later one has begun.
-        """
+        Raises `InvalidArgumentError`, with no row removed, if a later one has begun."""
         with self._lock:
             if type(number) is int and not number:
                 number = max(self.latest + 1, self._clock())

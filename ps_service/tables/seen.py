@@ -35,11 +35,8 @@ def seen_bytes(eviction: Eviction) -> int:
 
 
 class Seen:
-    """What eviction needs to know of rows, in int64.
-
-    Its storages are `seen`, microseconds of the clock at the last look-up, which is 0 where there is no row; and for
-    `least_frequent` `sightings`.
-    """
+    """What eviction needs to know of rows, in int64: `seen`, microseconds of the clock at the last look-up, which is 0
+    where there is no row; and for `least_frequent` `sightings`."""
 
     def __init__(self, capacity: int, eviction: Eviction) -> None:
         self._eviction: Final = eviction

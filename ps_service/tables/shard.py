@@ -133,10 +133,8 @@ class TableShard:
         with_options(self._rows.rule, self.dim, options)
 
     def rows_of(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and copies of the rows of checked ids that training looks up; missing rows are added.
-
-        Raises `TooLargeError`, with no row added, if there would be more rows than the shard may have.
-        """
+        """The keys and copies of the rows of checked ids that training looks up; missing rows are added. Raises
+        `TooLargeError`, with no row added, if there would be more rows than the shard may have."""
         with self._lock:
             numbers = self._population.look_up(ids)
             return self._population.generations.keys(numbers), self._kernels.read(self._rows, numbers)
@@ -145,9 +143,7 @@ class TableShard:
         self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, keep: bool
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """As `rows_of` the keys, the sums of the rows of bags in float32, and copies of the rows if `keep` says so.
-
-        `weights`, float32 [n], are what each row is multiplied with; None for 1.
-        """
+        `weights`, float32 [n], are what each row is multiplied with; None for 1."""
         with self._lock:
             numbers = self._population.look_up(ids)
             pooled = self._kernels.pool(self._rows, numbers, offsets, weights)
@@ -155,11 +151,9 @@ class TableShard:
             return self._population.generations.keys(numbers), pooled, kept
 
     def look_up(self, ids: torch.Tensor, *, add: bool = True) -> torch.Tensor:
-        """The rows of ids, int64 [n], without keys.
-
-        Those that are missing are added, as in `rows_of`, or without `add` are only read as they would begin. Raises
-        `InvalidArgumentError` if ids are no int64 vector, or a table of fixed size has no such row.
-        """
+        """The rows of ids, int64 [n], without keys. Missing ones are added, as in `rows_of`, or without `add` are only
+        read as they would begin. Raises `InvalidArgumentError` for no int64 vector, or a row that a table of fixed size
+        has not."""
         ids = checked_ids(ids, self.rows)
         with self._lock:
             return self._read(ids, self._population.look_up(ids) if add else self._population.find(ids))
@@ -199,12 +193,9 @@ class TableShard:
         weights: torch.Tensor | None,
         given: int,
     ) -> UnsummedGradient:
-        """The gradient of rows, from the gradients of a look-up or of its bags.
-
-        That of the row that ids without one read is left out here, and not only in the step, because norms and checks
-        count it otherwise. `given` is how many ids the trainer's program has looked up, before it was made sure that
-        all are different.
-        """
+        """The gradient of rows, from the gradients of a look-up or of its bags. That of the row that ids without one
+        read is left out here, because norms and checks count it otherwise. `given` is how many ids the trainer's
+        program has looked up, before it was made sure that all are different."""
         with self._lock:
             self._population.statistics.gradients += given
         groups = self._kernels.group(keys, gradients.float(), offsets, weights)
@@ -220,11 +211,8 @@ class TableShard:
         return None if own.all() else own
 
     def update(self, gradients: Grouped) -> None:
-        """Applies the gradients of rows, which are named by key, as one step of the optimizer.
-
-        Those of rows that have gone since they were looked up are dropped, and so are those of the row that ids without
-        one read.
-        """
+        """Applies the gradients of rows, which are named by key, as one step of the optimizer. Those of rows that have
+        gone are dropped, and so are those of the row that ids without one read."""
         options = self.optimizer
         with self._lock:
             statistics, generations = self._population.statistics, self._population.generations
@@ -246,10 +234,8 @@ class TableShard:
             self.updates += 1
 
     def load(self, blocks: Iterable[Mapping[str, torch.Tensor]], *, clear: bool = True) -> None:
-        """Takes rows that `contents` has given, of this shard or of others; with `clear` in place of all rows.
-
-        Raises as `Contents.put`. Blocks before one that does not fit have been taken then.
-        """
+        """Takes rows that `contents` has given, of this shard or of others; with `clear` in place of all rows. Raises
+        as `Contents.put`; blocks before one that does not fit have been taken then."""
         if clear:
             self.clear()
         for block in blocks:
@@ -268,10 +254,8 @@ class TableShard:
             return self._population.evict(count, dry_run)
 
     def expire(self, begin: int, count: int, *, dry_run: bool = False) -> tuple[torch.Tensor, int | None]:
-        """Removes those of `count` rows from number `begin` on that have expired, or only says which would go.
-
-        Returns their ids, int64, and where to go on; None at the end.
-        """
+        """Removes those of `count` rows from number `begin` on that have expired, or only says which would go. Returns
+        their ids, int64, and where to go on; None at the end."""
         with self._lock:
             gone = self._population.expire(begin, begin + count, dry_run)
             return gone, begin + count if begin + count < self._map.rows else None
@@ -282,11 +266,9 @@ class TableShard:
         return self._population.excess
 
     def turns(self, expire: bool, turn_rows: int = TURN_ROWS) -> Iterator[None]:
-        """Removes rows that have expired, if it is time for those, and makes room in a table that is nearly full.
-
-        That is done in short turns, each of which looks at so many rows, or removes at most as many. What makes room is
-        chosen between turns. Rows that are looked up meanwhile stay.
-        """
+        """Removes rows that have expired, if it is time for those, and makes room in a table that is nearly full. A
+        turn looks at so many rows, or removes at most as many. What makes room is chosen between turns; rows that are
+        looked up meanwhile stay."""
         begin: int | None = 0
         while expire and begin is not None:
             _, begin = self.expire(begin, turn_rows)

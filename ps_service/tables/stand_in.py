@@ -27,11 +27,9 @@ if TYPE_CHECKING:
 
 
 class RowsOfTable:
-    """The rows of a table on an owner, as far as passes, optimizers and metrics know them.
-
-    Rows that nobody looks up expire after `ttl` seconds; None if they do not. `backups` want to know of rows before
-    they are updated. A step iterates over them, so they are replaced and not changed.
-    """
+    """The rows of a table on an owner, as far as passes, optimizers and metrics know them. Rows that nobody looks up
+    expire after `ttl` seconds; None if they do not. `backups` want to know of rows before they are updated; a step
+    iterates over them, so they are replaced and not changed."""
 
     parameter: AllRows
     dim: int
@@ -93,7 +91,7 @@ def summed_rows(gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     keys, values = gradient._indices()[0], gradient._values()
     if not gradient.is_coalesced():
         groups = grouped(keys)
-        if not groups.are_different:
+        if len(groups.targets) < len(keys):
             return groups.targets, sum_by(groups, values)
         if not torch.equal(groups.targets, keys):
             return groups.targets, values.index_select(0, groups.order)

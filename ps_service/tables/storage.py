@@ -20,11 +20,8 @@ have entries instead, and 8 for the id."""
 
 
 class RowStorage(ABC):
-    """Rows of one width and dtype, numbered from 0. New rows are zero.
-
-    `flat` is all rows as one tensor [capacity, width], or None if they are in several. Kernels that work on it in place
-    use it where it is there.
-    """
+    """Rows of one width and dtype, numbered from 0. New rows are zero. `flat` is all rows as one tensor [capacity,
+    width], for loops that work in place, or None if they are in several."""
 
     flat: torch.Tensor | None = None
 

@@ -49,11 +49,9 @@ _MARK = np.uint64(REMOVED)
 
 
 class HashedMap(IdMap):
-    """The arrays of such a map: the slots of all segments, and of each how many it has, a power of 2, and has used.
-
-    A segment doubles at its load in `fills`. The salt is added to ids before they are mixed. It is random and secret,
-    so nobody can choose ids that collide. Rows do not depend on it.
-    """
+    """The arrays of such a map: the slots of all segments, and of each how many it has, a power of 2, and has used. A
+    segment doubles at its load in `fills`. The salt is added to ids before they are mixed. It is random and secret, so
+    nobody can choose ids that collide. Rows do not depend on it."""
 
     def __init__(self, capacity: int) -> None:
         self.salt: Final = np.uint64(secrets.randbits(64))
@@ -100,8 +98,6 @@ class HashedMap(IdMap):
 
 class NumpyHashedMap(HashedMap):
     """An `IdMap` without numba: all ids are probed at once, in rounds."""
-
-    implementation = "torch"
 
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(self._positions_and_rows(ids.numpy())[1])

@@ -176,11 +176,9 @@ def find_or_add(
     new: Any,
     begin: Any,
 ) -> Any:
-    """Writes the rows of ids from position `begin`, adding those that are missing. Returns where it stopped.
-
-    That is `len(ids)` at the end, or the position of an id for which there is no room. -1 minus a position says that
-    the array of slots is too small.
-    """
+    """Writes the rows of ids from position `begin`, adding those that are missing. Returns where it stopped: `len(ids)`
+    at the end, the position of an id for which there is no room, or -1 minus a position where the array of slots is too
+    small."""
     mixed = np.empty((_TURNS, _GROUP), np.uint64)
     left, found = ids[begin:], rows[begin:]
     for turn in range(turns_of(len(left))):
@@ -254,10 +252,8 @@ def find_entries(entries: Any, ids: Any, rows: Any) -> Any:
 def add_entries(
     entries: Any, row_ids: Any, free: Any, counts: Any, most: Any, ids: Any, rows: Any, new: Any, begin: Any
 ) -> Any:
-    """Gives rows to those of some ids, from position `begin`, that have none. All are below the number of entries.
-
-    Returns where it stopped: `len(ids)` at the end, or the position of an id for which there is no room.
-    """
+    """Gives rows to those ids, from position `begin`, that have none. All are below the number of entries. Returns
+    where it stopped: `len(ids)` at the end, or the position of an id for which there is no room."""
     for i in range(begin, len(ids)):
         if rows[i] >= 0:
             continue

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 class NumbaHashedMap(HashedMap):
     """An `IdMap` compiled by numba."""
 
-    implementation = "numba"
-
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         rows = np.empty(len(ids), np.int64)
         kernels.find(self.slots, self.sizes, self.row_ids, self.salt, ids.numpy(), rows)
@@ -62,8 +60,6 @@ class NumbaHashedMap(HashedMap):
 
 class NumbaDirectMap(DirectMap):
     """An `IdMap` of the ids from 0 to below `ids`, compiled by numba."""
-
-    implementation = "numba"
 
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         rows = np.empty(len(ids), np.int64)

@@ -32,8 +32,6 @@ _STEPS = 4096
 class NumbaKernels(Kernels):
     """`Kernels` compiled by numba. Rows in 16 bits, or without one flat tensor, go through torch."""
 
-    implementation = "numba"
-
     def unique(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         different, _, numbers = _numbered(ids)
         return torch.from_numpy(different), torch.from_numpy(numbers).long()

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 class Kernels:
-    """What is computed with ids and rows. Arguments have been checked. `implementation` is "numba" or "torch"."""
-
-    implementation = "torch"
+    """What is computed with ids and rows. Arguments have been checked."""
 
     def unique(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The different ids, int64 [m] in an order of the implementation, and the position of each id among them."""
@@ -31,11 +29,8 @@ class Kernels:
         offsets: torch.Tensor | None = None,
         scales: torch.Tensor | None = None,
     ) -> Grouped:
-        """Puts the gradients of equal ids together.
-
-        `gradients` are float32 [k, dim]: one for each id, or with `offsets` one for each of k bags, whose ids all have
-        it. `scales` are a factor for each id, float32 [n]; None for 1.
-        """
+        """Puts the gradients of equal ids together: float32 [k, dim], one for each id, or with `offsets` one for each
+        of k bags, whose ids all have it. `scales` are a factor for each id, float32 [n]; None for 1."""
         different, inverse = self.unique(ids)
         order = inverse.argsort(stable=True)
         begins = torch.zeros(len(different) + 1, dtype=torch.int64)
