@@ -129,10 +129,8 @@ def create_scheduler(
     object_id: str = "",
     replace: bool = False,
 ) -> tuple[HostedObject, bool]:
-    """Creates a learning-rate scheduler for an optimizer, or returns the existing one of that name.
-
-    With `replace`, it takes the place of one that was made with other arguments. Raises as `create_optimizer`.
-    """
+    """Creates a learning-rate scheduler for an optimizer, or returns the existing one of that name; with `replace` in
+    the place of one that was made with other arguments. Raises as `create_optimizer`."""
     cls = engine.allowlist.scheduler(class_name)
     hosted = engine.registry.find(optimizer)
     value = optimizer_of(hosted)

@@ -25,11 +25,9 @@ DRAINING: Final = (
 
 
 class EventQueue:
-    """Events, which one thread at a time handles in their order. Safe from several threads.
-
-    A future among the events is done when those before it are handled. `submit` runs a function in a compute thread,
-    and on the event loop what it returns.
-    """
+    """Events, which one thread at a time handles in their order. Safe from several threads. A future among them is done
+    when those before it are handled. `submit` runs a function in a compute thread, and on the event loop what it
+    returns."""
 
     def __init__(self, handle: Callable[[Any], None]) -> None:
         self.submit: Callable[[Callable[[], Work]], None] = _run_here

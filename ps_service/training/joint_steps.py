@@ -52,11 +52,9 @@ class _Share:
 
 
 def step_together(optimizers: Sequence[HostedOptimizer], context: PassContext, locks: ParameterLocks) -> list[Stepped]:
-    """Applies the gradients of a pass to several optimizers: all of them, or, if anything raises, none.
-
-    Forwards of modules see all of it or nothing, unless all of these optimizers allow them to see a part. Raises as
-    `HostedOptimizer.step`.
-    """
+    """Applies the gradients of a pass to several optimizers: all of them, or, if anything raises, none. Forwards of
+    modules see all of it or nothing, unless all of these optimizers let them see a part. Raises as
+    `HostedOptimizer.step`."""
     with ExitStack() as stack:
         # Always in the same order, so that two of these steps never wait for each other.
         for optimizer in sorted(optimizers, key=lambda each: each.number):

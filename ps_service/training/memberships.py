@@ -11,10 +11,8 @@ if TYPE_CHECKING:
 
 
 class Memberships:
-    """The optimizers that each trainer uses. Safe from several threads.
-
-    Its lock is held while a trainer joins or leaves, and while an optimizer gets its first policy.
-    """
+    """The optimizers that each trainer uses. Safe from several threads. Its lock is held while a trainer joins or
+    leaves, and while an optimizer gets its first policy."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -13,12 +13,9 @@ _POST_HOOKS: Final = _torchs._global_optimizer_post_hooks
 
 
 def step(optimizer: optim.Optimizer) -> None:
-    """Does what `optimizer.step()` does.
-
-    Torch wraps the method of each class in a function that calls hooks and tells a profiler of the step. For a few
-    small parameters that takes longer than the step itself. So the wrapped function is called where there are no hooks,
-    no scheduler that counts the steps, and no profiler.
-    """
+    """Does what `optimizer.step()` does. Torch wraps the method of each class in a function that calls hooks and tells
+    a profiler of the step, which for a few small parameters takes longer than the step itself. So the wrapped function
+    is called where there are no hooks, no scheduler that counts the steps, and no profiler."""
     function: Any = type(optimizer).step
     if (
         getattr(function, "hooked", False)

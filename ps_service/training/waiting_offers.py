@@ -39,10 +39,8 @@ class Offered(NamedTuple):
 
 
 class WaitingOffers:
-    """The offers to one optimizer whose trainers wait. Its user sees to the order of what threads do.
-
-    `is_draining` is set when the owner is about to stop, and has taken back what waits.
-    """
+    """The offers to one optimizer whose trainers wait. Its user sees to the order of what threads do. `is_draining` is
+    set when the owner is about to stop, and has taken back what waits."""
 
     def __init__(self, reported: ReportedValues) -> None:
         self.is_draining = False

@@ -8,10 +8,8 @@ import torch
 
 
 def warm() -> None:
-    """Makes an optimizer, and steps it. The first one imports torch's compiler: 800 modules, 1.2 s of processor time.
-
-    It may run in any thread. Optimizers that are made meanwhile wait for it.
-    """
+    """Makes an optimizer, and steps it, in any thread. The first one imports torch's compiler: 800 modules, 1.2 s of
+    processor time. Optimizers that are made meanwhile wait for it."""
     parameter = torch.zeros(1)
     parameter.grad = torch.zeros(1)
     torch.optim.SGD([parameter], lr=0.1).step()
