@@ -86,7 +86,7 @@ class Engine:
         self.budget: Final = Budget(self.limits)
         self.compute: Final = ThreadPool(threads, spare_threads)
         self.directory: Final = Directory(self.sessions.is_away, self.sessions.has)
-        self.memberships: Final = Memberships()
+        self.memberships: Final = Memberships(self.compute.submit, self.sessions.describe, lambda: self.draining)
         self.communicators: Final = Communicators(self.sessions, self.limits, self.compute.later)
         self.membership: Final = Membership()
         self.counters: Final = Counters()

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ps_service.requests import round_messages, spanning
 from ps_service.training.aggregator import PLAIN, Decided, Membership
-from ps_service.training.creation import aggregator_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +52,7 @@ def _restore(
     engine: Engine, optimizer: HostedOptimizer, policy: Policy, record: pb.RoundsRecord, clocks: Mapping[bytes, int]
 ) -> None:
     """Continues the rounds of an optimizer that has, or has had, a policy."""
-    aggregator = aggregator_of(engine, optimizer)
+    aggregator = engine.memberships.aggregator_of(optimizer)
     if record.owners and not aggregator.owners:
         # It got its first policy later.
         spanning.place(engine, optimizer, record.owners, policy)

@@ -16,7 +16,6 @@ from ps_service.passes.invocation import NO, REFERENCE, VALUE, Invocation, Recor
 from ps_service.requests import fields, incidents, spanning
 from ps_service.requests.creation import with_spec
 from ps_service.training import freezing, state_dicts
-from ps_service.training.creation import change_policy
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import decorators, policies
 from ps_wire.errors import InvalidArgumentError
@@ -148,7 +147,7 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
     elif request.HasField("policy"):
         if optimizer.rounds is not None and optimizer.rounds.following is not None:
             raise InvalidArgumentError(f"owner {optimizer.rounds.owners[0]!r} decides the rounds of this optimizer")
-        change_policy(ctx.engine, optimizer, policies.from_plain(ctx.read(request.policy)))
+        ctx.engine.memberships.change_policy(optimizer, policies.from_plain(ctx.read(request.policy)))
         spanning.tell(ctx, optimizer, reply.decisions)
 
 

@@ -10,7 +10,6 @@ from ps_service.execution.deferred import Deferred
 from ps_service.policies.coordinator import Coordinator
 from ps_service.policies.offers import OfferKey
 from ps_service.requests import attempts, fields, reported_values, round_messages
-from ps_service.training import creation
 from ps_service.training.following import Following
 from ps_service.training.optimizers import optimizer_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 def begin(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], policy: Policy) -> None:
     """Gives a new optimizer its policy, and its place among several owners. Raises as `place`."""
     if len(owners) < 2:
-        creation.change_policy(engine, optimizer, policy)
+        engine.memberships.change_policy(optimizer, policy)
     else:
         place(engine, optimizer, owners, policy)
 
@@ -47,7 +46,7 @@ def place(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], pol
         raise InvalidArgumentError(
             f"the owners of an optimizer are named in order, with {name!r} among them: not {', '.join(owners)}"
         )
-    aggregator = creation.aggregator_of(engine, optimizer)
+    aggregator = engine.memberships.aggregator_of(optimizer)
     if name == owners[0]:
         aggregator.lead(owners, Coordinator(policy, owners[1:], optimizer.version))
     else:

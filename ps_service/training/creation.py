@@ -1,4 +1,4 @@
-"""Makes optimizers and schedulers of hosted parameters, and what collects gradients for those with a policy."""
+"""Makes optimizers and schedulers of hosted parameters, under names that trainers share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.host import Host
 from ps_service.hosting.objects import HostedObject
 from ps_service.tables.optimizer import RowOptimizer
-from ps_service.training.aggregator import PLAIN, Aggregator
 from ps_service.training.optimizers import Covered, HostedOptimizer, optimizer_of
 from ps_service.training.schedulers import HostedScheduler
 from ps_wire.close_names import argument_hint
@@ -21,18 +20,11 @@ if TYPE_CHECKING:
 
     from ps_service.execution.thread_pool import ThreadPool
     from ps_service.passes.staleness import StepCounters
-    from ps_service.training.memberships import Memberships
-    from ps_wire.policies import Policy
     from ps_wire.refs import Ref
 
 
 class _Counters(Protocol):
     steps: StepCounters
-
-
-class _Sessions(Protocol):
-    def describe(self, trainer: bytes) -> str:
-        """A trainer for messages."""
 
 
 class OptimizerHost(Host, Protocol):
@@ -45,18 +37,6 @@ class OptimizerHost(Host, Protocol):
     @property
     def counters(self) -> _Counters:
         """Counts the steps of optimizers."""
-
-    @property
-    def sessions(self) -> _Sessions:
-        """The sessions of trainers."""
-
-    @property
-    def memberships(self) -> Memberships:
-        """Which trainers use which optimizers."""
-
-    @property
-    def draining(self) -> bool:
-        """Whether the owner is about to stop."""
 
 
 def create_optimizer(
@@ -169,25 +149,3 @@ def _shared_name(hosts: Any, members: Sequence[tuple[Sequence[Covered], Any]]) -
         return f"{joined}.optimizer"
     digest = hashlib.blake2b("\n".join(f"{ref.object_id}{ref.parameter}" for ref in covered).encode(), digest_size=4)
     return f"{joined}.optimizer-{digest.hexdigest()}"
-
-
-def change_policy(engine: OptimizerHost, optimizer: HostedOptimizer, policy: Policy) -> None:
-    """Has an optimizer follow another policy from now on."""
-    if policy != PLAIN or optimizer.aggregator is not None:
-        aggregator_of(engine, optimizer).change(policy)
-
-
-def aggregator_of(engine: OptimizerHost, optimizer: HostedOptimizer) -> Aggregator:
-    """What collects gradients for an optimizer, made if it has had no policy yet. It knows the optimizer's trainers."""
-    with engine.memberships.lock:
-        if optimizer.aggregator is not None:
-            return optimizer.aggregator
-        made = Aggregator(optimizer, optimizer.trainers)
-        made.queue.submit, made.describe = engine.compute.submit, engine.sessions.describe
-        optimizer.aggregator = made
-    # These were told of all optimizers with an aggregator, and maybe too early for this one.
-    if engine.draining:
-        made.drain()
-    if optimizer.is_removed:
-        made.end()
-    return made
