@@ -180,9 +180,6 @@ class HostedOptimizer:
                 if undo is not None:
                     undo.restore()
                 raise
-            finally:
-                for parameter in parameters:
-                    parameter.grad = None
         self.latency.end(began, nbytes)
         return True
 
@@ -200,27 +197,34 @@ class HostedOptimizer:
             state.steps += 1
 
     def write(self, present: Sequence[Present]) -> None:
-        """Has torch step the parameters, but for rows of tables that it refuses. The caller has them to itself."""
+        """Has torch step the parameters, but for rows of tables that it refuses. The caller has them to itself.
+
+        The gradients are removed from the parameters again, of which other optimizers may have some, too.
+        """
         groups, by_rows, sparse = self.optimizer.param_groups, [], []
-        for covered, group, gradient in present:
-            parameter, options = covered.parameter, groups[group]
-            if gradient.is_sparse and self.is_torchs:
-                if options.get("fused") and sparse_rules.can_step_rows(self.optimizer, options, gradient):
-                    by_rows.append((parameter, gradient, options))
-                    continue
-                if options.get("momentum"):
-                    sparse.append(parameter)
-            elif gradient.layout is torch.strided and gradient.stride() != parameter.stride():
-                # Torch's fused kernels take the strides of the parameter for granted. Torch gives gradients that layout
-                # where it accumulates them at leaves, and no such node runs here.
-                gradient = torch.empty_like(parameter.data, dtype=gradient.dtype).copy_(gradient)
-            parameter.grad = gradient
-        # Called even with no gradient left: hooks and schedulers count the steps.
-        torch_step.step(self.optimizer)
-        for parameter, gradient, options in by_rows:
-            sparse_rules.step_rows(parameter, gradient, options)
-        for parameter in sparse:
-            sparse_rules.compact(self.optimizer, parameter)
+        try:
+            for covered, group, gradient in present:
+                parameter, options = covered.parameter, groups[group]
+                if gradient.is_sparse and self.is_torchs:
+                    if options.get("fused") and sparse_rules.can_step_rows(self.optimizer, options, gradient):
+                        by_rows.append((parameter, gradient, options))
+                        continue
+                    if options.get("momentum"):
+                        sparse.append(parameter)
+                elif gradient.layout is torch.strided and gradient.stride() != parameter.stride():
+                    # Torch's fused kernels take the strides of the parameter for granted. Torch gives gradients that
+                    # layout where it accumulates them at leaves, and no such node runs here.
+                    gradient = torch.empty_like(parameter.data, dtype=gradient.dtype).copy_(gradient)
+                parameter.grad = gradient
+            # Called even with no gradient left: hooks and schedulers count the steps.
+            torch_step.step(self.optimizer)
+            for parameter, gradient, options in by_rows:
+                sparse_rules.step_rows(parameter, gradient, options)
+            for parameter in sparse:
+                sparse_rules.compact(self.optimizer, parameter)
+        finally:
+            for covered, _, _ in present:
+                covered.parameter.grad = None
 
     def _check_layouts(self, present: Sequence[Present]) -> None:
         """Refuses gradients that torch would refuse in the middle of a step, and options that tables would."""
