@@ -138,9 +138,7 @@ class HostedTable(RowsOfTable):
     def _found(self, wanted: Wanted, recorded: bool) -> torch.Tensor:
         ids, offsets, weights = wanted.ids, wanted.offsets, wanted.weights
         if not recorded:
-            if offsets is None:
-                return self.shard.look_up(ids, add=False)
-            return self.shard.bag(ids, offsets, weights)
+            return self.shard.look_up(ids, add=False) if offsets is None else self.shard.bag(ids, offsets, weights)
         found: torch.Tensor
         if offsets is None:
             found = LookUp.apply(self.parameter, self.shard, ids, wanted.given)  # type: ignore[no-untyped-call]
