@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ps_service.functions import dtypes
-from ps_service.functions.arguments import Admission
 from ps_service.functions.groups import Level
 from ps_service.functions.guard import Guard, construct
 from ps_service.functions.listing import Listed, listed
@@ -75,8 +74,9 @@ class TorchFunctions:
         is the layer's name in messages. Both raise an `InvalidArgumentError` or a `TooLargeError`."""
         if layer.passes(args, kwargs, self._max_result_bytes):
             return nullcontext()
-        Admission(what, self._max_result_bytes, self.device, sparse=False).admit(args, kwargs)
-        return Guard(what, self._max_result_bytes, self.device, sparse=False)
+        guard = Guard(what, self._max_result_bytes, self.device, sparse=False)
+        guard.admit(args, kwargs)
+        return guard
 
     def constructor(self, cls: type, name: str) -> Callable[..., Any]:
         """The callable that makes objects of a class; torch classes are made under `max_object_bytes`."""
@@ -102,12 +102,13 @@ class TorchFunctions:
             try:
                 if may_be_quick and not kwargs and _is_small(args):
                     return function(*args)
-                Admission(entry.name, self._max_result_bytes, self.device, sparse).admit(args, kwargs)
+                guard = Guard(entry.name, self._max_result_bytes, self.device, sparse)
+                guard.admit(args, kwargs)
                 if check is not None:
                     check(args, kwargs)
                 if entry.writes:
                     _check_writable(entry.name, args)
-                with Guard(entry.name, self._max_result_bytes, self.device, sparse):
+                with guard:
                     return function(*args, **kwargs)
             except TypeError as error:
                 if _fits_none(error):
