@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from ps_service.tables.kernels.grouped import Grouped, bag_of_each
+from ps_service.tables.kernels.kernels import Grouped, bag_of_each
 from ps_service.tables.row_gradients import UnsummedGradient, key_space
 from ps_wire.tables.sums import grouped, sum_by
 

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from ps_service.tables.kernels import loops, updates
-from ps_service.tables.kernels.grouped import Grouped
-from ps_service.tables.kernels.kernels import Kernels
+from ps_service.tables.kernels.kernels import Grouped, Kernels
 from ps_service.tables.randomness import INITIAL, normal_quantiles
 from ps_wire.tables.hashing import mix_one
 from ps_wire.tables.options import FTRL, SGD, Adagrad, LazyAdam, Normal, PartialRowWiseAdam, RowWiseAdagrad, Uniform
