@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.tables.preparing import compile_soon
-from ps_service.training.warm import warm_soon
+from ps_service.training.torch_step import warm_soon
 from ps_wire.errors import PsError
 from ps_wire.shared_memory import descriptors
 from trainer_client.rpc.joining import join
