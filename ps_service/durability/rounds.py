@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ps_service.requests import round_messages, spanning
-from ps_service.training.aggregator import PLAIN, Decided, Membership
+from ps_service.training.aggregator import PLAIN, Decided
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ def _restore(
         epochs = {member.trainer: member.epoch for member in record.trainers}
         entries = round_messages.read(record.decisions)
         aggregator.restore_rounds(record.applied, record.known, entries, record.joins, epochs)
-    aggregator.restore_membership(Membership(clocks, record.most))
+    aggregator.restore_membership(clocks, record.most)
 
 
 def drop_strangers(engine: Engine, optimizer: HostedOptimizer) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +32,7 @@ class TorchFunctions:
 
     def __init__(self, level: Level = Level.BASIC) -> None:
         self.level = level
-        self._listed = listed(level)
+        self.listed = listed(level)
         self._wrapped: dict[str, Callable[..., Any]] = {}
         self.serve(Limits(), torch.device("cpu"))
 
@@ -42,16 +42,11 @@ class TorchFunctions:
         self._max_result_bytes = limits.max_result_bytes
         self._max_object_bytes = limits.max_object_bytes
 
-    @property
-    def names(self) -> Iterable[str]:
-        """The full names of all that are offered."""
-        return self._listed
-
     def get(self, name: str) -> Callable[..., Any] | None:
         """The function of that full name, wrapped to check its arguments; None if it is not offered."""
         found = self._wrapped.get(name)
-        if found is None and name in self._listed:
-            found = self._wrapped[name] = self._wrapper(self._listed[name])
+        if found is None and name in self.listed:
+            found = self._wrapped[name] = self._wrapper(self.listed[name])
         return found
 
     def method(self, name: str) -> Callable[..., Any]:

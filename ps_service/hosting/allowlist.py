@@ -92,7 +92,7 @@ class AllowList:
             raise NotAllowedError(
                 f"function {name!r} is not on this owner's allow-list; it must be decorated with @remote in a "
                 "module given to the owner with --import, or be one of torch's that the owner offers "
-                f"{self.functions.explanation}{hint(name, chain(self._functions, self.functions.names))}"
+                f"{self.functions.explanation}{hint(name, chain(self._functions, self.functions.listed))}"
             )
         return found
 

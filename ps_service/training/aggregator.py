@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import Rounds, missing, ran_out
@@ -46,16 +46,8 @@ class Decided(NamedTuple):
     entries: list[Entry]
 
 
-class Membership(NamedTuple):
-    """The trainers that use an optimizer, with how many gradients of each have counted or were dropped (see `Member`),
-    and the largest number of trainers at one time since the policy was set."""
-
-    clocks: Mapping[bytes, int]
-    most: int
-
-
-class _End:
-    """The last event of an optimizer that was removed."""
+_END: Final = object()
+"""The last event of an optimizer that was removed."""
 
 
 class Aggregator:
@@ -96,17 +88,18 @@ class Aggregator:
         """When gradients count."""
         return self._policy if self.following is None else self.following.policy
 
-    def membership(self) -> Membership:
-        """The trainers that use the optimizer, for a checkpoint."""
+    def membership(self) -> tuple[dict[bytes, int], int]:
+        """The trainers that use the optimizer, with how many gradients of each have counted or were dropped, and the
+        largest number of trainers at one time since the policy was set, for a checkpoint."""
         with self._lock:
             clocks = {trainer: member.clock for trainer, member in self._rounds.members.items()}
-            return Membership(clocks, self._rounds.most)
+            return clocks, self._rounds.most
 
-    def restore_membership(self, membership: Membership) -> None:
+    def restore_membership(self, clocks: Mapping[bytes, int], most: int) -> None:
         """Continues with the trainers of a checkpoint, after its state, policy and decisions are restored."""
         with self._lock:
             self._rounds.version = self._optimizer.version
-            self._rounds.restore_members(membership.clocks, membership.most)
+            self._rounds.restore_members(clocks, most)
 
     def missing(self, most: int) -> list[str]:
         """Whom an open round waits for, for messages: at most so many trainers, or others that have not come yet."""
@@ -154,7 +147,7 @@ class Aggregator:
             if self._is_removed:
                 return
             self._is_removed = True
-            self.queue.extend([*([] if self._optimizer.rounds is None else self._end_round()), _End()])
+            self.queue.extend([*([] if self._optimizer.rounds is None else self._end_round()), _END])
         self.queue.go_on()
 
     def _end_round(self) -> list[Event]:
@@ -275,10 +268,10 @@ class Aggregator:
             self.queue.extend(self._withdraw(key))
         self.queue.go_on()
 
-    def _handle(self, event: Event | OfferKey | _End) -> None:
+    def _handle(self, event: Any) -> None:
         if self._is_over:
             return
-        if isinstance(event, _End):
+        if event is _END:
             self._is_over = True
             self._offered.fail_all(gone())
             # What would keep tensors until the garbage collector finds the cycle.
