@@ -227,8 +227,8 @@ class HostedTable(RowsOfTable):
     @remote
     def put(self, block: dict[str, torch.Tensor], restore: int | None = None) -> int:
         """Puts rows, of the restore with this number, in the place of those that their ids have, or adds them. Returns
-        how many. Raises as `Contents.put` and `Restores.going_on`, and `NonFiniteGradientError` for NaN or infinity; no
-        row has changed then."""
+        how many. Raises as `TableShard.put` and `Restores.going_on`, and `NonFiniteGradientError` for NaN or infinity,
+        with no row changed."""
         whole = isinstance(block, dict) and {"ids", "values"} <= block.keys()
         if not whole or not all(_is_plain(name, each) for name, each in block.items()):
             raise InvalidArgumentError("rows to put are ids, values and what belongs to them, as tensors by name")
@@ -240,11 +240,11 @@ class HostedTable(RowsOfTable):
 
     @remote
     def read_block(self, begin: int, state: bool) -> tuple[dict[str, torch.Tensor], int | None]:
-        """Copies of some rows as `Contents.copies`, at most a few MiB, and where to go on; None at the end. It begins
+        """Copies of some rows as `TableShard.copies`, at most a few MiB, and where to go on; None at the end. It begins
         at 0, or what the call before has returned. `state` says whether what the optimizer keeps is wanted."""
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
             raise InvalidArgumentError(f"rows are read from a number on that the last call has returned, not {begin!r}")
-        block, following = self.shard.contents.copies(begin, max(1, PIECE_BYTES // self.shard.row_bytes))
+        block, following = self.shard.copies(begin, max(1, PIECE_BYTES // self.shard.row_bytes))
         if not state:
             block = {name: each for name, each in block.items() if not name.startswith("state.")}
         return block, following
@@ -270,21 +270,21 @@ class HostedTable(RowsOfTable):
         """All rows, in blocks, which owner has which, what admission remembers, and the number of the last restore."""
         return {
             "routing": self.routing.to_plain(),
-            "blocks": self.shard.contents.views(),
-            "admission": self.shard.contents.admission_state(),
+            "blocks": self.shard.views(),
+            "admission": self.shard.admission_state(),
             "restore": self.restores.latest,
         }
 
     def state_copy(self) -> dict[str, Any]:
         """The same as a copy, block by block: rows may be looked up and added meanwhile, but not updated."""
-        blocks = list(self.shard.contents.blocks())
+        blocks = list(self.shard.blocks())
         return {**self.state_dict(), "blocks": blocks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes the rows of a checkpoint."""
         self.shard.load(state["blocks"])
         if (admission := state.get("admission")) is not None:
-            self.shard.contents.load_admission(admission)
+            self.shard.load_admission(admission)
         self.routing = Routing.from_plain(state["routing"])
         self.restores.latest = state.get("restore", 0)
 

@@ -12,7 +12,6 @@ from torch.nn.functional import embedding_bag
 
 from ps_service.tables import checks
 from ps_service.tables.checks import checked_ids, checked_offsets, checked_weights
-from ps_service.tables.contents import Contents
 from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
 from ps_service.tables.population import Candidates, Population, Statistics
@@ -21,6 +20,7 @@ from ps_service.tables.rows import Rows
 from ps_service.tables.rules import Groups, make_rule, with_options
 from ps_service.tables.seen import first
 from ps_service.tables.storage import rows_in_memory
+from ps_wire.codec.trees import mapped
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.tables.options import Initialisation, Normal, RowGroup, RowOptimizer
@@ -33,6 +33,13 @@ DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 MOST_DIM: Final = 65_536
 TURN_ROWS: Final = 1 << 14
 """Rows that are looked at in one turn."""
+
+BLOCK_ROWS: Final = 65_536
+"""Rows of a block of the state."""
+
+Block = dict[str, torch.Tensor]
+"""`ids` int64 [n], `values` [n, dim], what the optimizer keeps, float32 [n, width], under `state.` and its name, and
+where rows are evicted `age`, int64 [n], the microseconds since they were looked up, and `sightings`, int64 [n]."""
 
 Implementation = Literal["numba", "torch"]
 
@@ -92,7 +99,6 @@ class TableShard:
             self._map, self._rows, self._kernels, self.max_rows, admission, eviction, seed, clock
         )
         self._lock: Final = ReportingLock()
-        self.contents: Final = Contents(self._lock, self._map, self._rows, self._population)
         self.row_bytes: Final = self._rows.row_bytes
         self.updates = 0
 
@@ -234,13 +240,84 @@ class TableShard:
             self.updates += 1
 
     def load(self, blocks: Iterable[Mapping[str, torch.Tensor]], *, clear: bool = True) -> None:
-        """Takes rows that `contents` has given, of this shard or of others; with `clear` in place of all rows. Raises
-        as `Contents.put`; blocks before one that does not fit have been taken then."""
+        """Takes blocks of rows, of this shard or of others; with `clear` in place of all rows. Raises as `put`; blocks
+        before one that does not fit have been taken then."""
         if clear:
             self.clear()
         for block in blocks:
-            self.contents.put(block, self.rows)
+            self.put(block)
+
+    def blocks(self, block_rows: int = BLOCK_ROWS) -> Iterator[Block]:
+        """Copies of all rows, in the order of their numbers; each is made when it is asked for, and none is empty.
+        Whoever needs all as of one moment lets nobody update the table meanwhile."""
+        begin: int | None = 0
+        while begin is not None:
+            block, begin = self.copies(begin, block_rows)
+            if len(block["ids"]):
+                yield block
+
+    def copies(self, begin: int, count: int) -> tuple[Block, int | None]:
+        """Copies of the rows in use among the `count` numbers from `begin` on, and the number to go on with. A row
+        keeps its number, so this gives each row that exists all the time once."""
+        with self._lock:
+            ids, in_use = self._map.between(begin, begin + count)
+            numbers = begin + in_use.nonzero()[:, 0]
+            states = {f"state.{name}": each.read(numbers) for name, each in self._rows.states.items()}
+            life = self._population.life(numbers)
+            block = {"ids": ids[in_use], "values": self._rows.values.read(numbers), **states, **life}
+            return block, begin + count if begin + count < self._map.rows else None
+
+    def views(self) -> Iterator[Block]:
+        """All rows in blocks that share the memory of the shard where that is possible. One in which rows were removed
+        says by `in_use`, bool [n], which are there. Nobody may change the shard before the last block was taken and
+        written."""
+        with self._lock:
+            flat = {f"state.{name}": each.flat for name, each in self._rows.states.items()}
+            flat["values"] = self._rows.values.flat
+            used = self._map.rows
+        if any(each is None for each in flat.values()):
+            yield from self.blocks()
+            return
+        for low in range(0, used, BLOCK_ROWS):
+            high = min(low + BLOCK_ROWS, used)
+            with self._lock:
+                ids, in_use = self._map.between(low, high)
+                life = self._population.life(torch.arange(low, high))
+            views = {name: each[low:high] for name, each in flat.items() if each is not None}
+            block = {"ids": ids, **views, **life}
+            if not in_use.all():
+                block["in_use"] = in_use
+            yield block
+
+    def put(self, block: Mapping[str, torch.Tensor]) -> None:
+        """Puts rows in the place of those that their ids have, or adds them.
+
+        Without `state.` entries what the optimizer keeps stays as it is, or begins anew. No row has changed if the
+        block does not fit this table, has an id twice (`InvalidArgumentError`), or has too many rows (`TooLargeError`).
+        """
+        block = checks.used_part(block)
+        checks.check_block(block, self.dim, self.dtype, self._rows.widths)
+        ids = checked_ids(block["ids"], self.rows)
+        with self._lock:
+            numbers = self._population.put(ids)
+            self._rows.values.write(numbers, block["values"])
+            for name, storage in self._rows.states.items():
+                if (state := block.get(f"state.{name}")) is not None:
+                    storage.write(numbers, state)
+            self._population.put_life(numbers, block)
             self.updates += 1
+
+    def admission_state(self) -> dict[str, Any] | None:
+        """A copy of what admission remembers of ids without a row; None if every id gets one."""
+        gate = self._population.gate
+        with self._lock:
+            return None if gate is None else mapped(gate.state(), torch.clone)
+
+    def load_admission(self, state: Mapping[str, Any]) -> None:
+        """Takes over what another shard's admission remembered. Raises as `CountingFilter.load`."""
+        with self._lock:
+            if self._population.gate is not None:
+                self._population.gate.load(state)
 
     def remove(self, ids: torch.Tensor) -> int:
         """Removes rows, which begin anew if their ids come again. Returns how many there were. Raises as `look_up`."""

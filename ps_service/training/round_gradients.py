@@ -91,8 +91,8 @@ class RoundGradients:
 
 
 def added(total: Optional, gradient: torch.Tensor, weight: float) -> torch.Tensor:
-    """The sum of a total and a weighted gradient. Neither is changed: a gradient may still belong to its pass. One of
-    float16 or bfloat16 gradients is float32, so that a mean is exact and does not overflow on the way; one of sparse
+    """The sum of a total and a weighted gradient. Neither is changed: a gradient may still belong to its pass. A sum
+    of float16 or bfloat16 gradients is float32, so that a mean is exact and does not overflow on the way; one of sparse
     and dense gradients is dense."""
     if total is None and weight == 1.0:
         return gradient

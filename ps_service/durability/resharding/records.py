@@ -11,7 +11,7 @@ from ps_service.durability.resharding.merging import different_moments, same
 from ps_service.durability.resharding.objects import request_of
 from ps_service.durability.store import CheckpointError
 from ps_service.requests.creation import handles_in
-from ps_service.tables.contents import BLOCK_ROWS
+from ps_service.tables.shard import BLOCK_ROWS
 from ps_wire.codec.values import Encoder
 from ps_wire.refs import new_object_id
 from ps_wire.v1 import checkpoint_pb2 as pb

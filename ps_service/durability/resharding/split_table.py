@@ -19,7 +19,7 @@ from ps_wire.tables.routing import Routing
 
 if TYPE_CHECKING:
     from ps_service.durability.resharding.source import Source
-    from ps_service.tables.contents import Block
+    from ps_service.tables.shard import Block
     from ps_wire.v1 import checkpoint_pb2 as pb
 
 IDS: Final = "ids"

@@ -205,7 +205,7 @@ async def test_a_checkpoint_remembers_sightings_ages_and_frequencies(tmp_path: P
         clock.now = 5e8
         again = shard_of(owner.server, "items")
         assert again is not shard
-        ages = again.contents.copies(0, 10)[0]
+        ages = again.copies(0, 10)[0]
         known = dict(zip(ages["ids"].tolist(), ages["age"].tolist(), strict=True))
         assert known[1] == pytest.approx(90e6, rel=0.2) and known[3] < 20e6
         assert dict(zip(ages["ids"].tolist(), ages["sightings"].tolist(), strict=True)) == {1: 3, 2: 1, 3: 1}

@@ -11,7 +11,7 @@ import torch
 
 from ps_service.durability import table_states
 from ps_service.durability.tensors import TensorReader, TensorWriter
-from ps_service.tables.contents import Block
+from ps_service.tables.shard import Block
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1.checkpoint_pb2 import ObjectRecord
 from tests.ps_wire.exact import same
