@@ -85,17 +85,13 @@ class IdMap(ABC):
         if self._reserved_ids is not None:
             self._reserved_ids.grown(rows)
         elif rows > len(self.row_ids):
-            grown = np.zeros(min(max(rows, 2 * len(self.row_ids), 1024), self.capacity), np.int64)
-            grown[: len(self.row_ids)] = self.row_ids
-            self.row_ids = grown
+            self.row_ids = _grown(self.row_ids, min(max(rows, 2 * len(self.row_ids), 1024), self.capacity))
 
     def make_room_to_free(self, rows: int) -> None:
         """Makes room for this many more freed rows."""
         needed = int(self.counts[1]) + rows
         if needed > len(self.free):
-            grown = np.zeros(max(needed, 2 * len(self.free), 1024), np.int64)
-            grown[: len(self.free)] = self.free
-            self.free = grown
+            self.free = _grown(self.free, max(needed, 2 * len(self.free), 1024))
 
     def take(self, count: int) -> Ids:
         """Rows for new ids, int64 [count]: freed ones first, of which the last freed comes first."""
@@ -112,6 +108,10 @@ class IdMap(ABC):
         count = int(self.counts[1])
         self.free[count : count + len(rows)] = rows
         self.counts[1] += len(rows)
+
+
+def _grown(array: Ids, length: int) -> Ids:
+    return np.concatenate([array, np.zeros(length - len(array), np.int64)])
 
 
 def too_many(most: int) -> TooLargeError:
