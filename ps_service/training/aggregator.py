@@ -58,7 +58,7 @@ class Aggregator:
     and each other one is `following`.
     """
 
-    def __init__(self, optimizer: Stepper, members: Iterable[bytes] = ()) -> None:
+    def __init__(self, optimizer: Stepper) -> None:
         self.steps = RoundSteps(optimizer)
         self.reported = optimizer.reported
         self.queue = EventQueue(self._handle)
@@ -69,7 +69,7 @@ class Aggregator:
         self.describe: Callable[[bytes], str] = bytes.hex
         self._lock = threading.Lock()
         self._rounds = Rounds(PLAIN)
-        for trainer in members:
+        for trainer in optimizer.trainers:
             self._rounds.join(trainer)
         self._numbers = itertools.count(1)
         self._offered = WaitingOffers(self.reported)

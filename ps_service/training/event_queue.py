@@ -14,7 +14,6 @@ from ps_wire.runtime.nothing import nothing
 if TYPE_CHECKING:
     from ps_service.execution.fair_queue import Work
 
-
 _log = logging.getLogger(__name__)
 
 DRAINING: Final = (

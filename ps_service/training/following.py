@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from ps_wire.policies import Policy
 
 
-class Copy(NamedTuple):
-    """Copies of gradients that are held for a round, because their pass may go on or end before that is decided, and
-    the version of the optimizer that they were computed with."""
-
-    contribution: Contribution
-    read: int
-
-
 class Settled(NamedTuple):
     """What an owner says after it has carried out decisions up to the number `applied`: how many gradients of the round
     of an offer were lost here, and the error of that step."""
@@ -55,7 +47,8 @@ class Following:
         self.steps = steps
         self._lock = threading.Lock()
         self._follower = Follower()
-        self._copies: dict[OfferKey, Copy] = {}
+        # With the version that they were computed with. Their pass may go on or end before a round is decided.
+        self._copies: dict[OfferKey, tuple[Contribution, int]] = {}
         self._pool: list[torch.Tensor | None] | None = None
         self._failed: Recent[OfferKey] = Recent()
         self._failure = ""
@@ -93,11 +86,11 @@ class Following:
         with self._lock:
             self._follower.check(key, nbytes, self.most_bytes)
         copies = [None if each is None else each.detach().clone() for each in contribution.gradients]
-        copy = Copy(contribution._replace(gradients=copies), self.steps.optimizer.version if read is None else read)
+        version = self.steps.optimizer.version if read is None else read
         with self._lock:
             self._follower.check(key, nbytes, self.most_bytes)
             self._follower.hold(key, nbytes)
-            self._copies[key] = copy
+            self._copies[key] = contribution._replace(gradients=copies), version
             return self._follower.applied
 
     def watch(self) -> Deferred:
@@ -183,7 +176,8 @@ class Following:
     def _taken(self, key: OfferKey) -> Contribution | None:
         """What was held for an offer, corrected if it is stale and the policy says so; None if it is lost."""
         with self._lock:
-            copy = self._copies.pop(key, None)
-        if copy is None:
+            held = self._copies.pop(key, None)
+        if held is None:
             return None
-        return self.steps.compensated(copy.contribution, copy.read, self.steps.optimizer.version - copy.read)
+        contribution, read = held
+        return self.steps.compensated(contribution, read, self.steps.optimizer.version - read)

@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 
 
 class Memberships:
-    """The optimizers that each trainer uses, and their policies. Safe from several threads.
-
-    Its lock is held while a trainer joins or leaves, and while an optimizer gets its first policy. What collects
-    gradients from then on runs in threads by `submit`, and names trainers by `describe`.
-    """
+    """The optimizers that each trainer uses, and their policies. Safe from several threads. Its lock is held while a
+    trainer joins or leaves, and while an optimizer gets its first policy. What collects gradients from then on runs in
+    threads by `submit`, and names trainers by `describe`."""
 
     def __init__(
         self,
@@ -70,7 +68,7 @@ class Memberships:
         with self._lock:
             if optimizer.aggregator is not None:
                 return optimizer.aggregator
-            made = Aggregator(optimizer, optimizer.trainers)
+            made = Aggregator(optimizer)
             made.queue.submit, made.describe = self._submit, self._describe
             optimizer.aggregator = made
         # These were told of all optimizers with an aggregator, and maybe too early for this one.

@@ -39,6 +39,7 @@ class Stepper(Protocol):
     parameters: list[torch.Tensor]
     parameter_states: list[ParameterState]
     reported: ReportedValues
+    trainers: dict[bytes, None]
     rounds: Any
     lock: StepLock
 

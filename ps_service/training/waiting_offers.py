@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 
 
 class Outcome(NamedTuple):
-    """What became of an offer: the version of the optimizer, and how many steps its gradients were behind their round.
-
-    `counted` is how many gradients the round has, 0 if it is still open, and `values` are those that were reported with
-    them, reduced by name. `reason` says why the gradients do not count; it is empty if they do.
-    """
+    """What became of an offer: the version of the optimizer, how many steps its gradients were behind their round, how
+    many that has (0 if it is still open), why these do not count (empty if they do), and the values that were reported
+    with all of them, reduced by name."""
 
     version: int
     staleness: int
