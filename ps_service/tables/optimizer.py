@@ -45,8 +45,6 @@ class RowOptimizer(optim.Optimizer):
     def check_groups(self, groups: Iterable[Mapping[str, Any]]) -> None:
         """Checks the options of groups that are about to be loaded. Raises as `check_options`."""
         for group in groups:
-            if not isinstance(group, Mapping):
-                raise InvalidArgumentError("a group of an optimizer is a dictionary")
             self.check_options({name: group[name] for name in self._names if name in group})
 
     def check_step(self) -> None:
