@@ -25,10 +25,8 @@ from ps_wire.numbers import INT64
 _log = logging.getLogger(__name__)
 
 MAX_OPERATIONS: Final = 20_000
-"""Most operations that one function or layer may run; a longer loop would hold its thread."""
-
-MAX_MADE: Final = 20_000
-"""Most operations that one constructor may run; this stops a module with a billion layers."""
+"""Most operations that one function, layer or constructor may run: a longer loop would hold its thread, and a module
+with a billion layers would be made."""
 
 _MAX_TEXT: Final = 256
 _MAX_WORDS: Final = 65_536
@@ -189,8 +187,10 @@ class Budget(Watch):
     ) -> Any:
         kwargs = kwargs or {}
         self._count += 1
-        if self._count > MAX_MADE:
-            raise TooLargeError(f"{self._what} takes more than {MAX_MADE:,} operations to make; ask for fewer layers")
+        if self._count > MAX_OPERATIONS:
+            raise TooLargeError(
+                f"{self._what} takes more than {MAX_OPERATIONS:,} operations to make; ask for fewer layers"
+            )
         self._check_options(kwargs, f"{self._what} cannot be made with")
         expected = rule_for(func)(args, kwargs)
         if expected + self._made > self._limit:

@@ -127,7 +127,7 @@ def _first(objects: list[HostedObject], most: int) -> list[HostedObject]:
 
 def _object(hosted: HostedObject) -> pb.ObjectStatus:
     if isinstance(hosted.value, RowsOfTable):
-        elements, nbytes = hosted.value.shard.size * hosted.value.dim, hosted.value.shard.memory
+        elements, nbytes = hosted.value.shard.size * hosted.value.shard.dim, hosted.value.shard.memory
     else:
         elements, nbytes = hosted.size
     return pb.ObjectStatus(
@@ -164,7 +164,7 @@ def _table(name: str, table: RowsOfTable) -> pb.TableStatus:
         name=name,
         rows=shard.size,
         bytes=shard.memory,
-        dim=table.dim,
+        dim=shard.dim,
         updates=shard.updates,
         **dataclasses.asdict(shard.statistics),
     )
@@ -172,7 +172,7 @@ def _table(name: str, table: RowsOfTable) -> pb.TableStatus:
 
 def _elements(parameter: torch.Tensor) -> int:
     if isinstance(parameter, AllRows):
-        return parameter.table.shard.size * parameter.table.dim
+        return parameter.table.shard.size * parameter.table.shard.dim
     return parameter.numel()
 
 

@@ -110,11 +110,10 @@ class CodeCache:
         descriptor = os.open(f"{self._mark}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
+        except OSError as error:
             os.close(descriptor)
-            return None
-        except OSError:
-            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return None
             raise
         return descriptor
 

@@ -61,12 +61,10 @@ class Wanted:
 
 
 class Restores:
-    """Which restore puts rows into an owner's part of a table: the one that has begun last.
-
-    A restore has a number, which the first of its owners gives and the others are told. A later one has a larger number
-    on all owners, so exactly one of several ends. Checkpoints have the `latest` number, 0 if there was none. The clock
-    counts microseconds since 1970: numbers grow also if that was lost.
-    """
+    """Which restore puts rows into an owner's part of a table: the one that has begun last. Its number, which the first
+    of its owners gives and the others are told, is larger on all owners, so exactly one of several ends. Checkpoints
+    have the `latest`, 0 if there was none. The clock counts microseconds since 1970: numbers grow also if that was
+    lost."""
 
     def __init__(self, title: str, clock: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
         self._title: Final = title
@@ -161,7 +159,6 @@ class HostedTable(RowsOfTable):
         PREPARATION.ensure()
         self.eviction: Final[life.Eviction | None] = eviction
         self.ttl = None if eviction is None else eviction.ttl
-        self.dim = dim
         self.backups = ()
         self.parameter = AllRows.of(self, dim)
 

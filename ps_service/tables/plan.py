@@ -98,14 +98,14 @@ def plan(tables: Sequence[PlannedTable], budgets: Mapping[str, int]) -> Plan:
 def enough_owners(tables: Sequence[PlannedTable], budget: int) -> int:
     """The least number of owners with that many bytes each that can hold the tables, whatever owners these name; 0 if
     no number can."""
+
+    def fit(owners: int) -> bool:
+        slots = math.ceil(SLOTS / owners)
+        return sum(_most_rows(table.rows, slots) * table.row_bytes for table in tables) <= budget
+
     numbers = range(1, SLOTS + 1)
-    enough = bisect_left(numbers, True, key=lambda owners: _fit(tables, budget, owners))
+    enough = bisect_left(numbers, True, key=fit)
     return numbers[enough] if enough < len(numbers) else 0
-
-
-def _fit(tables: Sequence[PlannedTable], budget: int, owners: int) -> bool:
-    slots = math.ceil(SLOTS / owners)
-    return sum(_most_rows(table.rows, slots) * table.row_bytes for table in tables) <= budget
 
 
 def _most_rows(rows: int, slots: int) -> int:

@@ -54,11 +54,8 @@ class Statistics:
 
 
 class Population:
-    """The ids of a shard, and their rows. It is used under the lock of the shard.
-
-    Ids that `gate` does not admit read the row `default`; both are None if every id gets a row. `seen` is None if
-    nothing is evicted.
-    """
+    """The ids of a shard, and their rows. It is used under the lock of the shard. Ids that `gate` does not admit read
+    the row `default`; both are None if every id gets a row. `seen` is None if nothing is evicted."""
 
     def __init__(
         self,

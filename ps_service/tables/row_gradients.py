@@ -1,8 +1,5 @@
-"""Gradients of all rows of a table whose sums are made when somebody needs them.
-
-A step updates each row with the sum of its gradients while it has them in a processor's cache. Clipping, sums over
-passes, rounds and whatever else reads a gradient needs the sums as a tensor.
-"""
+"""Gradients of all rows of a table whose sums are made when somebody needs them. A step updates each row with the sum
+of its gradients while it has them in a processor's cache; whatever else reads a gradient needs a tensor."""
 
 from __future__ import annotations
 

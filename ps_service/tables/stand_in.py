@@ -1,8 +1,7 @@
 """The parameter that stands for all rows of a table on an owner, and the nodes that lead to it in torch's graph.
 
-Passes, optimizers and policies know parameters and their gradients. A table has one parameter for them, in the shape
-of more rows than there will ever be, with the memory of one number. Its gradients are sparse: keys of rows, and the
-sums of their gradients.
+It has the shape of more rows than there will ever be, with the memory of one number. Its gradients are sparse: keys of
+rows, and the sums of their gradients. So passes, optimizers and policies know a table as any parameter.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ class RowsOfTable:
     iterates over them, so they are replaced and not changed."""
 
     parameter: AllRows
-    dim: int
     shard: TableShard
     routing: Routing
     ttl: float | None
