@@ -14,7 +14,7 @@ from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, raiser, when_all_done
 
 if TYPE_CHECKING:
-    from trainer_client.replicas.pass_pushes import Push
+    from trainer_client.replicas.protocols import Push
     from trainer_client.session.stepped import Stepped
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +24,13 @@ T = TypeVar("T")
 
 Added = Mapping[str, Sequence["InFlightRequest[None]"]]
 """The requests that add gradients to a pass, by owner."""
+
+
+class Push(NamedTuple):
+    """A push that is ready to be sent. `withdraw` is called if it will not be."""
+
+    send: Callable[[], Pending[Any]]
+    withdraw: Callable[[], None]
 
 
 class Source(Protocol):

@@ -19,8 +19,8 @@ from trainer_client.replicas.checks import check_backward, check_gradients, of_p
 
 if TYPE_CHECKING:
     from trainer_client.replicas.overlap import Overlap
-    from trainer_client.replicas.pass_pushes import PassPushes, Push
-    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Pushable
+    from trainer_client.replicas.pass_pushes import PassPushes
+    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Push, Pushable, Source
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped
 
@@ -45,12 +45,25 @@ class ScaledParameters:
 
 
 class Pushing(nn.Module, ABC):
-    """A local module whose gradients are pushed: a `Replica`, or the `Replicas` of several modules."""
+    """A local module whose gradients are pushed: a `Replica`, or the `Replicas` of several modules.
 
-    module: nn.Module
-    current: Callable[[], OpenPass | None]
-    _overlap: Overlap
-    _scaled: ScaledParameters
+    `current` returns the pass of this task or thread.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        pushes: PassPushes,
+        overlap: Overlap,
+        current: Callable[[], OpenPass | None],
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.current = current
+        self._exchanges = pushes.exchanges
+        self._overlap = overlap
+        self._pushes = pushes
+        self._scaled = ScaledParameters(self.pulled_parameters)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the local module."""
@@ -115,7 +128,7 @@ class Pushing(nn.Module, ABC):
             report = reported(values, reduce) if values else {}
             send = partial(self._send, opt, context, zero_grad, report, pull)
             if scaler is not None and scaler.is_enabled():
-                self._through_passes().check(opt)
+                self._pushes.check(opt)
                 context.check()
                 return context.waits_for(self._push_scaled(opt, context, scaler, send, zero_grad))
             pushed = send()
@@ -166,7 +179,7 @@ class Pushing(nn.Module, ABC):
                     "unscale_() of a pass takes the optimizer, too: unscale_(…, context=…, opt=…)"
                 )
             self._check_pass(opt, context)
-            self._through_passes().check(opt)
+            self._pushes.check(opt)
             context.check()
         if context is None or opt is None or not scaler.is_enabled():
             return Pending.run(self._overlap.loop, asyncio.sleep(0))
@@ -195,7 +208,7 @@ class Pushing(nn.Module, ABC):
         self, opt: Pushable, context: OpenPass, zero_grad: bool, values: Mapping[str, Reported], pull: bool
     ) -> Pending[Stepped | None]:
         hands_over = self._overlap.most > 0
-        made = self._through_passes().written(opt, context, True, zero_grad, values, pull, hands_over=hands_over)
+        made = self._pushes.written(opt, context, True, zero_grad, values, pull, hands_over=hands_over)
         if zero_grad:
             self.forget_gradients(context)
         return self._overlap.push(made)
@@ -249,9 +262,14 @@ class Pushing(nn.Module, ABC):
         self.forget_gradients()
 
     @property
-    @abstractmethod
     def pulled_parameters(self) -> Sequence[nn.Parameter]:
         """The parameters that are pulled and pushed, in the order of the owners' modules."""
+        return [each for exchange in self._exchanges for each in exchange.tensors.parameters]
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """The handles of the modules on their owners."""
+        return [each.source for each in self._exchanges]
 
     @abstractmethod
     def _checked(self, opt: Pushable, context: OpenPass | None) -> Any:
@@ -261,24 +279,22 @@ class Pushing(nn.Module, ABC):
     def _written_push(self, target: Any, zero_grad: bool, values: Mapping[str, Reported], pull: bool) -> Push:
         """Writes `.grad` into a push that joins no pass of the program."""
 
-    @abstractmethod
-    def _through_passes(self) -> PassPushes:
-        """Its pushes through passes."""
-
     # For `LocalSteps`
 
     @property
-    @abstractmethod
     def readings(self) -> Sequence[int]:
         """How often values of the owner were taken over, of each replica."""
+        return [each.tensors.readings for each in self._exchanges]
 
     @abstractmethod
-    def check_local_steps(self) -> None:
-        """Raises `InvalidArgumentError` if it takes no local steps, because it was made with an overlap."""
+    def check_local_steps(self, opt: OwnersOptimizer | None = None) -> None:
+        """Raises `InvalidArgumentError` if it takes no local steps, or the optimizer on the owners steps no replica."""
 
-    @abstractmethod
     def begin_local_steps(self, opt: OwnersOptimizer) -> None:
-        """Keeps the pulled parameters from now on. Raises `InvalidArgumentError` as `local_steps` does."""
+        """Keeps the pulled parameters from now on, because local steps change those here; checks as above."""
+        self.check_local_steps(opt)
+        for each in self._exchanges:
+            each.tensors.anchor()
 
     @abstractmethod
     def push_difference(
