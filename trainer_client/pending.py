@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
@@ -23,7 +23,6 @@ from ps_wire.runtime.unawaited import Unawaited
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 Outcome = Callable[[], T]
 """Returns the result, or raises the error."""
 
@@ -127,17 +126,6 @@ class Pending(Unawaited, Generic[T]):
             self.resolve(raiser(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)))
         else:
             self.resolve(lambda: result)
-
-    @classmethod
-    def all_of(cls, loop: asyncio.AbstractEventLoop, parts: Mapping[K, Pending[T]]) -> Pending[dict[K, T]]:
-        """The results of several by key, once all are done; the first error, if one of them failed.
-
-        Cancelling it cancels all of them.
-        """
-        parts = dict(parts)
-        whole: Pending[dict[K, T]] = Pending(loop, partial(cancel_all, parts.values()))
-        when_all_done(iter(parts.values()), partial(whole.resolve, partial(_results, parts)))
-        return whole
 
     def resolve(self, outcome: Outcome[T]) -> bool:
         """Sets the outcome, to be evaluated by the thread that reads it; says whether it was the first."""
@@ -309,6 +297,43 @@ class Pending(Unawaited, Generic[T]):
         return f"<Pending {'done' if self.settled else 'on its way'}>"
 
 
+class Joined(Pending[T]):
+    """A result that is made from those of several, in the thread that reads it; or the first error, once all are done.
+
+    Cancelling it cancels all of them.
+    """
+
+    __slots__ = ("_parts", "_title")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        parts: Iterable[Pending[Any]],
+        read: Callable[[list[Any]], T],
+        title: str = "a call",
+    ) -> None:
+        super().__init__(loop)
+        self._parts = tuple(parts)
+        self._title = title
+        when_all_done(iter(self._parts), partial(self.resolve, partial(_read, self._parts, read)))
+
+    def _when_cancelled(self) -> None:
+        # A method that `Pending` kept would be a cycle, and hold the results until the garbage collector comes.
+        cancel_all(self._parts)
+
+    def _hurry(self) -> None:
+        for part in self._parts:
+            part._hurry()
+
+    @property
+    def title(self) -> str:
+        return self._title
+
+
+def _read(parts: Iterable[Pending[Any]], read: Callable[[list[Any]], T]) -> T:
+    return read(results(parts))
+
+
 def _nothing_left() -> Any:
     """The outcome of an operation whose result was read; not called."""
 
@@ -337,10 +362,6 @@ def results(parts: Iterable[Pending[T]]) -> list[T]:
             if (failure := part.failure) is not None:
                 failure.read()
         raise
-
-
-def _results(parts: Mapping[K, Pending[T]]) -> dict[K, T]:
-    return dict(zip(parts, results(parts.values()), strict=True))
 
 
 def cancel_all(parts: Iterable[Pending[Any]]) -> None:

@@ -23,7 +23,7 @@ from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.rounds import Rounds, begun
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
 from trainer_client.optimizers.states import OptimizerParts, checked_pass
-from trainer_client.pending import Pending
+from trainer_client.pending import Joined, Pending
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
@@ -174,7 +174,8 @@ class DistributedOptimizer(OptimizerParts):
         """Like `step`, once all owners have accepted the gradients and values, and all backwards have ended."""
         if self._rounds is not None:
             return Pending.run(self._loop, self._rounds.take_part(context, values))
-        steps = Pending.all_of(self._loop, self._ask(context, values))
+        asked = self._ask(context, values)
+        steps = Joined(self._loop, asked.values(), lambda found: dict(zip(asked, found, strict=True)))
 
         async def finish() -> Stepped:
             return await self.finish_step(context, await steps, values)

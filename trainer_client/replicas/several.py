@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn, optim
 
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.pending import Pending
+from trainer_client.pending import Joined, Pending
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.overlap import Overlap
 from trainer_client.replicas.pass_pushes import PassPushes
@@ -63,17 +63,12 @@ class Replicas(Pushing):
             How many parameters have changed.
         """
         unread = self._pushes.unread
-        loop = self._pushes.loop
-        asked = Pending.all_of(loop, dict(enumerate(each.pull(reads, int) for each in self._exchanges)))
 
-        def outcome() -> int:
-            found = sum(asked.result().values())
+        def taken_over(counts: list[int]) -> int:
             self._pushes.is_read(unread)
-            return found
+            return sum(counts)
 
-        done: Pending[int] = Pending(loop, asked.cancel)
-        asked.on_done(lambda: done.resolve(outcome))
-        return done
+        return Joined(self._pushes.loop, [each.pull(reads, int) for each in self._exchanges], taken_over)
 
     def _checked(self, opt: Pushable, context: OpenPass | None) -> Any:
         self._pushes.check(opt)

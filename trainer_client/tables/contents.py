@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import torch
 
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
-from trainer_client.pending import Pending
+from trainer_client.pending import Joined, Pending
 from trainer_client.tables.bags import checked_ids
 from trainer_client.tables.files import Block, Format, PartsReader, PartsWriter
-from trainer_client.tables.joined import Joined
 
 if TYPE_CHECKING:
     from ps_wire.compression.choice import Choice
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from ps_wire.tables.routing import Routing
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.optimizers.optimizer import DistributedOptimizer
+
+T = TypeVar("T")
 
 _PIECE_BYTES: Final = 4 << 20
 """About the most bytes of rows in a request."""
@@ -63,7 +64,7 @@ class TableContents:
 
     def size(self) -> Pending[int]:
         """The number of rows that exist on all owners."""
-        return Joined(self._loop, [self._call(owner, "count") for owner in self.shards], sum)
+        return self._joined(sum, "count")
 
     def evict(self, share: float | None = None, *, dry_run: bool = False) -> Pending[Evicted]:
         """Removes the rows that have expired now, or a part of all rows. Owners do the first by themselves, too.
@@ -78,8 +79,7 @@ class TableContents:
             InvalidArgumentError: The table was made without `evict=`, or without what this needs of it.
         """
         sample = max(1, _SAMPLE // len(self.shards))
-        asked = [self._call(owner, "evict", share, dry_run, sample) for owner in self.shards]
-        return Joined(self._loop, asked, self._evicted)
+        return self._joined(self._evicted, "evict", share, dry_run, sample)
 
     def remove(self, ids: torch.Tensor) -> Pending[int]:
         """Removes the rows of ids, which begin anew if they come again. Returns how many there were.
@@ -95,7 +95,7 @@ class TableContents:
 
     def clear(self) -> Pending[None]:
         """Removes all rows on all owners, gives their memory back, and forgets sightings of ids without a row."""
-        return Joined(self._loop, [self._call(owner, "clear") for owner in self.shards], nothing)
+        return self._joined(nothing, "clear")
 
     def upsert(
         self, ids: torch.Tensor, rows: torch.Tensor, state: Mapping[str, torch.Tensor] | None = None
@@ -308,6 +308,10 @@ class TableContents:
             if isinstance(each, BaseException):
                 raise each
         return sum(each for each in answers if isinstance(each, int))
+
+    def _joined(self, read: Callable[[list[Any]], T], method: str, *args: Any) -> Joined[T]:
+        """Calls a method of the rows of all owners. `read` makes the result from those in the order of `shards`."""
+        return Joined(self._loop, [self._call(owner, method, *args) for owner in self.shards], read, "a look-up")
 
     def _call(self, owner: str, method: str, *args: Any) -> Pending[Any]:
         """Calls a method of the rows of an owner, also inside a context, which has nothing to do with it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,16 +16,12 @@ from ps_wire.tables.routing import Routing
 from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
 from trainer_client.replicas.options import choice_of
-from trainer_client.tables import deletion
 from trainer_client.tables.deletion import delete_rows
-from trainer_client.tables.look_ups import look_up_all
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import together
 from trainer_client.tables.wanted import check_only_tables, check_policies, differences
 
 if TYPE_CHECKING:
-    import torch
-
     from ps_wire.compression.choice import Choice
     from ps_wire.policies import Policy
     from trainer_client.optimizers.creation import NonFinite
@@ -83,25 +79,18 @@ class Tables:
         if wanted.policy is not None:
             policies.check(wanted.policy)
         owners = self._sessions.names if wanted.owners is None else wanted.owners
-        if wanted.dim is None:
-            making = self._found(owners, wanted)
-        elif wanted.owners is None and self._sessions.in_group:
-            making = self._agreed(owners, wanted)
-        else:
-            making = self._made(owners, wanted)
-        return Pending.run(self._loop, _compressing(making, codecs))
 
-    def delete(self, session: Session, name: str) -> Pending[None]:
-        """Removes an object of any kind; arguments and errors as for `Client.delete`."""
-        return deletion.delete(self._sessions.all_of, session, name)
+        async def make() -> Table:
+            if wanted.dim is None:
+                table = await self._found(owners, wanted)
+            elif wanted.owners is None and self._sessions.in_group:
+                table = await self._agreed(owners, wanted)
+            else:
+                table = await self._made(owners, wanted)
+            table.compress = codecs
+            return table
 
-    def look_up(self, wanted: Mapping[Table, Any], timeout: float | None) -> Pending[dict[Table, torch.Tensor]]:
-        """Looks up in several tables; arguments and errors as for `Client.look_up`."""
-        if not isinstance(wanted, Mapping) or not all(isinstance(each, Table) for each in wanted):
-            raise InvalidArgumentError(
-                f"look_up() takes a dictionary with the ids for each table, {{users: ids}}, not {wanted!r}"
-            )
-        return look_up_all(self._loop, wanted, timeout)
+        return Pending.run(self._loop, make())
 
     def optimizer(
         self,
@@ -283,13 +272,6 @@ def _codecs(compress: Compress) -> Choice | None:
     for codec in choice.codecs:
         check_suitable_for_rows(codec)
     return choice
-
-
-async def _compressing(making: Awaitable[Table], codecs: Choice | None) -> Table:
-    """The table, for which this client sends encoded gradients."""
-    table = await making
-    table.compress = codecs
-    return table
 
 
 async def _undo(made: Iterable[RemoteObject | BaseException]) -> None:

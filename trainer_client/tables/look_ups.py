@@ -11,8 +11,7 @@ import torch
 from ps_wire.compression.values import encode
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.contexts.current import current_context
-from trainer_client.pending import DEFAULT
-from trainer_client.tables.joined import Joined
+from trainer_client.pending import DEFAULT, Joined
 from trainer_client.tables.queries import Query, query_of
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def look_up(
         requests.append(handle.call_encoding(None if is_plain else partial(_encoded, tables), "look_up", parts))
     context = current_context() if torch.is_grad_enabled() else None
     noted = None if context is None else context.looked_up
-    return Joined(loop, requests, partial(_finish, queries, by_owner, noted, read))
+    return Joined(loop, requests, partial(_finish, queries, by_owner, noted, read), "a look-up")
 
 
 def _encoded(tables: Sequence[TableContents], position: int, gradient: torch.Tensor) -> torch.Tensor | Encoded:

@@ -9,10 +9,9 @@ import torch
 
 from ps_wire.runtime.nothing import nothing
 from ps_wire.tables.names import ROWS
-from trainer_client.pending import DEFAULT, Pending
+from trainer_client.pending import DEFAULT, Joined, Pending
 from trainer_client.tables.contents import TableContents
 from trainer_client.tables.deletion import delete_rows
-from trainer_client.tables.joined import Joined
 from trainer_client.tables.look_ups import look_up
 from trainer_client.tables.queries import bags_query, rows_query
 
@@ -149,7 +148,7 @@ class Table(TableContents):
             UnknownNameError: An owner does not have it any more.
         """
         asked = [delete_rows(shard.session, self.name) for shard in self.shards.values()]
-        return Joined(self._loop, asked, nothing)
+        return Joined(self._loop, asked, nothing, "a look-up")
 
     def __repr__(self) -> str:
         kind = "any ids" if self.rows is None else f"{self.rows} rows"
