@@ -56,10 +56,8 @@ _LAST_ONE_SECONDS: Final = 0.5
 class Agent:
     """An owner, which has begun to listen, and a client in one process, on one event loop.
 
-    Others reach the owner at `address`. `entry` is its entry in the directory, and None before it joins; `together` has
-    the names of the members that began together with `world_size`, and is None in an open group. `unary` asks other
-    members for what needs no session. `placement` has the device maps of this process. `rendezvous_counts` has the
-    number of rendezvous by name and members, so that each has its own key.
+    `entry` is None before it joins, and `together`, the names of the members that began together, in an open group.
+    `unary` asks other members for what needs no session.
     """
 
     def __init__(self, server: Server, settings: Settings, address: str = "") -> None:
@@ -67,7 +65,7 @@ class Agent:
         self.engine = server.engine
         self.name = server.engine.name
         self.loop = asyncio.get_running_loop()
-        self._settings = settings
+        self.settings = settings
         settings.members = self
         self.entry: Entry | None = None
         self.together: tuple[str, ...] | None = None
@@ -83,12 +81,7 @@ class Agent:
         self.client.keep = partial(OwnGradients, self.engine)
 
     async def join(self, plan: Plan, peers: Peers) -> None:
-        """Enters the group. `peers` lets the code that this process hosts reach the others.
-
-        Raises `UnavailableError` if the directory cannot be reached in time, `DeadlineExceededError` if a group that
-        begins as a whole did not come together, `NameConflictError` if the name or number is taken, and
-        `InvalidArgumentError` if the group does not begin as this process was told.
-        """
+        """Enters the group; raises as `init_rpc`. `peers` lets the code that this process hosts reach the others."""
         await self.client.open()
         others = self.client.others
         entry = self.entry = Entry(self.name, self.address, others, plan)
@@ -153,16 +146,6 @@ class Agent:
             self.entry.give_up()
         await self.unary.close()
         await self.client.close()
-
-    @property
-    def timeout(self) -> float | None:
-        """Default timeout of calls, in seconds; None is no limit."""
-        return self._settings.timeout
-
-    @timeout.setter
-    def timeout(self, seconds: float | None) -> None:
-        check_timeout(seconds)
-        self._settings.timeout = seconds
 
     @property
     def session_here(self) -> Session:
@@ -271,7 +254,7 @@ class Agent:
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
             raise TypeError(f"a time-out is a number of seconds, not a {type(timeout).__name__}")
         if timeout == UNSET:
-            return self.timeout
+            return self.settings.timeout
         check_timeout(timeout)
         return float(timeout) or None
 

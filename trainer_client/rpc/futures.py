@@ -107,10 +107,8 @@ class Future(torch.futures.Future[T]):
         def run(done: Future[T]) -> None:
             try:
                 result = callback(done)
-            except Exception as error:
-                following._settle(raiser(_of_callback(error)))
             except BaseException as error:
-                following._settle(raiser(error))
+                following._settle(raiser(_of_callback(error)))
             else:
                 following.set_result(result)
 
@@ -131,23 +129,18 @@ class Future(torch.futures.Future[T]):
             except Exception:
                 _log.exception("a callback of a future failed")
 
-        place = self._queue(run)
-        if place is None:
-            run()
-        elif place == 0 and self._own and not has_agent():
-            self._pending.on_done(self._run_callbacks)
-        elif place == 0:
-            here = agent()
-            self._pending.on_done(lambda: here.run_later(self._run_callbacks))
-
-    def _queue(self, run: Callable[[], None]) -> int | None:
-        """Adds a callback to those that wait; returns its place among them, or None if it may run at once."""
         with self._lock:
             waiting = self._callbacks
-            if waiting is None or (not waiting and self.done()):
-                return None
-            waiting.append(run)
-            return len(waiting) - 1
+            runs_now = waiting is None or (not waiting and self.done())
+            is_first = not waiting
+            if waiting is not None and not runs_now:
+                waiting.append(run)
+        if runs_now:
+            run()
+        elif is_first and self._own and not has_agent():
+            self._pending.on_done(self._run_callbacks)
+        elif is_first:
+            self._pending.on_done(partial(agent().run_later, self._run_callbacks))
 
     def _run_callbacks(self) -> None:
         with self._lock:
@@ -302,8 +295,8 @@ def _pending_of(future: torch._C.Future[Any]) -> Pending[Any]:
     return pending
 
 
-def _of_callback(error: Exception) -> RuntimeError:
-    if isinstance(error, RuntimeError):
+def _of_callback(error: BaseException) -> BaseException:
+    if isinstance(error, RuntimeError) or not isinstance(error, Exception):
         return error
     made = remote_error(str(error), full_name(type(error)), kind=type(error))
     made.__cause__ = error

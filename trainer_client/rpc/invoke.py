@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ps_wire.codec.names import name_of
 from ps_wire.codec.records import codec_of
 from ps_wire.errors import DeadlineExceededError, UnavailableError, UnknownNameError
+from ps_wire.numbers import check_timeout
 from trainer_client.handles import calls
 from trainer_client.handles.calls import CallOptions
 from trainer_client.pending import Pending, raiser
@@ -108,12 +109,13 @@ def address() -> str:
 
 def get_rpc_timeout() -> float:
     """The default timeout of calls, in seconds; 0 is no limit."""
-    return agent().timeout or 0.0
+    return agent().settings.timeout or 0.0
 
 
 def set_rpc_timeout(seconds: float) -> None:
     """Sets the default timeout of calls, in seconds; 0 is no limit."""
-    agent().timeout = seconds or None
+    check_timeout(seconds or None)
+    agent().settings.timeout = seconds or None
 
 
 def _call(
@@ -139,10 +141,7 @@ def _call(
         failed: Pending[Any] = Pending(agent().loop)
         failed.resolve(raiser(error))
         return failed
-    options = CallOptions(timeout=agent().seconds(timeout), kind=kind, what=_shown(func))
+    # The name in profiles, as torch writes it; empty for that in messages.
+    shown = func.__qualname__ if isinstance(func, (FunctionType, type)) else ""
+    options = CallOptions(timeout=agent().seconds(timeout), kind=kind, what=shown)
     return calls.call(session, name, "", given, kwargs or {}, options, keep=kind == "remote")
-
-
-def _shown(func: Callable[..., Any] | type | str) -> str:
-    """The name of a function or class in profiles, as torch writes it; empty for that in messages."""
-    return func.__qualname__ if isinstance(func, (FunctionType, type)) else ""

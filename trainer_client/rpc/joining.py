@@ -159,11 +159,9 @@ def init_rpc(
 async def join(
     server: Server, settings: Settings, directory: str = "", address: str = "", id: int | None = None
 ) -> Agent:
-    """Makes an owner, which has begun to listen, a member of a group, as the member of this process.
+    """Makes an owner, which has begun to listen, the member of this process in a group; raises as `init_rpc`.
 
-    Without a `directory` it keeps that itself. An owner that cannot join is stopped, and writes no checkpoint, because
-    it has served no requests. Raises `UnavailableError` if the directory cannot be reached in time, and
-    `NameConflictError` if the name or number is taken.
+    Without a `directory` it keeps that itself. An owner that cannot join is stopped, and writes no checkpoint.
     """
     settings.member = server.engine.name
     member = Agent(server, settings, address)

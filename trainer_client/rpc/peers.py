@@ -168,8 +168,5 @@ class GroupPeers(Peers):
 
     def _check_thread(self) -> None:
         # Code on the event loop must not wait for another owner; a compute thread runs the request again.
-        try:
-            if asyncio.get_running_loop() is self._agent.loop:
-                raise WouldBlock
-        except RuntimeError:
-            pass
+        if asyncio._get_running_loop() is self._agent.loop:
+            raise WouldBlock
