@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context as Variables
 from itertools import zip_longest
@@ -55,36 +55,36 @@ class Stepping(ABC, Generic[C_contra]):
 
     parts: Sequence[Part]
     is_joinable: bool
-    has_local_part: bool
+    has_local_part: bool = False
     steps_together: bool = False
     checks_ahead: bool = False
 
     @abstractmethod
-    def step(self, context: C_contra) -> Awaitable[Versions]:
-        """Applies the gradients of a context."""
+    def step(self, context: C_contra) -> Pending[Any]:
+        """Applies the gradients of a context. Gives the versions of the optimizer."""
+
+    def apply(self, context: C_contra) -> Versions | None:
+        """Like `step`, in this thread, which must not be that of the client's event loop."""
+        stepped: Versions | None = self.step(context).wait()
+        return stepped
 
     @abstractmethod
-    def apply(self, context: C_contra) -> Versions | None:
-        """Like `step`, in this thread."""
-
-    def step_accepted(self, context: C_contra) -> Awaitable[Versions]:
-        """Like `step`, once all owners have accepted the gradients."""
-        return self.step(context)
+    def step_accepted(self, context: C_contra) -> Pending[Any]:
+        """Like `step`, once all owners have accepted the gradients, and all backwards have ended."""
 
     def apply_accepted(self, context: C_contra) -> Versions | None:
-        """Like `step_accepted`, in this thread."""
-        return self.apply(context)
+        """Like `step_accepted`, in this thread, which must not be that of the client's event loop."""
+        stepped: Versions | None = self.step_accepted(context).wait()
+        return stepped
 
     def merged(self, steps: Sequence[Stepped]) -> Stepped:
         """The result of the steps of all parts on an owner."""
         (only,) = steps
         return only
 
-    @abstractmethod
     async def step_local_part(self, context: C_contra) -> None:
         """Steps the parameters of this process, after the part on an owner has stepped."""
 
-    @abstractmethod
     def apply_local_part(self, context: C_contra) -> None:
         """Like `step_local_part`, in this thread."""
 

@@ -29,12 +29,10 @@ class _Member(NamedTuple):
 
 
 class JointSteps:
-    """Steps several optimizers as one.
+    """Steps several optimizers as one; an owner applies all of its parts or none of them.
 
-    An owner applies all of its parts or none of them. If there are several owners, or parameters of this process, all
-    check the gradients before one of them steps. Optimizers with a policy take part in their own rounds, each by
-    itself, once all have accepted the gradients. It `checks_ahead` if there are several owners, and nobody else has to
-    check gradients.
+    If there are several owners, or parameters of this process, all check the gradients before one of them steps.
+    Optimizers with a policy take part in their own rounds, each by itself, once all have accepted the gradients.
     """
 
     def __init__(self, optimizers: Sequence[DistributedOptimizer]) -> None:
@@ -48,8 +46,7 @@ class JointSteps:
     async def step(self, context: Context, values: Mapping[str, Reported], accepted: bool = False) -> list[Stepped]:
         """Steps all of them with a pass whose backwards have ended, maybe `accepted` by all owners.
 
-        The values are reported to the first optimizer. Raises the first error. If it is one of the gradients or values,
-        nothing was applied anywhere.
+        The values are for the first optimizer. If the first error is one of gradients or values, nothing was applied.
         """
         for each in self._optimizers:
             each.check_pass(context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +19,7 @@ from trainer_client.pending import Pending
 from trainer_client.replicas.options import choice_of
 from trainer_client.tables.deletion import delete_rows
 from trainer_client.tables.table import Table
-from trainer_client.tables.together import together
+from trainer_client.tables.together import OptimizerWithTables
 from trainer_client.tables.wanted import check_only_tables, check_policies, differences
 
 if TYPE_CHECKING:
@@ -31,44 +32,32 @@ if TYPE_CHECKING:
 
 
 class Connected(Protocol):
-    """The owners that a client is connected to."""
+    """The owners that a client is connected to: its `Sessions`.
+
+    A table for which the program names no owners is made on those with these `names`.
+    """
 
     @property
-    def by_owner(self) -> Mapping[str, Session]:
-        """The sessions, by name of the owner."""
-
+    def by_owner(self) -> Mapping[str, Session]: ...
     @property
-    def names(self) -> Sequence[str]:
-        """The owners of a table for which the program names none."""
-
+    def names(self) -> Sequence[str]: ...
     @property
-    def in_group(self) -> bool:
-        """Whether these are the owners of a group: they join and leave, and other trainers may know others."""
-
-    async def all_of(self, owners: Iterable[str]) -> list[Session]:
-        """The sessions with several owners. Raises `UnknownNameError`."""
+    def in_group(self) -> bool: ...
+    async def all_of(self, owners: Iterable[str]) -> list[Session]: ...
 
 
+@dataclass(slots=True)
 class Tables:
     """Makes the tables of a client.
 
-    `create` makes the rows of a table on an owner, or finds those of that name. `attach` finds an object of that name
-    on an owner. `optimizer` makes one as `optimizers.creation.create`.
+    `create` and `attach` make and find an object on an owner by name; `make_optimizer` is `optimizers.creation.create`.
     """
 
-    def __init__(
-        self,
-        sessions: Connected,
-        create: Callable[[Session, str, Mapping[str, Any], bool], Pending[RemoteObject]],
-        attach: Callable[[Session, str], Pending[RemoteObject]],
-        optimizer: Callable[..., Any],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._sessions = sessions
-        self._create = create
-        self._attach = attach
-        self._optimizer = optimizer
-        self._loop = loop
+    sessions: Connected
+    create: Callable[[Session, str, Mapping[str, Any], bool], Pending[RemoteObject]]
+    attach: Callable[[Session, str], Pending[RemoteObject]]
+    make_optimizer: Callable[..., Any]
+    loop: asyncio.AbstractEventLoop
 
     def table(self, wanted: Wanted, compress: Compress) -> Pending[Table]:
         """Makes a table, or attaches to it; errors as for `Client.table`.
@@ -78,19 +67,19 @@ class Tables:
         codecs = _codecs(compress)
         if wanted.policy is not None:
             policies.check(wanted.policy)
-        owners = self._sessions.names if wanted.owners is None else wanted.owners
+        owners = self.sessions.names if wanted.owners is None else wanted.owners
 
         async def make() -> Table:
             if wanted.dim is None:
                 table = await self._found(owners, wanted)
-            elif wanted.owners is None and self._sessions.in_group:
+            elif wanted.owners is None and self.sessions.in_group:
                 table = await self._agreed(owners, wanted)
             else:
                 table = await self._made(owners, wanted)
             table.compress = codecs
             return table
 
-        return Pending.run(self._loop, make())
+        return Pending.run(self.loop, make())
 
     def optimizer(
         self,
@@ -102,10 +91,8 @@ class Tables:
     ) -> Pending[Any]:
         """An optimizer over parameters and tables, or groups of parameters beside tables.
 
-        `make` makes the optimizer of the parameters, which are its keyword argument `parameters`. `given` are the names
-        of all arguments that were given for it besides its class, which is None if there are only tables, and its
-        policy. Raises `InvalidArgumentError` for a table in a group or in place of a list, and for an argument that
-        holds for nothing.
+        `make` makes that of the `parameters`, its keyword argument. `given` are the names of its other arguments that
+        the program has given, besides its class, which is None if there are only tables, and its policy.
         """
         if isinstance(listed, Table):
             raise InvalidArgumentError(
@@ -118,13 +105,17 @@ class Tables:
                 "parameters need the class of an optimizer, such as torch.optim.SGD, and not None"
             )
         if not tables:
-            return Pending.run(self._loop, make(parameters=rest))
+            return Pending.run(self.loop, make(parameters=rest))
         if rest:
             check_policies(tables, policy)
         else:
             check_only_tables(tables, cls, [*given, *(["policy"] if policy is not None else [])])
-        own = make(parameters=rest) if rest else None
-        return Pending.run(self._loop, together(self._loop, tables, own))
+
+        async def made() -> OptimizerWithTables:
+            own = await make(parameters=rest) if rest else None
+            return OptimizerWithTables(self.loop, own, {each.name: each.optimizer for each in tables})
+
+        return Pending.run(self.loop, made())
 
     async def _agreed(self, owners: Sequence[str], wanted: Wanted) -> Table:
         """A table on the owners that it has already; on these, if there is none.
@@ -143,8 +134,8 @@ class Tables:
 
     async def _owners_of(self, owners: Iterable[str], wanted: Wanted) -> list[str] | None:
         """The owners of the table of that name; None if there is none, or it is one to replace."""
-        there = [each for each in await self._sessions.all_of(owners) if each.state == "connected"]
-        found = await asyncio.gather(*(self._attach(each, wanted.name) for each in there), return_exceptions=True)
+        there = [each for each in await self.sessions.all_of(owners) if each.state == "connected"]
+        found = await asyncio.gather(*(self.attach(each, wanted.name) for each in there), return_exceptions=True)
         for each in found:
             if isinstance(each, RemoteObject) and each.class_name == names.SHARD:
                 described = await each.call("describe")
@@ -155,7 +146,7 @@ class Tables:
 
     async def _made(self, owners: Sequence[str], wanted: Wanted, before: int = 0) -> Table:
         """A table on these owners; `before` is on how many of them it is made before the others."""
-        sessions = await self._sessions.all_of(owners)
+        sessions = await self.sessions.all_of(owners)
         settings = wanted.settings(sorted(owners))
         Routing.even(settings["owners"])
         first = [await self._shard(each, settings, wanted.replace) for each in sessions[:before]]
@@ -167,7 +158,7 @@ class Tables:
                 raise each
         shards = {each.owner: each for each in made if isinstance(each, RemoteObject)}
         if wanted.replace:
-            others = [each for each in self._sessions.by_owner.values() if each not in sessions]
+            others = [each for each in self.sessions.by_owner.values() if each not in sessions]
             await self._clear(wanted.name, others)
         return await self._open(shards, wanted.policy, wanted.non_finite or "refuse", wanted.replace)
 
@@ -175,17 +166,17 @@ class Tables:
         """Removes the rows that a table of that name had on other owners."""
         for session in sessions:
             with suppress(UnknownNameError):
-                found = await self._attach(session, name)
+                found = await self.attach(session, name)
                 if found.class_name == names.SHARD:
                     await delete_rows(session, name)
 
     async def _found(self, asked: Sequence[str], wanted: Wanted) -> Table:
         """A table that exists, found on one of the owners that are asked."""
         name = wanted.name
-        sessions = await self._sessions.all_of(asked)
+        sessions = await self.sessions.all_of(asked)
         for position, session in enumerate(sessions):
             try:
-                found = await self._attach(session, name)
+                found = await self.attach(session, name)
                 break
             except UnknownNameError as error:
                 if position + 1 == len(sessions):
@@ -200,8 +191,8 @@ class Tables:
                 f"the table {name!r} exists, with {differences(known, given)}. Ask for it with its name alone, choose "
                 "another name, or put yours in its place with dim= and replace=True"
             )
-        others = await self._sessions.all_of(owner for owner in owners if owner != found.owner)
-        shards = await asyncio.gather(*(self._attach(each, name) for each in others))
+        others = await self.sessions.all_of(owner for owner in owners if owner != found.owner)
+        shards = await asyncio.gather(*(self.attach(each, name) for each in others))
         every = {found.owner: found} | {each.owner: each for each in shards}
         return await self._open(every, wanted.policy, wanted.non_finite)
 
@@ -209,9 +200,9 @@ class Tables:
         """The rows of a table on one owner, made now or found there."""
         name = settings["name"]
         try:
-            return await self._create(session, name, settings, replace)
+            return await self.create(session, name, settings, replace)
         except NameConflictError:
-            there = await self._attach(session, name)
+            there = await self.attach(session, name)
             if there.class_name != names.SHARD:
                 raise NameConflictError(
                     f"{name!r} is a {there.class_name} on owner {session.owner!r}, not a table: choose another name, "
@@ -240,7 +231,7 @@ class Tables:
         kept = {owner: shards[owner] for owner in routing.owners}
         table = Table(settings, routing, kept, options.from_plain(settings["optimizer"]))
         make = partial(
-            self._optimizer,
+            self.make_optimizer,
             names.OPTIMIZER,
             table.parameters(),
             dict(settings["optimizer"]),
@@ -283,10 +274,7 @@ async def _undo(made: Iterable[RemoteObject | BaseException]) -> None:
 
 
 def _split(listed: Iterable[Any]) -> tuple[list[Table], list[Any]]:
-    """The tables among parameters and groups of parameters, and the rest.
-
-    Raises `InvalidArgumentError` for a table in a group, whose options it would not have.
-    """
+    """The tables among parameters and groups of parameters, and the rest. Refuses a table in a group."""
     tables, rest = [], []
     for each in listed:
         if isinstance(each, Table):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, overload
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.optimizer import DistributedOptimizer, Values
-    from trainer_client.optimizers.parts import RemoteOptimizer, Sent, Then
+    from trainer_client.optimizers.parts import Sent, Then
     from trainer_client.optimizers.replies import ReportedValues
-    from trainer_client.tables.table import Table
 
 
 class OptimizerWithTables(Stepping["Context"], PushScaling):
@@ -43,7 +42,6 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
         scaled: What a GradScaler gets in its place.
     """
 
-    has_local_part = False
     steps_together = True
 
     def __init__(
@@ -58,6 +56,7 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
         self.is_joinable = len(owners) == 1 and (parameters is None or not parameters.has_local_part)
         self._steps = JointSteps(everything)
         self._all = everything
+        self.remote_parts = [part for each in everything for part in each.remotes.values()]
         self.scaled = Scaled()
         self.checks_ahead = self._steps.checks_ahead
 
@@ -146,27 +145,13 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
             context.id, scaler.get_scale(), unscale, lambda: Pending.run(self._loop, self._step(context, values)).wait()
         )
 
-    def apply(self, context: Context) -> Stepped:
-        """Like `step`, in this thread, which must not be that of the client's event loop."""
-        return self.step(context).wait()
-
     def step_accepted(self, context: Context) -> Pending[Stepped]:
-        """Like `step`, once all owners have accepted the gradients, and all backwards have ended."""
         return Pending.run(self._loop, self._step(context, {}, accepted=True))
-
-    def apply_accepted(self, context: Context) -> Stepped:
-        """Like `step_accepted`, in this thread, which must not be that of the client's event loop."""
-        return self.step_accepted(context).wait()
 
     @property
     def of_parameters(self) -> DistributedOptimizer | None:
         """The optimizer of what is no table; None if there are only tables."""
         return self.parameters
-
-    @property
-    def remote_parts(self) -> Collection[RemoteOptimizer]:
-        """The parts of all of them on owners."""
-        return [part for each in self._all for part in each.remotes.values()]
 
     async def step_pushed(
         self, context: Context, added: Mapping[str, Sent], then: Then, values: Mapping[str, Reported]
@@ -186,12 +171,6 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
             for owner in self.parameters.remotes:
                 then(owner, ())
         return made
-
-    async def step_local_part(self, context: Context) -> None:
-        """Has been done by `step`."""
-
-    def apply_local_part(self, context: Context) -> None:
-        """Has been done by `step`."""
 
     def merged(self, steps: Sequence[Stepped]) -> Stepped:
         """The versions of all optimizers as one result."""
@@ -285,14 +264,6 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
     def __repr__(self) -> str:
         tables = ", ".join(self.tables)
         return f"<OptimizerWithTables {tables}{f' and {self.parameters!r}' if self.parameters is not None else ''}>"
-
-
-async def together(
-    loop: asyncio.AbstractEventLoop, tables: Sequence[Table], parameters: Awaitable[DistributedOptimizer] | None
-) -> OptimizerWithTables:
-    """An optimizer of tables, and of parameters whose optimizer is being made."""
-    own = None if parameters is None else await parameters
-    return OptimizerWithTables(loop, own, {each.name: each.optimizer for each in tables})
 
 
 async def _one_by_one(begin: Iterable[Callable[[], Awaitable[Any]]]) -> None:

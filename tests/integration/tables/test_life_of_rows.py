@@ -253,7 +253,7 @@ async def test_owners_check_the_life_that_other_clients_ask_for(ps: tc.Client, c
     wanted = {"name": "items", "dim": 2, "rows": None, "dtype": torch.float32, "init": {"kind": "zeros"}}
     wanted |= {"optimizer": {"kind": "sgd"}, "seed": 0, "max_rows": None, "groups": [], "owners": ["ps0"]}
     with pytest.raises(tc.errors.InvalidArgumentError):
-        await ps._tables._create(ps._tables._sessions.of(""), "items", wanted | changed, False)
+        await ps._tables.create(ps._tables.sessions.of(""), "items", wanted | changed, False)
     assert not (await ps.status()).tables
 
 
