@@ -239,7 +239,9 @@ class TableContents:
         reader = await BLOCKING.run(PartsReader, folder)
         await BLOCKING.run(reader.check, self.dim, self.row_optimizer.kind if state else None)
         # Every row is read twice: what an owner would refuse must be known before the rows that are there go.
-        await self._refuse_early(await BLOCKING.run(self._check_rows, reader.blocks(_PIECE_ROWS, state)))
+        for block in await BLOCKING.run(self._check_rows, reader.blocks(_PIECE_ROWS, state)):
+            # Asks about names, shapes and dtypes, without rows.
+            await asyncio.gather(*[self._call(owner, "put", block) for owner in self.shards])
         restore = await self._begin_restore()
         blocks = reader.blocks(_PIECE_ROWS, state)
         count = 0
@@ -258,22 +260,13 @@ class TableContents:
         return list(empty.values())
 
     def _fitting(self, block: Block) -> Block:
-        """Rows in the dtype of the table.
-
-        Raises `InvalidArgumentError` for ids outside of a table of fixed size, and `NonFiniteGradientError` for a
-        number that is NaN, infinite, or beyond the range of the dtype.
-        """
+        """Rows in the dtype of the table, checked: ids of a table of fixed size, and that numbers are finite in it."""
         fitting = {**block, "ids": checked_ids(block["ids"], self.rows, self.name)}
         fitting["values"] = block["values"].to(self.dtype)
         for name, each in fitting.items():
             if each.is_floating_point() and not each.isfinite().all():
                 raise NonFiniteGradientError(f"{name!r} holds NaN or infinity; table {self.name!r} was not changed")
         return fitting
-
-    async def _refuse_early(self, empty: list[Block]) -> None:
-        """Asks all owners about names, shapes and dtypes, with blocks that have no rows."""
-        for block in empty:
-            await asyncio.gather(*[self._call(owner, "put", block) for owner in self.shards])
 
     async def _begin_restore(self) -> int:
         """Removes all rows on all owners; the number of the restore, which the first owner by name gives."""
@@ -286,9 +279,9 @@ class TableContents:
         await self._in_pieces("put", block, lambda part: part, *more)
 
     async def _in_pieces(self, method: str, block: Block, argument: Callable[[Block], Any], *more: Any) -> int:
-        """Sends the rows of a block to their owners, in pieces, to all owners at once. Returns the sum of the answers.
+        """Sends the rows of a block to all of their owners at once, in pieces. Returns the sum of the answers.
 
-        Raises the error of the first owner that raised one, when all are done.
+        Raises the first error when all are done.
         """
         owner_of, owners = self.routing.owner_of(block["ids"]), self.routing.owners
         chosen = [(owner_of == number).nonzero()[:, 0] for number in range(len(owners))]

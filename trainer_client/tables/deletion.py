@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from ps_wire.errors import UnknownNameError
 from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.nothing import nothing
-from ps_wire.v1.frames_pb2 import Reply, Request
+from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
-    from ps_wire.codec.payload import PayloadReader
     from trainer_client.session.session import Session
 
 AllOf: TypeAlias = "Callable[[Iterable[str]], Awaitable[list[Session]]]"
@@ -23,24 +22,20 @@ AllOf: TypeAlias = "Callable[[Iterable[str]], Awaitable[list[Session]]]"
 def delete(all_of: AllOf, session: Session, name: str) -> Pending[None]:
     """Removes a named object from an owner; if it is a table, its rows from all owners that have some.
 
-    `all_of` gives the sessions with several owners, and raises `UnknownNameError` if there is none with one of them.
-    That is raised then with nothing deleted, as it is where there is no object of that name.
+    `all_of` gives the sessions with several owners, or raises `UnknownNameError`. Nothing is deleted then.
     """
-    asked = session.submit(Request(delete=DeleteRequest(name=name)), None, _owners)
+    asked = session.submit(Request(delete=DeleteRequest(name=name)), None, lambda reply, _: tuple(reply.delete.owners))
     deleting = Pending.run(session.loop, _delete_rest(all_of, asked, name))
     deleting.origin = Origin(f"delete on owner {session.owner!r}")
     return deleting
 
 
 def delete_rows(session: Session, name: str) -> Pending[None]:
-    """Removes the rows of a table from one of its owners. The others have to be asked, too.
-
-    Raises `UnknownNameError` if the owner has no object of that name.
-    """
+    """Removes the rows of a table from one of its owners only. Raises `UnknownNameError` if there is none."""
     return session.submit(Request(delete=DeleteRequest(name=name, everywhere=True)), None, nothing)
 
 
-async def _delete_rest(all_of: AllOf, asked: Pending[Sequence[str]], name: str) -> None:
+async def _delete_rest(all_of: AllOf, asked: Pending[tuple[str, ...]], name: str) -> None:
     """Removes a table from all of its owners, if the first has answered that it is one, and has removed nothing."""
     owners = await asked
     if not owners:
@@ -57,7 +52,3 @@ async def _delete_rest(all_of: AllOf, asked: Pending[Sequence[str]], name: str) 
     errors.sort(key=lambda error: isinstance(error, UnknownNameError))
     if errors and (not isinstance(errors[0], UnknownNameError) or len(errors) == len(sessions)):
         raise errors[0]
-
-
-def _owners(reply: Reply, payload: PayloadReader) -> Sequence[str]:
-    return tuple(reply.delete.owners)

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from ps_wire.compression.values import encode
-from ps_wire.errors import InvalidArgumentError
 from trainer_client.contexts.current import current_context
 from trainer_client.pending import DEFAULT, Joined
-from trainer_client.tables.queries import Query, query_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from trainer_client.contexts.closing import Part
     from trainer_client.pending import Pending
     from trainer_client.tables.contents import TableContents
+    from trainer_client.tables.queries import Query
 
 K = TypeVar("K", bound="TableContents")
 T = TypeVar("T")
@@ -73,10 +72,7 @@ def _finish(
     read: Callable[[list[torch.Tensor]], T],
     answers: list[Any],
 ) -> T:
-    """What `read` makes of the results of queries.
-
-    `noted` gets the tables that their pass may train, if it has recorded the look-up.
-    """
+    """What `read` makes of the results. `noted` gets the tables that the pass that has recorded this may train."""
     found: list[dict[str, torch.Tensor]] = [{} for _ in queries]
     for (owner, numbers), answer in zip(asked.items(), answers, strict=True):
         for number, rows in zip(numbers, answer, strict=True):
@@ -91,17 +87,3 @@ def _finish(
             if any(each.requires_grad for each in rows.values()):  # those of a frozen table do not
                 noted[query.table.name] = query.table.optimizer.parts
     return read(results)
-
-
-def look_up_all(
-    loop: asyncio.AbstractEventLoop, wanted: Mapping[K, Any], timeout: float | None
-) -> Pending[dict[K, torch.Tensor]]:
-    """Looks up in several tables; arguments and errors as for `Client.look_up`."""
-    if not wanted:
-        raise InvalidArgumentError("look_up() needs at least one table")
-    queries = [query_of(table, what) for table, what in wanted.items()]
-    return look_up(loop, queries, timeout, partial(_by_table, list(wanted)))
-
-
-def _by_table(tables: Sequence[K], results: list[torch.Tensor]) -> dict[K, torch.Tensor]:
-    return dict(zip(tables, results, strict=True))

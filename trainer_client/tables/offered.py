@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.pending import DEFAULT
-from trainer_client.tables.look_ups import look_up_all
+from trainer_client.tables.look_ups import look_up
+from trainer_client.tables.queries import query_of
 from trainer_client.tables.table import Table
 from trainer_client.tables.wanted import Wanted
 
@@ -121,4 +122,7 @@ class OffersTables:
             raise InvalidArgumentError(
                 f"look_up() takes a dictionary with the ids for each table, {{users: ids}}, not {wanted!r}"
             )
-        return look_up_all(self._loop, wanted, timeout)
+        if not wanted:
+            raise InvalidArgumentError("look_up() needs at least one table")
+        queries, tables = [query_of(table, what) for table, what in wanted.items()], list(wanted)
+        return look_up(self._loop, queries, timeout, lambda results: dict(zip(tables, results, strict=True)))
