@@ -56,13 +56,13 @@ async def test_fewer_bytes_arrive(codec: Any, most: float) -> None:
         sizes = []
         for each in (None, codec):
             replica = await net.replica(compress_pull=each)
-            before = replica.exchange.tensors._take
+            before = replica.exchange.tensors.take
 
             def take(number: int, reply: pb.PullReply, payload: Any, before: Any = before) -> int:
                 sizes.append(payload.nbytes)
                 return int(before(number, reply, payload))
 
-            replica.exchange.tensors._take = take  # type: ignore[method-assign]
+            replica.exchange.tensors.take = take  # type: ignore[method-assign]
             replica.exchange.tensors._marks = [0] * 8
             assert await replica.pull() == 8
         assert sizes[1] < most * sizes[0]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 
@@ -50,19 +50,6 @@ class Sent:
     encoded: Mapping[str, Encoded]
     gradients: Mapping[str, torch.Tensor]
     open: bool = True
-
-
-class GradientRequest(NamedTuple):
-    """A request that adds gradients to a pass."""
-
-    session: Session
-    frame: Frame
-    payload: PayloadWriter
-    sent: Sent
-
-    def submit(self) -> InFlightRequest[None]:
-        """Sends it."""
-        return self.session.submit(self.frame, self.payload, lambda reply, payload: None)
 
 
 class Exchange:
@@ -143,8 +130,10 @@ class Exchange:
 
         return Push(send, partial(self.undo, sent))
 
-    def add_to_pass(self, context: OpenPass, opt: OwnersOptimizer, lends: bool, of_pass: bool) -> GradientRequest:
-        """A request that adds gradients to those that a pass has on the owner, for a step of `opt`.
+    def add_to_pass(
+        self, context: OpenPass, opt: OwnersOptimizer, lends: bool, of_pass: bool
+    ) -> tuple[Sent, Callable[[], InFlightRequest[None]]]:
+        """Writes gradients to add to those that a pass has on the owner, for a step of `opt`; what sends them, too.
 
         They are those that the pass has here, if they are `of_pass`; otherwise `.grad`, or with local steps the
         difference that these have made. With `lends` they are not written to from now on.
@@ -157,7 +146,8 @@ class Exchange:
         request.context.CopyFrom(context.message)
         request.target.CopyFrom(self.source.ref.to_message())
         request.optimizer.CopyFrom(opt.remotes[self.session.owner].name)
-        return GradientRequest(self.session, frame, payload, self._write(request, payload, gradients, lends))
+        sent = self._write(request, payload, gradients, lends)
+        return sent, partial(self.session.submit, frame, payload, nothing)
 
     def check_pushes(self) -> None:
         """Raises `InvalidArgumentError` if `.grad` goes to a local optimizer, and not to the owner."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ps_wire.reported import Reported
-    from trainer_client.replicas.exchange import Exchange, GradientRequest, Sent
+    from trainer_client.replicas.exchange import Exchange, Sent
     from trainer_client.replicas.protocols import Added, OpenPass, OwnersOptimizer, Pushable
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.stepped import Stepped
@@ -26,6 +26,7 @@ Pulls = dict[str, list[Pending[int]]]
 """The pulls of a push, by owner. There are some once a step was sent, or a round of several owners was decided."""
 
 
+@dataclass(slots=True)
 class PassPushes:
     """The pushes of some replicas through passes, by what each exchanges with its owner.
 
@@ -33,16 +34,12 @@ class PassPushes:
     owners are here.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, exchanges: Sequence[Exchange]) -> None:
-        self.loop = loop
-        self.exchanges = exchanges
-        self.unread: Pulls | None = None
+    loop: asyncio.AbstractEventLoop
+    exchanges: Sequence[Exchange]
+    unread: Pulls | None = None
 
     def check(self, opt: Pushable) -> OwnersOptimizer:
-        """The optimizer of the replicas.
-
-        Raises `InvalidArgumentError` if it has no part for a replica, or has parameters in this process.
-        """
+        """The optimizer of the replicas. Refuses one that lacks a part for them, or has parameters in this process."""
         own = of_parameters(opt)
         if own is None or not {each.session for each in self.exchanges} <= set(own.sessions) or own.has_local_part:
             raise InvalidArgumentError(
@@ -70,19 +67,21 @@ class PassPushes:
         when the owners have answered, and their parameters are here.
         """
         own = self.check(opt)
-        requests: list[GradientRequest] = []
+        sent: list[Sent] = []
+        sends: list[Callable[[], InFlightRequest[None]]] = []
         try:
             for each in self.exchanges:
-                requests.append(each.add_to_pass(context, own, lends=lends, of_pass=joins))
+                gradients, send = each.add_to_pass(context, own, lends=lends, of_pass=joins)
+                sent.append(gradients)
+                sends.append(send)
         except BaseException:
-            self.undo([each.sent for each in requests])
+            self.undo(sent)
             if not joins:
                 context.close()
             raise
         added: dict[str, list[InFlightRequest[None]]] = {}
-        for request in requests:
-            added.setdefault(request.session.owner, []).append(request.submit())
-        sent = [each.sent for each in requests]
+        for each, send in zip(self.exchanges, sends, strict=True):
+            added.setdefault(each.session.owner, []).append(send())
         try:
             of_push = context.hand_over() if hands_over else context
         except BaseException:

@@ -26,22 +26,14 @@ if TYPE_CHECKING:
 
 
 class ScaledParameters:
-    """The optimizer that a GradScaler gets. The scaler unscales `.grad` in place, and decides whether to step."""
+    """The optimizer that a GradScaler gets. The scaler unscales `.grad` in place, and steps if all are finite."""
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         self.param_groups: list[dict[str, Any]] = [{"params": list(parameters)}]
 
     def step(self) -> bool:
-        """Called by the scaler if all gradients are finite."""
+        """Tells that the scaler steps."""
         return True
-
-    def unscale(self, scaler: torch.amp.GradScaler) -> None:
-        """Divides the gradients by the scale of the loss; the scaler's `RuntimeError` if it has done that before."""
-        scaler.unscale_(self)  # type: ignore[arg-type]
-
-    def are_finite(self, scaler: torch.amp.GradScaler) -> bool:
-        """Whether the gradients may be applied. They are unscaled first, unless `unscale` has done that."""
-        return bool(scaler.step(self))  # type: ignore[arg-type]
 
 
 class Pushing(nn.Module, ABC):
@@ -63,7 +55,7 @@ class Pushing(nn.Module, ABC):
         self._exchanges = pushes.exchanges
         self._overlap = overlap
         self._pushes = pushes
-        self._scaled = ScaledParameters(self.pulled_parameters)
+        self._scaled: Any = ScaledParameters(self.pulled_parameters)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the local module."""
@@ -134,7 +126,7 @@ class Pushing(nn.Module, ABC):
             pushed = send()
             # With an overlap the pass ends with the push. Otherwise its block waits for that.
             return pushed if self._overlap.most else context.waits_for(pushed)
-        if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
+        if scaler is not None and scaler.is_enabled() and not scaler.step(self._scaled):
             if zero_grad:
                 self._forget_skipped()
             return self._overlap.nothing()
@@ -172,7 +164,7 @@ class Pushing(nn.Module, ABC):
             RuntimeError: The scaler has unscaled them since its last update.
         """
         if context is None:
-            self._scaled.unscale(scaler)
+            scaler.unscale_(self._scaled)
         else:
             if opt is None:
                 raise InvalidArgumentError(
