@@ -223,9 +223,8 @@ class Agent:
     def session(self, who: str | int | WorkerInfo, timeout: float = UNSET) -> Session:
         """The session with a member; opens one if there is none. A timeout of 0 is no limit, and -1 the default.
 
-        A member of an open group that has not joined is waited for, if it is given by its name. Raises `RuntimeError`
-        if it does not come; `UnavailableError`, `DeadlineExceededError` or `UnknownNameError` if it cannot be reached
-        or has left; and `InvalidArgumentError` if it has another device than its device map says.
+        In an open group, a member that has not joined is waited for, if it is given by its name. Raises as `rpc_sync`,
+        and `InvalidArgumentError` if it has another device than its device map says.
         """
         name = who if isinstance(who, str) else self.worker(who).name
         session = self.client.sessions.get(name)
@@ -263,12 +262,6 @@ class Agent:
         with self._lock:
             self._outstanding.add(pending)
         return pending
-
-    @property
-    def unanswered(self) -> int:
-        """Number of calls of this process that have no answer yet."""
-        with self._lock:
-            return sum(not pending.done() for pending in self._outstanding)
 
     def finish(self, deadline: Callable[[], float]) -> None:
         """Waits for the answers to all calls of this process, as many seconds as `deadline` says are left."""

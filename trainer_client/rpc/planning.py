@@ -83,7 +83,9 @@ def planned(
     master = master_address(init_method)
     store = store_at(master)
     if rank == 0:
-        return Plan("", 0, world_size, seconds, store), listen or (master if store is None else store.free_port)
+        # Beside the process group, which listens at that port, a free one of the same host.
+        here = master if store is None else f"{master.rpartition(':')[0]}:0"
+        return Plan("", 0, world_size, seconds, store), listen or here
     return Plan(master if store is None else store.told(seconds), rank, world_size, seconds), listen
 
 
@@ -113,11 +115,6 @@ class GroupStore:
         self._address = address
         _begun[store] = _begun.get(store, 0) + 1
         self._key = f"trainer_client.rpc/{_begun[store]}"
-
-    @property
-    def free_port(self) -> str:
-        """An address to listen on: a free port of the same host."""
-        return f"{self._address.rpartition(':')[0]}:0"
 
     def tell(self, address: str) -> None:
         """Tells the others where rank 0 listens."""

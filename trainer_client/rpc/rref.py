@@ -78,11 +78,7 @@ class RRef:
     def handle(self, seconds: float | None = None) -> Handle:
         """The client's handle. For a value of this process, it is made at the first call.
 
-        A call that makes the value is waited for, for so many seconds, or as long as it may take.
-
-        Raises:
-            DeadlineExceededError: It ran out of time, or is not done after these seconds.
-            PsError: It failed.
+        A call that makes the value is waited for, for so many seconds, or as long as it may take; its error is raised.
         """
         if self._handle is None:
             if self._pending is not None:
