@@ -27,7 +27,7 @@ from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from trainer_client.transport.channels import open_blocking_channel, unanswered
 
 if TYPE_CHECKING:
-    from ps_wire.status import MemberStatus
+    from ps_wire.status.parts import MemberStatus
 
 _AT_ONCE: Final = 32
 """Owners that are asked at the same time."""

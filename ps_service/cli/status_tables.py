@@ -14,7 +14,8 @@ from rich.text import Text
 from ps_service.cli.units import brief, duration, milliseconds, rate, size
 
 if TYPE_CHECKING:
-    from ps_wire.status import OwnerStatus, TrainerStatus
+    from ps_wire.status import OwnerStatus
+    from ps_wire.status.parts import TrainerStatus
 
 _EVENT_STYLES: Final = {"warning": "yellow", "error": "red"}
 

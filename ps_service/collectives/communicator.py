@@ -14,7 +14,7 @@ from ps_wire.collectives import MOST_OPEN, Signature
 from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, TooLargeError, UnavailableError
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.number_set import SeenNumbers
-from ps_wire.status import CommunicatorStatus
+from ps_wire.status.parts import CommunicatorStatus
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import Buffer

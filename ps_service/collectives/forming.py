@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from ps_service.collectives.communicator import ENDLESS, Wait
 from ps_wire.collectives import LONGEST_NAME, MOST_MEMBERS
 from ps_wire.errors import InvalidArgumentError, NameConflictError
-from ps_wire.status import CommunicatorStatus
+from ps_wire.status.parts import CommunicatorStatus
 
 
 class Joining:

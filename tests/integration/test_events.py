@@ -15,7 +15,7 @@ import torch
 import trainer_client as tc
 from ps_service.server import Server
 from ps_wire.limits import Limits
-from ps_wire.status import EventStatus
+from ps_wire.status.parts import EventStatus
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from tests import waiting
