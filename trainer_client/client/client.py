@@ -26,7 +26,7 @@ from trainer_client.optimizers import creation, scheduler
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.replicas import local_steps
 from trainer_client.replicas.several import Replicas
-from trainer_client.tables import deletion, schedules
+from trainer_client.tables import schedules
 from trainer_client.tables.creation import Tables
 from trainer_client.tables.offered import OffersTables
 from trainer_client.tables.together import OptimizerWithTables
@@ -205,7 +205,7 @@ class Client(OffersPasses, Connected, OffersTables):
             UnknownNameError: There is no object of that name; or it is a table, and this client is not connected to one
                 of its owners. Nothing was deleted.
         """
-        return deletion.delete(self._sessions.all_of, self.session(owner), name)
+        return self._tables.delete(self.session(owner), name)
 
     def optimizer(
         self,

@@ -1,4 +1,4 @@
-"""Makes tables on their owners, and attaches to them."""
+"""Makes tables on their owners, attaches to them, and removes them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ps_wire import policies
 from ps_wire.compression.values import check_suitable_for_rows
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnknownNameError
+from ps_wire.runtime.failures import Origin
 from ps_wire.tables import names, options
 from ps_wire.tables.routing import Routing
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
 from trainer_client.replicas.options import choice_of
-from trainer_client.tables.deletion import delete_rows
-from trainer_client.tables.table import Table
+from trainer_client.tables.table import Table, delete_rows
 from trainer_client.tables.together import OptimizerWithTables
 from trainer_client.tables.wanted import check_only_tables, check_policies, differences
 
@@ -80,6 +82,32 @@ class Tables:
             return table
 
         return Pending.run(self.loop, make())
+
+    def delete(self, session: Session, name: str) -> Pending[None]:
+        """Removes an object of any kind; arguments and errors as for `Client.delete`."""
+        request = Request(delete=DeleteRequest(name=name))
+        asked = session.submit(request, None, lambda reply, _: tuple(reply.delete.owners))
+        deleting = Pending.run(self.loop, self._delete_rest(asked, name))
+        deleting.origin = Origin(f"delete on owner {session.owner!r}")
+        return deleting
+
+    async def _delete_rest(self, asked: Pending[tuple[str, ...]], name: str) -> None:
+        """Removes a table from all of its owners, if the first has answered that it is one, and has removed nothing."""
+        owners = await asked
+        if not owners:
+            return
+        try:
+            sessions = await self.sessions.all_of(owners)
+        except UnknownNameError as error:
+            raise UnknownNameError(
+                f"the table {name!r} has rows on {', '.join(owners)}, and was not deleted, because {error}"
+            ) from None
+        answers = await asyncio.gather(*(delete_rows(each, name) for each in sessions), return_exceptions=True)
+        # An owner may have lost its rows, or somebody else has deleted the table at the same time.
+        errors = [each for each in answers if isinstance(each, BaseException)]
+        errors.sort(key=lambda error: isinstance(error, UnknownNameError))
+        if errors and (not isinstance(errors[0], UnknownNameError) or len(errors) == len(sessions)):
+            raise errors[0]
 
     def optimizer(
         self,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.pending import DEFAULT
-from trainer_client.tables.look_ups import look_up
-from trainer_client.tables.queries import query_of
+from trainer_client.tables.look_ups import look_up, query_of
 from trainer_client.tables.table import Table
 from trainer_client.tables.wanted import Wanted
 
