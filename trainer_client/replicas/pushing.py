@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,17 +24,6 @@ if TYPE_CHECKING:
     from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Push, Pushable, Source
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped
-
-
-class ScaledParameters:
-    """The optimizer that a GradScaler gets. The scaler unscales `.grad` in place, and steps if all are finite."""
-
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        self.param_groups: list[dict[str, Any]] = [{"params": list(parameters)}]
-
-    def step(self) -> bool:
-        """Tells that the scaler steps."""
-        return True
 
 
 class Pushing(nn.Module, ABC):
@@ -55,7 +45,8 @@ class Pushing(nn.Module, ABC):
         self._exchanges = pushes.exchanges
         self._overlap = overlap
         self._pushes = pushes
-        self._scaled: Any = ScaledParameters(self.pulled_parameters)
+        # What a GradScaler gets as the optimizer: it unscales `.grad` in place, and steps if all are finite.
+        self._scaled: Any = SimpleNamespace(param_groups=[{"params": self.pulled_parameters}], step=lambda: True)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the local module."""
