@@ -33,11 +33,7 @@ class Pushing(nn.Module, ABC):
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        pushes: PassPushes,
-        overlap: Overlap,
-        current: Callable[[], OpenPass | None],
+        self, module: nn.Module, pushes: PassPushes, overlap: Overlap, current: Callable[[], OpenPass | None]
     ) -> None:
         super().__init__()
         self.module = module

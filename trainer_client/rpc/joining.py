@@ -202,7 +202,8 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
             if members is not None:
                 meet(leaving, members, "shutdown", deadline, leaving=True)
             # The last calls of other members may call further members.
-            _run(leaving.server.servicer.settled(), deadline.left())
+            assert _portal is not None
+            _portal.run(_settled(leaving, deadline.left()))
             leaving.finish(deadline.left)
             if members is not None:
                 meet(leaving, members, "shutdown for good", deadline, leaving=True)
@@ -278,13 +279,9 @@ def _enter(made: Agent, plan: Plan) -> None:
         raise
 
 
-def _run(work: Any, seconds: float) -> None:
-    async def within() -> None:
-        async with in_time(seconds, lambda: "shutdown: calls of other members are still running here"):
-            await work
-
-    assert _portal is not None
-    _portal.run(within())
+async def _settled(leaving: Agent, seconds: float) -> None:
+    async with in_time(seconds, lambda: "shutdown: calls of other members are still running here"):
+        await leaving.server.servicer.settled()
 
 
 def _end(work: Coroutine[Any, Any, None]) -> None:
