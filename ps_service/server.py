@@ -15,13 +15,13 @@ from grpc_reflection.v1alpha import reflection
 
 from ps_service import addresses
 from ps_service.durability.keeper import Keeper
-from ps_service.memory.malloc import MemoryKeeper, keep_free_memory
+from ps_service.execution.periodic import Periodic
+from ps_service.memory.malloc import LOOK_SECONDS, MemoryKeeper, keep_free_memory
 from ps_service.monitoring.sampler import Sampler
 from ps_service.rpc.grpc_stream import OPTIONS
 from ps_service.rpc.health import HEALTH, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
 from ps_service.sessions.gate import Gate
-from ps_service.sessions.sweeper import Sweeper
 from ps_service.tables.expiry import Expiry
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.errors import PsError
@@ -83,17 +83,22 @@ class Server:
         self._listen = listen
         self._http = http
         self._direct_port = direct_port
-        self._checkpoint_every = checkpoint_every
-        self._tasks: list[asyncio.Task[None]] = []
         self._web: Web | None = None
         self._serving = False
         self._keeper: Keeper | None = None
         self._orderly = True
         self._health = Health()
         self._server: grpc.aio.Server | None = None
-        self._sweeper = Sweeper(engine.limits, self.servicer.sweep)
+        lease, open_passes = engine.limits.lease_seconds, engine.limits.max_context_seconds
+        self._sweeper = Periodic(min(lease, open_passes or lease) / 4, self.servicer.sweep, "checking the leases")
         self._sampler = Sampler(engine)
         self._expiry = Expiry(engine.census.tables.values)
+        self._periodic = [
+            *(self._sweeper, self._sampler),
+            Periodic(LOOK_SECONDS, MemoryKeeper().look, "giving free memory back"),
+        ]
+        if checkpoint_every:
+            self._periodic.append(Periodic(checkpoint_every, self._write_checkpoint, "a checkpoint"))
         self._port = 0
 
     @property
@@ -119,36 +124,20 @@ class Server:
         """Begins to listen, with the state of its checkpoint. Raises `OSError` or `CheckpointError` if it cannot."""
         for address in filter(None, (self._listen, self._direct_listen)):
             addresses.check_free(address)
-        if self._http:
-            await self._open_web()
         try:
+            if self._http:
+                await self._open_web()
             await self._begin()
         except BaseException:
-            await self._give_up()
+            await self.stop(0.0)
             raise
         self._serving = True
-
-    async def _give_up(self) -> None:
-        """Closes what was opened, after an error or a cancellation."""
-        await self._end_tasks()
-        if self._server is not None:
-            await self._server.stop(0)
-            self._server = None
-        await self._close_web()
-        self._close_keeper()
-
-    async def _end_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-            await asyncio.wait([task])
 
     async def _begin(self) -> None:
         if self.engine.data_dir is not None:
             self._keeper = Keeper(self.engine, self.engine.data_dir)
             await BLOCKING.run(self._keeper.resume)
             self.engine.checkpoints.use(self._keeper.write_now)
-            if self._checkpoint_every:
-                self._tasks.append(asyncio.create_task(self._write_checkpoints(self._keeper)))
         keep_free_memory()
         self._server = self._assemble()
         self._port = self._open_port(self._server)
@@ -157,21 +146,17 @@ class Server:
             self.servicer.shared_memory.open()
         if self._direct_listen:
             self.servicer.direct.open(addresses.bound(self._direct_listen))
-        self._sweeper.begin()
-        self._sampler.begin()
+        for each in self._periodic:
+            each.begin()
         self._expiry.begin()
-        self._tasks.append(asyncio.create_task(MemoryKeeper().keep()))
         self.engine.compute.when_stalled = self._health.tell_soon
         await self._health.tell(self.engine.compute.stalled)
         self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
 
-    async def _write_checkpoints(self, keeper: Keeper) -> None:
-        """Writes one again and again. One that fails is logged, and the next is tried."""
-        while True:
-            await asyncio.sleep(self._checkpoint_every)
-            # One that cannot be written is among the events.
-            with suppress(PsError):
-                await BLOCKING.run(keeper.write_now)
+    async def _write_checkpoint(self) -> None:
+        # One that cannot be written is among the events.
+        with suppress(PsError):
+            await BLOCKING.run(self.engine.checkpoints.write_now)
 
     async def drain(self, seconds: float) -> None:
         """Refuses new work, waits for running work, writes a checkpoint if there is a data directory, and stops.
@@ -245,20 +230,15 @@ class Server:
         self.servicer.cut_off()
         await self._keeper.keep(self._orderly)
 
-    def _close_keeper(self) -> None:
-        if self._keeper is not None:
-            self._keeper.close()
-
     async def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Stops: ends every connection, and waits at most so many seconds for threads that still run hosted code.
 
         What has not ended then is named in the log, and goes on in threads that end with the process at the latest.
         """
         self.engine.gate.state = Gate.State.STOPPED
-        await self._sweeper.end()
-        await self._sampler.end()
+        for each in self._periodic:
+            await each.end()
         await self._expiry.end()
-        await self._end_tasks()
         # Before gRPC, whose streams stand beside the direct connections: the last answers are still read.
         await self.servicer.direct.close()
         if self._server is not None:
@@ -267,8 +247,10 @@ class Server:
         self.servicer.close()
         await BLOCKING.run(self.engine.close, seconds)
         # Late, because until then it can be asked how far the end has come.
-        await self._close_web()
-        self._close_keeper()
+        if self._web is not None:
+            await self._web.stop()
+        if self._keeper is not None:
+            self._keeper.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -286,10 +268,6 @@ class Server:
         self._web = Web(self.engine, self._http, lambda: self.state, lambda: self.address)
         await self._web.start()
         _log.info("%s serves a page at http://%s/ and metrics at /metrics", self.engine.name, self.http_address)
-
-    async def _close_web(self) -> None:
-        if self._web is not None:
-            await self._web.stop()
 
     def _assemble(self) -> grpc.aio.Server:
         forks.use_grpc()

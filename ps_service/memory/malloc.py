@@ -7,7 +7,6 @@ memory.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 from collections.abc import Callable
@@ -51,12 +50,6 @@ class MemoryKeeper:
         self._trim = trim
         self._resident = resident or _resident
         self._least = self._resident()
-
-    async def keep(self) -> None:
-        """Checks at intervals, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self.look()
 
     async def look(self) -> bool:
         """Trims if that is worthwhile; returns whether it did."""

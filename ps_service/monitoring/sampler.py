@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
+from ps_service.execution.periodic import Periodic
 from ps_service.metrics.counters import DURATION_BOUNDS, LOOKS
 from ps_service.metrics.history import SAMPLE_SECONDS, OperationSample, Sample, buckets
 from ps_service.passes.staleness import STALENESS_BOUNDS
-from ps_wire.runtime import tasks
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.metrics.counters import OperationCount
-
-_log = logging.getLogger(__name__)
 
 _NO_DURATIONS: Final = (0,) * (len(DURATION_BOUNDS) + 1)
 
@@ -36,33 +32,23 @@ class _Totals(NamedTuple):
     sent: int
 
 
-class Sampler:
+class Sampler(Periodic):
     """Adds a sample to the history of an owner every second. A sample takes a quarter of a millisecond."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(SAMPLE_SECONDS, self.sample, "a sample for the page")
         self._engine = engine
         self._clock = clock
         self._process = psutil.Process()
         self._number = 0
         self._before = self._totals()
-        self._task: asyncio.Task[None] | None = None
-
-    def begin(self) -> None:
-        """Starts to sample."""
-        self._task = asyncio.create_task(self._run())
-
-    async def end(self) -> None:
-        """Stops, if it was started."""
-        if self._task is not None:
-            await tasks.end(self._task)
 
     def sample(self) -> Sample:
         """Measures what has happened since the last sample, and adds it to the history."""
         engine, budget = self._engine, self._engine.budget
         before, now = self._before, self._totals()
-        self._number += 1
         made = Sample(
-            number=self._number,
+            number=self._number + 1,
             ended=now.at,
             seconds=now.at - before.at,
             steps=now.steps - before.steps,
@@ -81,18 +67,8 @@ class Sampler:
             context_bytes=engine.held.nbytes,
         )
         engine.history.add(made)
-        self._before = now
+        self._number, self._before = made.number, now
         return made
-
-    async def _run(self) -> None:
-        while True:
-            # Against the clock, so that the pauses do not add up.
-            await asyncio.sleep(max(self._before.at + SAMPLE_SECONDS - self._clock(), 0.0))
-            try:
-                self.sample()
-            except Exception:
-                _log.exception("a sample for the page failed; the next will be tried")
-                self._before = self._before._replace(at=self._clock())
 
     def _totals(self) -> _Totals:
         engine, at = self._engine, self._clock()
