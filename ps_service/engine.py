@@ -24,7 +24,6 @@ from ps_service.memory.message_budget import Budget
 from ps_service.metrics.census import Census
 from ps_service.metrics.counters import Counters
 from ps_service.metrics.history import History
-from ps_service.metrics.open_connections import OpenConnections
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
 from ps_service.sessions import arrivals
@@ -44,6 +43,8 @@ from ps_wire.tables.names import OPTIMIZER, SHARD
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from ps_wire.sockets.connection import RecordConnection
 
 
 class Engine:
@@ -95,8 +96,9 @@ class Engine:
         self.events: Final = Events()
         self.slow_seconds: Final = self.limits.slow_call_seconds or math.inf
         self.inline_limit: Final = InlineLimit(lambda: self.compute.hand_over_seconds, lambda: self.counters.is_busy)
-        self.shared_memory: Final = OpenConnections()
-        self.direct: Final = OpenConnections()
+        # The connections that are open.
+        self.shared_memory: Final[set[RecordConnection]] = set()
+        self.direct: Final[set[RecordConnection]] = set()
         self.tracing: Final = tracing.of_program(name)
         self.checkpoints: Final = CheckpointWriter(name)
         self.allowlist.functions.serve(self.limits, self.device)

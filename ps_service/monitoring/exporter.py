@@ -112,7 +112,7 @@ class OwnerCollector(Collector):
         what = "Same-host shared-memory connections that are open."
         yield _gauge("ps_shared_memory_connections", what, len(shared_memory))
         what = "Shared memory that the owner writes answers to."
-        yield _gauge("ps_shared_memory_bytes", what, shared_memory.shared_bytes, "bytes")
+        yield _gauge("ps_shared_memory_bytes", what, sum(each.shared_bytes for each in shared_memory), "bytes")
         yield _gauge("ps_direct_connections", "Direct connections that are open.", len(self._engine.direct))
 
     def _trainers(self) -> Iterator[Metric]:

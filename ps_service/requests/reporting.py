@@ -192,7 +192,7 @@ def _write_memory(engine: Engine, table_bytes: int, reply: pb.StatusReply) -> No
     reply.request_bytes, reply.waiting_bytes = budget.requests, budget.waiting
     reply.answer_bytes = engine.reply_cache.nbytes + budget.unsent
     reply.context_bytes = engine.held.nbytes
-    reply.shared_bytes = engine.shared_memory.shared_bytes
+    reply.shared_bytes = sum(each.shared_bytes for each in list(engine.shared_memory))
     for kind, nbytes, budget_bytes, largest in (
         ("process", reply.resident_bytes, memory(), None),
         ("parameters", census.parameter_bytes + census.buffer_bytes, 0, None),

@@ -22,8 +22,8 @@ from ps_wire.v1.frames_pb2 import DirectOffer, Hello
 if TYPE_CHECKING:
     import socket
 
-    from ps_service.metrics.open_connections import OpenConnections
     from ps_wire.connections.connection import Traffic
+    from ps_wire.sockets.connection import RecordConnection
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class DirectListener(Listener[DirectConnection, tuple[bytes, str]]):
         self,
         serve: Callable[[DirectConnection], Awaitable[None]],
         traffic: Traffic | None = None,
-        opened: OpenConnections | None = None,
+        opened: set[RecordConnection] | None = None,
     ) -> None:
         super().__init__(serve, opened)
         self._traffic = traffic

@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
-from ps_service.metrics.open_connections import OpenConnections
 from ps_wire.direct import TOKEN_BYTES
 from ps_wire.runtime import forks
 from ps_wire.sockets.connection import RecordConnection
@@ -57,14 +56,14 @@ class Listener(Generic[C, K]):
     connection: ClassVar[str]
     """A connection of this kind, in messages."""
 
-    def __init__(self, serve: Callable[[C], Awaitable[None]], opened: OpenConnections | None) -> None:
+    def __init__(self, serve: Callable[[C], Awaitable[None]], opened: set[RecordConnection] | None) -> None:
         self._serve = serve
         self._tokens = Tokens()
         self._socket: socket.socket | None = None
         self._connections: dict[asyncio.Task[None], C] = {}
         # What is known of the peer of each open connection.
         self._known: dict[C, K] = {}
-        self._opened = OpenConnections() if opened is None else opened
+        self._opened: set[RecordConnection] = set() if opened is None else opened
 
     def admits(self, connection: C, hello: Hello) -> bool:
         """Whether the peer of a connection has a valid token, which cannot be used again."""

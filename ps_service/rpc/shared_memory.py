@@ -26,9 +26,9 @@ from ps_wire.shared_memory.hosts import host_id
 from ps_wire.v1.frames_pb2 import Hello, SharedMemoryOffer
 
 if TYPE_CHECKING:
-    from ps_service.metrics.open_connections import OpenConnections
     from ps_wire.connections.connection import Traffic
     from ps_wire.limits import Limits
+    from ps_wire.sockets.connection import RecordConnection
 
 
 _log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class SharedMemoryListener(Listener[SharedMemoryConnection, PeerProcess]):
         limits: Limits,
         serve: Callable[[SharedMemoryConnection], Awaitable[None]],
         traffic: Traffic | None = None,
-        opened: OpenConnections | None = None,
+        opened: set[RecordConnection] | None = None,
     ) -> None:
         super().__init__(serve, opened)
         self._limits = limits
