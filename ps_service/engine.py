@@ -27,24 +27,41 @@ from ps_service.metrics.history import History
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
 from ps_service.sessions import arrivals
-from ps_service.sessions.checkpoint_writer import CheckpointWriter
 from ps_service.sessions.gate import Gate
-from ps_service.sessions.incarnations import Incarnations
 from ps_service.sessions.reply_cache import ReplyCache
 from ps_service.sessions.request_sources import RequestSources
-from ps_service.sessions.sessions import Sessions, SessionState
+from ps_service.sessions.sessions import Incarnations, Sessions, SessionState
 from ps_service.tables.budget import TableBudget
 from ps_service.tables.hosted_table import HostedTable
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.memberships import Memberships
 from ps_wire import tracing
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import Limits
 from ps_wire.tables.names import OPTIMIZER, SHARD
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ps_wire.sockets.connection import RecordConnection
+    from ps_wire.v1.operations_pb2 import CheckpointReply
+
+
+class Checkpoints:
+    """Writes checkpoints of an owner that goes on, by a function that a server sets once it has the data directory.
+
+    That is called in any thread, blocks until the checkpoint is written, and raises a `PsError` if it cannot be.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self.write: Callable[[], CheckpointReply] = self._refuse
+
+    def _refuse(self) -> CheckpointReply:
+        raise InvalidArgumentError(
+            f"owner {self._owner!r} has no directory for checkpoints: start it with ps-service serve --data-dir"
+        )
 
 
 class Engine:
@@ -100,7 +117,7 @@ class Engine:
         self.shared_memory: Final[set[RecordConnection]] = set()
         self.direct: Final[set[RecordConnection]] = set()
         self.tracing: Final = tracing.of_program(name)
-        self.checkpoints: Final = CheckpointWriter(name)
+        self.checkpoints: Final = Checkpoints(name)
         self.allowlist.functions.serve(self.limits, self.device)
         self.allowlist.allow(HostedTable, SHARD)
         self.allowlist.allow(RowOptimizer, OPTIMIZER)

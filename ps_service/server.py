@@ -137,7 +137,7 @@ class Server:
         if self.engine.data_dir is not None:
             self._keeper = Keeper(self.engine, self.engine.data_dir)
             await BLOCKING.run(self._keeper.resume)
-            self.engine.checkpoints.use(self._keeper.write_now)
+            self.engine.checkpoints.write = self._keeper.write_now
         keep_free_memory()
         self._server = self._assemble()
         self._port = self._open_port(self._server)
@@ -156,7 +156,7 @@ class Server:
     async def _write_checkpoint(self) -> None:
         # One that cannot be written is among the events.
         with suppress(PsError):
-            await BLOCKING.run(self.engine.checkpoints.write_now)
+            await BLOCKING.run(self.engine.checkpoints.write)
 
     async def drain(self, seconds: float) -> None:
         """Refuses new work, waits for running work, writes a checkpoint if there is a data directory, and stops.

@@ -33,7 +33,7 @@ def sessions(ctx: RequestContext, request: pb.SessionsRequest, reply: pb.Session
 
 def checkpoint(ctx: RequestContext, request: pb.CheckpointRequest, reply: pb.CheckpointReply) -> None:
     """Writes a checkpoint now, while the owner goes on."""
-    reply.CopyFrom(ctx.engine.checkpoints.write_now())
+    reply.CopyFrom(ctx.engine.checkpoints.write())
 
 
 def evict(ctx: RequestContext, request: pb.EvictRequest, reply: pb.EvictReply) -> None:

@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 
 
 def came(events: Events, session: SessionState, may_move: bool = False) -> None:
-    """A trainer has connected, for the first time or again.
-
-    If it was offered a faster connection and is not known yet, it is told of once it has moved there, or has sent
-    something here.
-    """
+    """A trainer has connected. One that may move to a faster connection is told of once it has, or sends something."""
     if may_move and not session.is_known:
         return
     who = _who(session)

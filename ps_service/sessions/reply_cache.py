@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Answer:
-    """A finished request.
+    """A finished request. Its payload, `chunks`, must not change any more.
 
-    The bytes of `chunks`, its payload, must not change any more. `granted` has one object id for each reference that it
-    gives. `held` are handles to other owners' objects in it, kept here until the trainer holds its own. The trainer
-    hardly waits for an `unhurried` one, so that it may be sent with the next message.
+    `granted` has one object id for each reference that it gives; `held` are handles to other owners' objects in it,
+    kept until the trainer holds its own. The trainer hardly waits for an `unhurried` one: it may go with the next.
     """
 
     frame: Frame
@@ -56,9 +55,8 @@ class ReplyCache:
         kept = self._kept.get(trainer)
         if kept is None:
             kept = self._kept[trainer] = _Kept()
-        nbytes, before = answer.nbytes, kept.answers.get(number)
-        if before is not None:
-            nbytes -= before.nbytes
+        before = kept.answers.get(number)
+        nbytes = answer.nbytes - (0 if before is None else before.nbytes)
         kept.answers[number] = answer
         kept.nbytes += nbytes
         self.nbytes += nbytes
