@@ -38,21 +38,10 @@ TRANSPORTS: Final = ("grpc", "direct", "shared_memory")
 
 @dataclass(frozen=True, slots=True)
 class OperationCount:
-    """How many finished requests of an operation ended in an error, and the seconds from accepting
-    each to its answer."""
+    """How many requests of an operation ended in an error, and the seconds from accepting each to its answer."""
 
     errors: int
     durations: Distribution
-
-    @property
-    def calls(self) -> int:
-        """Finished requests."""
-        return self.durations.count
-
-    @property
-    def seconds(self) -> float:
-        """Sum of their durations."""
-        return self.durations.sum
 
 
 @dataclass(slots=True, eq=False)
@@ -62,17 +51,12 @@ class _Tally:
 
 
 class Counters:
-    """Counts requests by operation. Safe from several threads.
+    """Counts requests by operation. Safe from several threads, but for `sessions_ended` and `contexts_ended`.
 
-    Attributes:
-        running: Requests that were accepted and have no answer yet, but for reports about the owner.
-        waiting: The running requests that wait for a future and hold no thread.
-        traffic: Bytes sent and received, by transport.
-        sessions_ended: Sessions that the owner ended, by reason: `lease` or `operator`. Used on the event loop.
-        contexts_ended: Open contexts that the owner ended, by reason: `unused` or `operator`; contexts that ended with
-            their session do not count. Used on the event loop.
-        note: Counts a part of a request, which is counted itself afterwards: name of its operation, seconds, error, and
-            whole seconds of the monotonic clock.
+    `running` requests were accepted and have no answer yet, but for reports about the owner; those of them that are
+    `waiting` wait for a future and hold no thread. Contexts that ended with their session are not in `contexts_ended`.
+    `note` counts a part of a request that is counted itself afterwards: name of its operation, seconds, error, and
+    whole seconds of the monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -90,9 +74,8 @@ class Counters:
         # What has finished since it was summed up: operation, seconds, error, and the second in which it was counted.
         self._finished: deque[tuple[str, float, int, int]] = deque()
         self.note: Final = self._finished.append
-        # The present second with calls, and the seconds before: (second, calls).
-        self._second = self._in_second = 0
-        self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW_SECONDS + 1)
+        # The calls in each of the latest seconds with calls.
+        self._recent: Counter[int] = Counter()
 
     @property
     def is_busy(self) -> bool:
@@ -122,10 +105,9 @@ class Counters:
                 tally.errors += 1
                 self._errors[error] += 1
             if operation != _UNCOUNTED:
-                if second > self._second:
-                    self._recent.append((self._second, self._in_second))
-                    self._second, self._in_second = second, 0
-                self._in_second += 1
+                self._recent[second] += 1
+        while len(self._recent) > WINDOW_SECONDS + 1:
+            del self._recent[min(self._recent)]
 
     def refuse(self, error: int) -> None:
         """Counts a request that was refused with an error of that code."""
@@ -161,6 +143,4 @@ class Counters:
         now = int(self._clock())
         with self._lock:
             self._sum_up()
-            seconds = (*self._recent, (self._second, self._in_second))
-            calls = sum(calls for second, calls in seconds if now - WINDOW_SECONDS <= second < now)
-        return calls / WINDOW_SECONDS
+            return sum(self._recent[second] for second in range(now - WINDOW_SECONDS, now)) / WINDOW_SECONDS

@@ -147,8 +147,8 @@ class OwnerCollector(Collector):
         yield _gauge("ps_references", "References of trainers to hosted objects.", engine.registry.references)
         borrowed = engine.membership.peers.borrowed
         yield _gauge("ps_borrowed_references", "References to objects of other owners.", borrowed)
-        yield _gauge("ps_parameters", "Elements of all hosted parameters.", census.parameters)
-        yield _gauge("ps_parameter_bytes", "Bytes of all hosted parameters.", census.parameter_bytes, "bytes")
+        yield _gauge("ps_parameters", "Elements of all hosted parameters.", census.parameters.elements)
+        yield _gauge("ps_parameter_bytes", "Bytes of all hosted parameters.", census.parameters.nbytes, "bytes")
 
     def _tables(self) -> Iterator[Metric]:
         label = ["table"]

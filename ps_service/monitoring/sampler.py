@@ -60,7 +60,7 @@ class Sampler(Periodic):
             connected_sessions=engine.sessions.connected,
             requests_in_flight=engine.counters.running,
             resident_bytes=self._process.memory_info().rss,
-            parameter_bytes=engine.census.parameter_bytes,
+            parameter_bytes=engine.census.parameters.nbytes,
             table_bytes=sum(table.nbytes for table in list(engine.census.tables.values())),
             request_bytes=budget.requests + budget.waiting,
             answer_bytes=engine.reply_cache.nbytes + budget.unsent,

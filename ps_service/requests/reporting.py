@@ -89,9 +89,9 @@ def _write_requests(engine: Engine, reply: pb.StatusReply) -> None:
             continue
         reply.operations.add(
             name=name,
-            calls=count.calls,
+            calls=count.durations.count,
             errors=count.errors,
-            seconds=count.seconds,
+            seconds=count.durations.sum,
             p50_seconds=_quantile(count.durations, 0.5),
             p99_seconds=_quantile(count.durations, 0.99),
         )
@@ -111,8 +111,8 @@ def _write_hosted(engine: Engine, reply: pb.StatusReply, most: int, objects_too:
     reply.optimizers.extend(_optimizer(each, each.value) for each in _first(optimizers, most))
     reply.tables.extend(tables[:most])
     reply.objects_hosted, reply.optimizers_hosted, reply.tables_hosted = len(hosted), len(optimizers), len(tables)
-    reply.parameters = census.parameters + sum(each.rows * each.dim for each in tables)
-    reply.bytes = census.parameter_bytes + census.buffer_bytes + table_bytes
+    reply.parameters = census.parameters.elements + sum(each.rows * each.dim for each in tables)
+    reply.bytes = census.parameters.nbytes + census.buffers.nbytes + table_bytes
     reply.steps_per_second = sum(each.value.pace.per_second() for each in optimizers)
     return table_bytes
 
@@ -195,7 +195,7 @@ def _write_memory(engine: Engine, table_bytes: int, reply: pb.StatusReply) -> No
     reply.shared_bytes = sum(each.shared_bytes for each in list(engine.shared_memory))
     for kind, nbytes, budget_bytes, largest in (
         ("process", reply.resident_bytes, memory(), None),
-        ("parameters", census.parameter_bytes + census.buffer_bytes, 0, None),
+        ("parameters", census.parameters.nbytes + census.buffers.nbytes, 0, None),
         ("tables", table_bytes, engine.table_budget.limit, None),
         ("contexts", reply.context_bytes, engine.held.limit, engine.held.largest),
         ("requests", reply.request_bytes, limits.max_owner_bytes, None),
