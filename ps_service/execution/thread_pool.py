@@ -36,30 +36,22 @@ class ThreadPool(LoopCalls):
     The standard library's executor costs five times as much: it makes a future with a condition, wraps it in an asyncio
     future, and wakes the loop for every result.
 
-    The thread that has worked last is the first to work again. Trainers share the threads fairly, see `FairQueue`. A
-    thread whose work waits for another process or for a lock does not count, and another thread replaces it, so that
-    nested calls cannot use up all threads. A thread held by abandoned work does not count either, as long as there are
-    spare threads. Administration has a thread of its own, so that it is answered even when all others are held.
-
-    Attributes:
-        threads: Number of threads that run at once; by default twice the number of cores that this process may use,
-            because a step that waits for a forward holds its thread.
-        spare: Number of threads that may replace threads held by abandoned work; by default as many as there are
-            threads, but at least sixteen.
-        stalled: Whether abandoned work holds all threads, spare ones included.
-        cores: Divides the cores among the threads that run something; None if each has the same number of them always.
-        when_stalled: Called on the event loop with whether the pool is stalled, when that changes.
-        hand_over_seconds: A moving average of how long it takes to hand work to an idle thread, and its result to the
-            event loop; 0 before the first measurement.
+    Trainers share the `threads` that run at once fairly, see `FairQueue`. A thread whose work waits for another process
+    or for a lock does not count, and another thread replaces it, so that nested calls cannot use up all threads. A
+    thread held by abandoned work does not count either, as long as there are `spare` threads: the pool is `stalled`
+    when there are none. Administration has a thread of its own, so that it is answered even then.
     """
 
     def __init__(self, threads: int = 0, spare: int = 0) -> None:
         super().__init__()
+        # Twice as many as cores, because a step that waits for a forward holds its thread.
         self.threads = threads or 2 * usable_cores()
         self.spare = spare or max(self.threads, _LEAST_SPARE)
         self.stalled = False
+        # Called on the event loop when that changes.
         self.when_stalled: Callable[[bool], None] = nothing
         self.cores: SharedCores | None = None
+        # A moving average of how long it takes to hand work to an idle thread, and its result to the event loop.
         self.hand_over_seconds = 0.0
         self._queue = FairQueue()
         # The threads without work; the last one has worked last.

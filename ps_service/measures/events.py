@@ -53,11 +53,7 @@ KINDS: Final = {
 
 
 class Events:
-    """The latest events of an owner. Safe from several threads.
-
-    Args:
-        clock: Unix time, in seconds.
-    """
+    """The latest events of an owner. Safe from several threads. The clock tells Unix time, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -88,11 +84,8 @@ class Events:
         count: int = 1,
         traceback: str = "",
     ) -> None:
-        """Keeps an event, and logs it. The arguments are those of `EventStatus`.
-
-        Characters with which a text could change a terminal, or begin a line of its own, are replaced: exceptions and
-        names come from trainers.
-        """
+        """Keeps an event, and logs it. The arguments are those of `EventStatus`."""
+        # Exceptions and names come from trainers, and could change a terminal, or begin a line of their own.
         text = "".join(each if each.isprintable() else " " for each in text)
         traceback = "".join(each if each.isprintable() or each == "\n" else "?" for each in traceback)
         with self._lock:
@@ -132,7 +125,7 @@ class Events:
                 self._alike.popitem(last=False)
         if count == 1:
             self.note(kind, text, level, trainer=trainer, subject=subject, traceback=traceback)
-        elif _is_power_of_ten(count):
+        elif str(count).strip("0") == "1":
             text = f"{text} (this has happened {count:,} times)"
             self.note(kind, text, level, trainer=trainer, subject=subject, count=count)
 
@@ -154,8 +147,3 @@ def _tell(event: EventStatus, text: str, traceback: str) -> None:
     # What formatters print behind the text. The exception itself would keep the tensors of its frames.
     record.exc_text = traceback.rstrip("\n") or None
     _log.handle(record)
-
-
-def _is_power_of_ten(number: int) -> bool:
-    digits = str(number)
-    return digits[0] == "1" and not digits[1:].strip("0")
