@@ -94,7 +94,7 @@ class Fitted:
 
     def _block(self, section: Section, rows: int) -> list[RenderableType]:
         if rows:
-            return section(rows, True)
-        made = section(1, True)
+            return section(rows)
+        made = section(1)
         title = next((str(each.title) for each in made if isinstance(each, Table)), "")
         return [Text(f"{title}: more than this terminal has room for", style="dim")] if made else []

@@ -16,6 +16,7 @@ import trainer_client as tc
 from ps_service.cli import probe
 from ps_service.server import Server
 from ps_service.tables.shard import TableShard
+from ps_wire.v1.operations_pb2 import CheckpointRequest
 from tests.conftest import StartOwner
 from tests.integration.restarting import Owner
 from tests.waiting import until
@@ -195,7 +196,7 @@ async def test_a_checkpoint_remembers_sightings_ages_and_frequencies(tmp_path: P
         assert sorted(shard._map.items()[0].tolist()) == [1, 2, 3]
         before = await items(torch.arange(5))
         if live:
-            await asyncio.to_thread(probe.checkpoint, owner.address, 60.0)
+            await asyncio.to_thread(probe.ask, owner.address, CheckpointRequest(), 60.0)
             await owner.crash()
             ps = await stack.enter_async_context(tc.connect(owner.address))
         else:
