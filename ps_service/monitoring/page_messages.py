@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,8 +16,8 @@ from google.protobuf.message import Message
 
 if TYPE_CHECKING:
     from ps_service.monitoring.group_watch import GroupWatch
-    from ps_service.monitoring.watched_owner import WatchedOwner, WatchedSample
-    from ps_wire.v1.operations_pb2 import Event, StatusReply
+    from ps_service.monitoring.watched_owner import WatchedOwner
+    from ps_wire.v1.operations_pb2 import StatusReply
 
 _LISTS: Final = {
     "trainers": (
@@ -43,6 +44,11 @@ def dumped(told: Any) -> str:
         return json.dumps(told, separators=(",", ":"), allow_nan=False)
     except ValueError:
         return json.dumps(_finite(told), separators=(",", ":"))
+
+
+def joined(fields: Mapping[str, str]) -> str:
+    """An object in JSON, of values that are in JSON already."""
+    return "{" + ",".join(f"{dumped(name)}:{value}" for name, value in fields.items()) + "}"
 
 
 def _finite(told: Any) -> Any:
@@ -76,20 +82,10 @@ def facts(owner: WatchedOwner) -> dict[str, Any]:
     return told
 
 
-def owners(watch: GroupWatch) -> str:
-    """The owners, as two fields of a message."""
-    told = [facts(each) for each in watch.owners.values()]
-    return f'"owners":{dumped(told)},"unseen":{watch.unseen},"alone":{dumped(watch.why_alone)}'
-
-
-def slow(watch: GroupWatch) -> str:
-    """The slow trainers, and why they are, as a field of a message."""
-    return f'"slow":{dumped(watch.slow.why)}'
-
-
-def samples(name: str, found: Iterable[WatchedSample]) -> str:
-    """Samples of one owner, as an entry of `samples`."""
-    return f"{dumped(name)}:[{','.join(each.encoded for each in found)}]"
+def of_group(watch: GroupWatch) -> dict[str, str]:
+    """The fields of a message that are told every second, each in JSON."""
+    told = {"owners": [facts(each) for each in watch.owners.values()], "unseen": watch.unseen, "alone": watch.why_alone}
+    return {"now": f"{time.time():.3f}", **{name: dumped(value) for name, value in told.items()}}
 
 
 def lists(status: StatusReply) -> dict[str, Any]:
@@ -120,8 +116,3 @@ def _fields(message: Any, names: Iterable[str]) -> dict[str, Any]:
             continue
         told[name] = value if isinstance(value, (str, float, int)) else list(value)
     return told
-
-
-def events(name: str, found: Iterable[Event]) -> str:
-    """Events of one owner, as an entry of `events`."""
-    return f"{dumped(name)}:{dumped([plain(each) for each in found])}"
