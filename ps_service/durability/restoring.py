@@ -43,8 +43,7 @@ _NO_TRAINER: Final = bytes(16)
 def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
     """Restores a checkpoint into an owner of the same name that hosts nothing yet, or raises `CheckpointError`.
 
-    Objects keep their ids, so that handles stay valid. Optimizers keep their state and version. Sessions keep the
-    numbers of the requests they have executed, and the answers that were not confirmed.
+    Objects keep their ids, so that handles stay valid. Sessions keep the numbers of the requests that were executed.
     """
     if manifest.owner != engine.name:
         raise CheckpointError(
@@ -169,10 +168,9 @@ def _numbers(message: pb.NumberSet) -> SeenNumbers:
 
 
 def load(hosted: HostedObject, state: Any, version: int) -> None:
-    """Loads the result of a `state_dict` into an object, constructed from the same arguments and not in use yet.
+    """Loads a `state_dict` into an object constructed from the same arguments; an optimizer has its version, too.
 
-    An optimizer gets the number of steps that it has applied as its version. Raises what the object's `load_state_dict`
-    raises, most likely because its class has changed.
+    Raises what the object's `load_state_dict` raises, most likely because its class has changed.
     """
     if isinstance(hosted.value, nn.Module):
         _load_module(hosted.value, state)

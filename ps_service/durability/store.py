@@ -73,10 +73,9 @@ class Store:
         return next(iter(self._checkpoints()), None)
 
     def write(self, fill: Callable[[Path], Manifest]) -> tuple[Path, Manifest]:
-        """Writes a checkpoint and syncs it to the disk. A directory that was removed is made again.
+        """Writes a checkpoint and syncs it to the disk. The previous one stays valid if it raises `CheckpointError`.
 
-        `fill` writes all files except the manifest into a folder, and returns the manifest without their hashes. Raises
-        `CheckpointError` if it cannot be written. The previous checkpoint stays valid.
+        `fill` writes all files except the manifest into a folder, and returns the manifest without their hashes.
         """
         self._stay()
         known = self._checkpoints()

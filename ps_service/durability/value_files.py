@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 
 def store(value: Any, message: Value, names: Any, tensors: TensorWriter, prefix: str) -> None:
-    """Encodes a value into a message, and writes its tensors to files, whose names go into the repeated field.
+    """Encodes a value into a message, and its tensors into files, whose names (prefix and path) go into `names`.
 
-    These begin with the prefix; the path inside the value follows it. Raises `InvalidArgumentError` if the value holds
-    something that cannot be encoded, with nothing stored, and `OSError` if a part cannot be written.
+    Raises `InvalidArgumentError`, with nothing stored, if the value holds something that cannot be encoded.
     """
     # A value that cannot be encoded fails here, before any part of it is stored.
     Encoder(_Nowhere()).encode(value)
@@ -34,10 +33,7 @@ def store(value: Any, message: Value, names: Any, tensors: TensorWriter, prefix:
 
 
 def load(message: Value, names: Sequence[str], tensors: TensorReader) -> Any:
-    """Decodes a stored value.
-
-    Raises `InvalidArgumentError` if a class that it needs is not registered here, or a tensor is missing.
-    """
+    """Decodes a stored value. Raises `InvalidArgumentError` if a class is not registered, or a tensor is missing."""
     return Decoder(_Stored(tensors, names)).decode(message)
 
 

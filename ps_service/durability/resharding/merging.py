@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -24,8 +25,7 @@ def same(one: Any, other: Any) -> bool:
 def merged(values: Sequence[Any]) -> Any:
     """One value in place of those that several owners had: of numbers the largest, and of tensors each largest element.
 
-    What tables count beside their rows are upper bounds, such as the sightings of ids in a counting filter. Raises
-    `CheckpointError` if values are neither equal, nor numbers, nor tensors of one shape.
+    What tables count beside their rows are upper bounds, such as the sightings of ids in a counting filter.
     """
     first = values[0]
     if all(same(first, each) for each in values[1:]):
@@ -33,10 +33,7 @@ def merged(values: Sequence[Any]) -> Any:
     if all(isinstance(each, dict) and each.keys() == first.keys() for each in values):
         return {key: merged([each[key] for each in values]) for key in first}
     if all(isinstance(each, torch.Tensor) and each.shape == first.shape for each in values):
-        largest = first
-        for each in values[1:]:
-            largest = torch.maximum(largest, each)
-        return largest
+        return reduce(torch.maximum, values)
     if all(isinstance(each, int | float) for each in values):
         return max(values)
     raise CheckpointError("the owners of a table keep what cannot be put together; restore into as many owners")

@@ -22,16 +22,14 @@ def request_of(record: pb.ObjectRecord) -> Any:
 
 @dataclass
 class Objects:
-    """The objects of one owner.
+    """The objects of one owner beside tables, each after what it was made with.
 
-    `tables` has the name of each table, by object id. `of_tables` are the optimizers and schedulers of tables, each
-    with the name of the table, and after what it was made with. `others` are all other objects with a name, and those
-    that they were made with, which come first. `left_out` counts those without a name: they belonged to trainers, which
-    begin anew.
+    `of_tables` are the optimizers and schedulers of tables, with the name of the table. `others` are all other objects
+    with a name, and those that they were made with. `left_out` counts those without: trainers, which have them, begin
+    anew.
     """
 
     source: Source
-    tables: dict[str, str] = field(default_factory=dict)
     of_tables: list[tuple[pb.ObjectRecord, str]] = field(default_factory=list)
     others: list[pb.ObjectRecord] = field(default_factory=list)
     left_out: int = 0
@@ -50,7 +48,7 @@ def objects_in(source: Source) -> Objects:
     plain: list[pb.ObjectRecord] = []
     for record in source.checkpoint.objects:
         if record.class_name == names.SHARD:
-            found.tables[record.object_id] = table_of[record.object_id] = record.name
+            table_of[record.object_id] = record.name
             continue
         wanted = {table_of[used] for used in _used(record) if used in table_of}
         if not wanted:

@@ -64,11 +64,7 @@ def of_table(table: SplitTable, objects: Mapping[str, Objects]) -> list[OfTable]
 
 @dataclass
 class Records:
-    """Makes the records of one new owner.
-
-    `homes` has for each owner before the new owner that gets its other objects; `policies` those of optimizers over
-    several owners, by name.
-    """
+    """Makes the records of one new owner. `policies` has those of optimizers over several owners, by name."""
 
     owner: str
     homes: Mapping[str, str]
@@ -85,7 +81,9 @@ class Records:
                     handle.owner = self.homes.get(handle.owner, handle.owner)
             if not record.name:
                 record.dependency_only = True
-            self._copy_tensors(given, record, objects.source)
+            if given.payload:
+                record.payload = self._copied(given.payload, objects.source)
+            record.tensors[:] = [self._copied(name, objects.source) for name in given.tensors]
             if record.HasField("optimizer"):
                 had = list(record.rounds.owners)
                 if owners := sorted({self.homes.get(each, each) for each in had}):
@@ -100,8 +98,7 @@ class Records:
     def of_table(self, table: SplitTable, routing: Routing, others: Sequence[OfTable]) -> Iterator[pb.ObjectRecord]:
         """This owner's rows of a table, and its optimizers and schedulers."""
         first = table.parts[0]
-        made = _new(first.record)
-        self._copy_tensors(first.record, made, first.source, only_payload=True)
+        made = self._new(first.record, first.source)
         for item in made.create.kwargs.dict.items:
             if item.key.text == "owners":
                 item.value.Clear()
@@ -112,12 +109,11 @@ class Records:
         yield made
         ids = {first.record.object_id: made.object_id}
         for each in others:
-            given, source = each.records[0], each.sources[0]
-            record = _new(given)
+            given = each.records[0]
+            record = self._new(given, each.sources[0])
             ids[given.object_id] = record.object_id
             for handle in handles_in(request_of(record)):
                 handle.owner, handle.object_id = self.owner, ids[handle.object_id]
-            self._copy_tensors(given, record, source, only_payload=True)
             record.version = max(own.version for own in each.records)
             value_files.store(each.state(), record.state, record.tensors, self.tensors, each.name)
             if record.HasField("optimizer"):
@@ -126,23 +122,19 @@ class Records:
                 _begin_rounds(record, routing.owners)
             yield record
 
-    def _copy_tensors(
-        self, given: pb.ObjectRecord, record: pb.ObjectRecord, source: Source, only_payload: bool = False
-    ) -> None:
+    def _new(self, given: pb.ObjectRecord, source: Source) -> pb.ObjectRecord:
+        """An object made in the same way, with an id of its own, so that no handle of before refers to it."""
+        made = pb.ObjectRecord(object_id=new_object_id(), name=given.name, class_name=given.class_name)
+        getattr(made, given.WhichOneof("made") or "create").CopyFrom(request_of(given))
+        if given.HasField("frozen"):
+            made.frozen.CopyFrom(given.frozen)
         if given.payload:
-            record.payload = self.tensors.add(given.payload, source.tensors.get(given.payload))
-        if not only_payload:
-            record.tensors[:] = [self.tensors.add(name, source.tensors.get(name)) for name in given.tensors]
+            made.payload = self._copied(given.payload, source)
+        return made
 
-
-def _new(given: pb.ObjectRecord) -> pb.ObjectRecord:
-    """An object made in the same way, with an id of its own, so that no handle of before refers to it."""
-    made = pb.ObjectRecord(object_id=new_object_id(), name=given.name, class_name=given.class_name)
-    request_of_new = getattr(made, given.WhichOneof("made") or "create")
-    request_of_new.CopyFrom(request_of(given))
-    if given.HasField("frozen"):
-        made.frozen.CopyFrom(given.frozen)
-    return made
+    def _copied(self, name: str, source: Source) -> str:
+        """Copies a tensor; returns its name in the new checkpoint."""
+        return self.tensors.add(name, source.tensors.get(name))
 
 
 def _begin_rounds(record: pb.ObjectRecord, owners: Sequence[str]) -> None:

@@ -36,10 +36,9 @@ APART_SECONDS: Final = 300.0
 
 @dataclass
 class Result:
-    """What becomes of the checkpoints.
+    """What becomes of the checkpoints: numbers of rows by table and owner, and names of the other objects by owner.
 
-    `rows` are numbers by table and owner. `objects` are names of the other objects of each owner, and `left_out` counts
-    those of trainers, which have none. `folders` are the data directories that were written, by owner.
+    `left_out` counts objects without a name, of trainers. `folders` are the data directories that were written.
     """
 
     placement: Placement
@@ -54,16 +53,13 @@ def reshard(
 ) -> Result:
     """Writes the checkpoints of new owners from those of others, which are given by data directory or folder.
 
-    Rows of tables are divided anew, with all that is kept for each. Optimizers and schedulers of a table are made on
-    each of its owners; their options and states are those of before, and their versions the largest one. Other named
-    objects go as they are to one owner. Sessions, passes and rounds that are open are left out: trainers connect anew.
+    Rows of tables are divided anew. Optimizers and schedulers of a table are made on each of its owners, with options
+    and states of before and the largest version. Other named objects go as they are to one owner. Sessions, passes and
+    rounds are left out: trainers connect anew. In the folder `to` each new owner gets a data directory of its name.
 
-    It is checked first whether everything fits, so that nothing is written if it does not. If writing fails, what was
-    written is removed. Memory holds some blocks of rows, and a file of tensors. In the folder `to` each new owner gets
-    a data directory of its name. `apart` is the most seconds between the times at which the checkpoints were written.
-
-    Raises `CheckpointError` if a checkpoint is missing, damaged, or of another moment than others; something does not
-    fit; or a new data directory is not empty, or cannot be written.
+    Memory holds some blocks of rows, and a file of tensors. Raises `CheckpointError`, and leaves nothing written, if a
+    checkpoint is missing, damaged, or written `apart` seconds from others; something does not fit; or a new data
+    directory is not empty, or cannot be written.
     """
     with ExitStack() as stack:
         sources: dict[str, Source] = {}

@@ -17,8 +17,7 @@ from ps_service.durability.tensors import TensorReader
 class Source:
     """The newest checkpoint of one owner, given by its data directory, or any checkpoint, given by its own folder.
 
-    The owner cannot start until it is closed. Raises `CheckpointError` if there is no checkpoint, it is damaged,
-    another release wrote it, or the owner runs.
+    The owner cannot start until it is closed, and must not run.
     """
 
     def __init__(self, path: Path) -> None:

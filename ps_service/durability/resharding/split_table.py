@@ -56,7 +56,7 @@ class Part:
 class SplitTable:
     """A table, as the checkpoints of all of its owners have it. Parts are in the order of the owners in its routing.
 
-    `settings` is what it was made with, and `rest` its state beside rows and routing, that of all owners together.
+    `settings` is what it was made with, and `rest` its state beside rows and routing, merged.
     """
 
     name: str
