@@ -139,6 +139,8 @@ class Communicators:
             mine = sum(each == session for each, _ in known)
             if mine >= _MOST_OF_ONE:
                 raise OverloadedError(f"this trainer is a member of {mine} communicators; leave those that are over")
+            # Those that were away may be back, and be all.
+            self._make()
             for each in self._formations.join(joining, name, size):
                 error = UnavailableError("another trainer has taken this place: this one was away")
                 self._outcomes.append((each.future, error))
