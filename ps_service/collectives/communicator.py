@@ -55,10 +55,9 @@ class Exchange(NamedTuple):
 
 
 class Arrival:
-    """A member at a collective, with what it sends; `future` is done when all have arrived.
+    """A member at a collective, with what it sends: its value, or one for each other member by rank, in `pieces`.
 
-    `pieces` has its value; of the source of a scatter, a value for each other member by rank. For `all_reduce` it is
-    empty, and `value` is what is computed with. `message_bytes` are those of the `nbytes` that are no tensors.
+    For `all_reduce` it is `value`, which is no message. `message_bytes` are those of the `nbytes` that are no tensors.
     """
 
     __slots__ = ("future", "message_bytes", "nbytes", "pieces", "value", "wait")
@@ -151,8 +150,7 @@ class Communicator:
     def arrive(self, rank: int, number: int, signature: Signature, arrival: Arrival) -> Collective | None:
         """A member arrives at a collective; returns it if all have arrived, and it is not open any more.
 
-        Raises `InvalidArgumentError` if the member has arrived there before; otherwise an error is that of the
-        communicator, which has ended or ends because of this.
+        A member that has arrived there before gets an `InvalidArgumentError`. Any other error ends the communicator.
         """
         if self.ending is not None:
             raise self.error()

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ps_service.collectives.communicator import Arrival, Collective, Communicator, Exchange, Wait, exchanged, pieces_of
 from ps_service.collectives.forming import Formations, Joining, check_join
@@ -63,13 +63,6 @@ class _Trainers(Protocol):
         """A trainer for messages."""
 
 
-class Membership(NamedTuple):
-    """The place of a trainer in a communicator."""
-
-    communicator: Communicator
-    rank: int
-
-
 class Communicators:
     """The communicators of an owner. Safe from several threads. Nothing waits under its lock.
 
@@ -90,7 +83,7 @@ class Communicators:
         self._clock = clock
         self._lock = threading.Lock()
         self._formations = Formations(self._is_lost)
-        self._members: dict[Key, Membership] = {}
+        self._members: dict[Key, tuple[Communicator, int]] = {}
         # The members of each communicator that have not left.
         self._present: defaultdict[Communicator, int] = defaultdict(int)
         self._outcomes: list[tuple[Future[Any], Any]] = []
@@ -119,21 +112,19 @@ class Communicators:
     ) -> Future[int]:
         """A trainer joins a communicator, and waits until all have. The result is its rank.
 
-        `member` is the number by which it names this membership. A communicator that is complete does not take further
-        members; these begin another of its name. Without `rank`, it gets the lowest that is free. A member may be
-        without a connection for `patience` seconds, of which the largest counts. If it has waited for `seconds` (0: no
-        limit), a `DeadlineExceededError` tells who has joined.
+        `member` is the number by which it names this membership. One that comes after all have begins another of the
+        name. A member may be without a connection for `patience` seconds, of which the largest counts. If it has waited
+        for `seconds` (0: no limit), a `DeadlineExceededError` tells who has joined.
 
-        Raises `InvalidArgumentError` if others have joined with another size, `NameConflictError` if one of them has
-        the rank, `OverloadedError` if the trainer is a member of too many, and `SessionLostError` if its session has
-        ended.
+        Raises as `Formations.join`, `OverloadedError` if the trainer is a member of too many, and `SessionLostError` if
+        its session has ended.
         """
         check_join(name, size, rank)
-        joining = Joining(session, member, rank, patience, self._wait(seconds))
+        joining = Joining(session, member, name, size, rank, patience, self._wait(seconds))
         with self._changing():
             if self._sessions.get(session) is None:
                 raise SessionLostError("the session of this trainer has ended")
-            known = [*self._members, *self._formations.by_member]
+            known = [*self._members, *(each.key for each in self._formations.all())]
             if joining.key in known:
                 raise InvalidArgumentError(f"this trainer is a member under the number {member} already")
             mine = sum(each == session for each, _ in known)
@@ -141,7 +132,7 @@ class Communicators:
                 raise OverloadedError(f"this trainer is a member of {mine} communicators; leave those that are over")
             # Those that were away may be back, and be all.
             self._make()
-            for each in self._formations.join(joining, name, size):
+            for each in self._formations.join(joining):
                 error = UnavailableError("another trainer has taken this place: this one was away")
                 self._outcomes.append((each.future, error))
             self._make()
@@ -156,9 +147,8 @@ class Communicators:
     def call(
         self, session: bytes, member: int, number: int, signature: Signature, arrival: Arrival, seconds: float = 0.0
     ) -> Future[Exchange]:
-        """A member takes part in a collective, its `number`-th, and waits for the others.
+        """A member takes part in a collective, its `number`-th, and waits for the others, at most `seconds` if not 0.
 
-        If it has waited for `seconds` (0: no limit), a `DeadlineExceededError` names the members that have not come.
         Raises `UnavailableError` if it is no member, or another one is gone; otherwise an error is that of the
         communicator, which has ended or ends because of this call.
         """
@@ -205,8 +195,9 @@ class Communicators:
     def forget(self, session: bytes, lost: bool = False) -> None:
         """Ends the memberships of a session that has ended: as lost, if without a word from its trainer."""
         with self._changing():
-            for key in [key for key in self._formations.by_member if key[0] == session]:
-                self._end_joining(key, CancelledCallError, _GIVEN_UP)
+            for each in self._formations.all():
+                if each.session == session:
+                    self._end_joining(each.key, CancelledCallError, _GIVEN_UP)
             for key in [key for key in self._members if key[0] == session]:
                 self._part(key, "is lost: its session has ended" if lost else "has left")
 
@@ -275,7 +266,7 @@ class Communicators:
                 self._sessions.describe,
             )
             for rank, each in enumerate(ranked):
-                self._members[each.key] = Membership(communicator, rank)
+                self._members[each.key] = communicator, rank
                 self._present[communicator] += 1
                 self._outcomes.append((each.future, rank))
 
@@ -288,7 +279,7 @@ class Communicators:
         """Sees to it that waits end in time."""
         if wait is not None and 0 < wait.seconds < _SHORT_SECONDS:
             self._later(wait.seconds, self._look)
-        waits = self._formations.by_member or any(communicator.open for communicator in self._present)
+        waits = self._formations.all() or any(communicator.open for communicator in self._present)
         if waits and not self._looking:
             self._looking = True
             self._later(_LOOK_SECONDS, self._look_again)
@@ -308,9 +299,10 @@ class Communicators:
         with self._changing():
             # Those that were away may be back.
             self._make()
-            for each in self._formations.late(now):
-                why = f"{RAN_OUT}: a trainer has waited {each.wait.seconds:g} s"
-                self._end_joining(each.key, DeadlineExceededError, why)
+            for each in self._formations.all():
+                if each.wait.until <= now:
+                    why = f"{RAN_OUT}: a trainer has waited {each.wait.seconds:g} s"
+                    self._end_joining(each.key, DeadlineExceededError, why)
             for communicator in self._present:
                 self._end_late(communicator, now)
                 for rank in communicator.awaited():

@@ -114,7 +114,7 @@ class World:
     def is_idle(self) -> bool:
         """Whether nothing is left of any communicator."""
         found = self.communicators
-        return not (found._members or found._formations.by_member or found._present or found.nbytes)
+        return not (found._members or found._formations.all() or found._present or found.nbytes)
 
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._timers, (self.now + seconds, next(self._order), do))
