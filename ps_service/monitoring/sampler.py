@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
 from ps_service.execution.periodic import Periodic
 from ps_service.metrics.counters import DURATION_BOUNDS, LOOKS
-from ps_service.metrics.history import SAMPLE_SECONDS, OperationSample, Sample, buckets
+from ps_service.metrics.history import SAMPLE_SECONDS, Sample, buckets
 from ps_service.passes.staleness import STALENESS_BOUNDS
+from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -43,13 +44,12 @@ class Sampler(Periodic):
         self._number = 0
         self._before = self._totals()
 
-    def sample(self) -> Sample:
+    def sample(self) -> pb.Sample:
         """Measures what has happened since the last sample, and adds it to the history."""
         engine, budget = self._engine, self._engine.budget
         before, now = self._before, self._totals()
-        made = Sample(
+        made = pb.Sample(
             number=self._number + 1,
-            ended=now.at,
             seconds=now.at - before.at,
             steps=now.steps - before.steps,
             trainer_steps=now.trainer_steps - before.trainer_steps,
@@ -66,7 +66,7 @@ class Sampler(Periodic):
             answer_bytes=engine.reply_cache.nbytes + budget.unsent,
             context_bytes=engine.held.nbytes,
         )
-        engine.history.add(made)
+        engine.history.add(Sample(now.at, made))
         self._number, self._before = made.number, now
         return made
 
@@ -89,14 +89,13 @@ class Sampler(Periodic):
         )
 
 
-def _finished(operations: dict[str, OperationCount], before: dict[str, OperationCount]) -> tuple[OperationSample, ...]:
+def _finished(operations: dict[str, OperationCount], before: dict[str, OperationCount]) -> Iterator[pb.OperationSample]:
     """The operations of which a request was answered meanwhile."""
-    found = []
     for name, count in operations.items():
         if name in LOOKS:
             continue
         known = before.get(name)
         then, errors = (_NO_DURATIONS, 0) if known is None else (known.durations.counts, known.errors)
         if count.durations.counts != then:
-            found.append(OperationSample(name, count.errors - errors, buckets(count.durations.counts, then)))
-    return tuple(found)
+            durations = buckets(count.durations.counts, then)
+            yield pb.OperationSample(name=name, errors=count.errors - errors, durations=durations)

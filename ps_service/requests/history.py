@@ -10,17 +10,11 @@ from ps_wire.release import RELEASE
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
-    from ps_service.metrics.history import Sample
     from ps_service.requests.context import RequestContext
     from ps_wire.v1 import operations_pb2 as pb
 
 _MOST: Final = 100
-"""Most samples of one reply: they are described on the event loop, within about three milliseconds."""
-
-_AT_ITS_END: Final = (
-    *("connected_sessions", "requests_in_flight", "resident_bytes", "parameter_bytes", "table_bytes"),
-    *("request_bytes", "answer_bytes", "context_bytes"),
-)
+"""Most samples of one reply, which are copied on the event loop."""
 
 
 def history(ctx: RequestContext, request: pb.HistoryRequest, reply: pb.HistoryReply) -> None:
@@ -41,16 +35,6 @@ def describe(engine: Engine, after: int, reply: pb.HistoryReply) -> None:
     reply.objects = sum(engine.census.kinds.values())
     now = time.monotonic()
     for sample in engine.history.after(after, _MOST):
-        _describe(reply.samples.add(), sample, now)
-
-
-def _describe(message: pb.Sample, sample: Sample, now: float) -> None:
-    message.number, message.seconds = sample.number, sample.seconds
-    message.age_seconds = max(now - sample.ended, 0.0)
-    message.steps, message.trainer_steps = sample.steps, sample.trainer_steps
-    message.staleness.extend(sample.staleness)
-    for each in sample.operations:
-        message.operations.add(name=each.name, errors=each.errors, durations=each.durations)
-    message.received_bytes, message.sent_bytes = sample.received_bytes, sample.sent_bytes
-    for name in _AT_ITS_END:
-        setattr(message, name, getattr(sample, name))
+        told = reply.samples.add()
+        told.CopyFrom(sample.message)
+        told.age_seconds = max(now - sample.ended, 0.0)
