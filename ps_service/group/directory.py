@@ -62,8 +62,7 @@ class Wait:
 class Directory:
     """The members of a group. Safe to use from several threads.
 
-    `is_away` tells whether a session has no open stream, `has_session` whether it has not ended: it has when `leave` is
-    called for it.
+    `is_away` tells of sessions without an open stream, and `has_session` of those that have not ended: before `leave`.
     """
 
     def __init__(
@@ -104,10 +103,9 @@ class Directory:
     ) -> MemberEntry:
         """Enters a member of an open group. Doing so again with the same name and session changes the address.
 
-        A process with the name and address of a member that is away is taken for that member, restarted after a crash.
-        It gets its entry and number back at once, without waiting for the lease of its earlier session. The number of
-        an owner stays its own when it has left, and an owner that comes for the first time gets one above those of all
-        other owners. Without `id`, a member gets its previous number or the lowest free one.
+        A process with the name and address of a member that is away is taken for that member, restarted after a crash,
+        and gets its entry and number back at once. Without `id`, a member gets its previous number or the lowest free
+        one, and a new owner one above those of all owners that have been there.
 
         Raises `NameConflictError` if another member has the name or the number, `InvalidArgumentError` if the group
         begins as a whole, and `SessionLostError` if the session has ended.
@@ -142,9 +140,8 @@ class Directory:
     def arrive(self, session: bytes, name: str, address: str, id: int, size: int) -> Wait:
         """A member of a group that begins as a whole arrives, and waits for the others (see `Formation`).
 
-        The result is a `Progress`. If it expires, the result names who is missing, and the member is still there.
-        Raises `InvalidArgumentError` or `NameConflictError` if the group is open, or whole without this member, and
-        `SessionLostError` if the session has ended.
+        The result is a `Progress`: if the wait expires, with who is missing. Raises as `Formation.arrive`,
+        `InvalidArgumentError` if the group is open, and `SessionLostError` if the session has ended.
         """
         _check(name, address)
         with self._lock:
@@ -241,9 +238,7 @@ class Directory:
 
         All use the same key, which can be used again once their waits are over. A member that asks again gives `SAME`
         as its value. For members that are `leaving`, those that have left are not missing. One that `stays` has still
-        arrived when the wait expires, because it will ask again.
-
-        Raises `InvalidArgumentError` if `name` is not among `names`, or others wait under this key for other names, and
+        arrived when the wait expires. Raises `InvalidArgumentError` if the members do not name the same, and
         `SessionLostError` if the session has ended.
         """
         with self._lock:

@@ -24,9 +24,9 @@ class Progress(NamedTuple):
 class Formation:
     """The members of a group that begins as a whole. They enter it all at once, or none of them does.
 
-    It is forming until as many have arrived as there shall be: then it is whole if they agree, and has failed if they
-    do not. It also fails when the member with the directory gives up. All members get the same outcome, late ones too.
-    A member is there while its session has a connection. The lock of the directory guards it.
+    It is forming until as many have arrived, and have connections, as there shall be: then it is whole if they agree,
+    and has failed if not, or if the member with the directory gives up. All members get the same outcome, late ones
+    too. The lock of the directory guards it.
     """
 
     def __init__(self, size: int, is_away: Callable[[bytes], bool]) -> None:
@@ -39,11 +39,9 @@ class Formation:
         self._told: set[bytes] = set()
 
     def arrive(self, entry: MemberEntry, size: int) -> list[MemberEntry]:
-        """A member arrives, asks again, or says that it knows the outcome.
+        """A member arrives, asks again, or says that it knows the outcome. Returns who enters the directory now.
 
-        Returns the members that enter the directory now: all of them, when the last has arrived. Raises
-        `NameConflictError` or `InvalidArgumentError` if the group is whole without this member, or has another number
-        of members.
+        Raises `NameConflictError` if the group is whole without it, or `InvalidArgumentError` if it is of another size.
         """
         known = self._arrived.get(entry.session)
         if self._whole:

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 
 class Foreign(NamedTuple):
-    """A handle to another owner's object that is part of an answer.
+    """A handle to another owner's object in an answer. `held` keeps that object alive until the answer is confirmed.
 
-    `held` keeps the object alive until the answer is confirmed. `token` stands for it in this owner's autograd graph,
-    if the object was computed in a pass.
+    If it was computed in a pass, `token` stands for it in this owner's autograd graph.
     """
 
     ref: Ref
@@ -48,10 +47,9 @@ class Peers:
         return rref
 
     def foreign(self, ref: Ref, history: ContextId | None) -> Any:
-        """The object that hosted code gets for a handle to another owner's object.
+        """What hosted code gets for a handle to an object of another owner; a `ForeignHandleError` if that is unknown.
 
-        `history` is the pass in which that was computed, if gradients go back through it. Raises `ForeignHandleError`
-        if that owner cannot be found from here.
+        `history` is the pass in which it was computed, if gradients go back through it.
         """
         raise ForeignHandleError(
             f"the handle {ref} belongs to owner {ref.owner!r}, which cannot be found from here: "
@@ -95,10 +93,9 @@ class Peers:
 
 
 class Membership:
-    """The group that an owner is a member of, and the peers that hosted code can call: none until it has joined.
+    """The group that an owner is a member of, or is `awaited` in, and the peers that hosted code can call there.
 
-    `awaited`: it is to join a group, and has not done so yet. `joined`: it logs what functions raise, as members do in
-    torch.
+    One that has `joined` logs what functions raise, as members do in torch.
     """
 
     def __init__(self) -> None:

@@ -31,10 +31,9 @@ class Presence(NamedTuple):
 
 
 class Rendezvous:
-    """One rendezvous: members wait until all of them have arrived.
+    """One rendezvous: members wait until all have arrived. It fails when one that is missing leaves or is lost.
 
-    It fails for those that wait when a member that is missing leaves or is lost. In one for members that leave, a
-    member that has left already is not missing. `presence(name, seen_by)` tells where a member is.
+    In one for members that leave, one that has left is not missing. `presence(name, seen_by)` tells where one is.
     """
 
     def __init__(self, names: tuple[str, ...], leaving: bool, presence: Callable[[str, str], Presence]) -> None:

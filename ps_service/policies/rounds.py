@@ -22,11 +22,10 @@ _MORE: Final = "more trainers to join"
 
 
 class Rounds:
-    """The rounds of one optimizer.
+    """The rounds of one optimizer. `version` counts its steps, with those that were decided here.
 
-    `version` counts its steps, with those that were decided here. `members` are in the order in which they came, and
-    `most` is their largest number at one time since the policy was set. `pool` has the offers of the open round that
-    are answered already, oldest first.
+    `members` are in the order in which they came, and at most so many at once since the policy was set. `pool` has the
+    offers of the open round that are answered already, oldest first.
     """
 
     def __init__(self, policy: Policy, version: int = 0) -> None:

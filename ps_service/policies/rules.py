@@ -48,8 +48,8 @@ Members = Mapping[bytes, Member]
 class Rule:
     """What rounds ask of a policy. This one takes every gradient by itself, as it comes.
 
-    Trainers that go on at once do so before their round is complete, which it is with `count` gradients. A step takes
-    the mean of its gradients, or the sum. A trainer may be at most `bound` steps ahead of the slowest.
+    Where it `answers_at_once`, trainers go on before their round is complete, which it is with `count` gradients. A
+    trainer may be at most `bound` steps ahead of the slowest.
     """
 
     def __init__(
