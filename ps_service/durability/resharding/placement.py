@@ -13,7 +13,7 @@ from ps_service.durability.store import CheckpointError
 from ps_wire.tables.routing import Routing
 
 if TYPE_CHECKING:
-    from ps_service.durability.resharding.objects import Objects
+    from ps_service.durability.resharding.source import Objects
     from ps_service.durability.resharding.split_table import SplitTable
 
 _NUMBERED = re.compile(r"(.*?)(\d+)")

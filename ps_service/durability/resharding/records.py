@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps_service.durability import table_states, value_files
 from ps_service.durability.resharding.merging import different_moments, same
-from ps_service.durability.resharding.objects import request_of
+from ps_service.durability.resharding.source import request_of
 from ps_service.durability.store import CheckpointError
 from ps_service.requests.creation import handles_in
 from ps_service.tables.contents import BLOCK_ROWS
@@ -17,8 +17,7 @@ from ps_wire.refs import new_object_id
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
-    from ps_service.durability.resharding.objects import Objects
-    from ps_service.durability.resharding.source import Source
+    from ps_service.durability.resharding.source import Objects, Source
     from ps_service.durability.resharding.split_table import SplitTable
     from ps_service.durability.tensors import TensorWriter
     from ps_wire.tables.routing import Routing

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ps_service.durability.resharding.merging import different_moments
-from ps_service.durability.resharding.objects import Objects, objects_in
 from ps_service.durability.resharding.placement import Placement, Wanted, place
 from ps_service.durability.resharding.records import OfTable, Records, of_table
-from ps_service.durability.resharding.source import Source
+from ps_service.durability.resharding.source import Objects, Source, objects_in
 from ps_service.durability.resharding.split_table import SplitTable, tables_in
 from ps_service.durability.snapshot import finished
 from ps_service.durability.store import CheckpointError, Store
