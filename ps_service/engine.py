@@ -67,12 +67,9 @@ class Checkpoints:
 class Engine:
     """Everything an owner holds. Functions that work on an owner take it as their first argument.
 
-    An engine is complete when it is constructed, and its parts are never exchanged. What is made later, such as the
-    sources of requests or the peers of a group, is registered with the part that it belongs to.
-
-    Trainers may name the classes and functions of `allowlist`; torch's own if None. Hosted modules live on `device`,
-    the CPU if None. With 0, the number of `threads` goes by that of the cores, and there are as many `spare_threads`,
-    which replace those held by abandoned work, but at least sixteen. Checkpoints are in `data_dir`, if that is given.
+    It is complete when it is constructed, and its parts are never exchanged. What is made later, such as the sources of
+    requests or the peers of a group, is registered with the part that it belongs to. Without an `allowlist`, trainers
+    may name what is torch's own. Numbers of threads may be 0, as for `ThreadPool`.
     """
 
     def __init__(

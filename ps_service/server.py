@@ -50,17 +50,9 @@ _BACK_SECONDS: Final = 2.0
 class Server:
     """Serves an owner over gRPC, with gRPC health checks and reflection.
 
-    Use it as an async context manager, or call `start` and then `drain` or `stop`.
-
-    `listen`, `http` and `direct_port` say where it listens: port 0 takes a free one, `http` may be empty, and
-    `direct_port` `off`. `insecure` allows addresses beyond loopback, although traffic is not encrypted. With a data
-    directory, a checkpoint is written every `checkpoint_every` seconds while it serves (0: none).
-
-    `kept` is set once the last checkpoint is written, or none is needed: the process may end. `failed` says that it
-    could not be written.
-
-    Raises `ValueError` if an address is not a loopback address and `insecure` was not given, or if `checkpoint_every`
-    was given without a data directory.
+    Use it as an async context manager, or call `start` and then `drain` or `stop`. The arguments are those of
+    `OwnerConfig`; without `insecure`, an address beyond loopback is a `ValueError`. `kept` is set once the last
+    checkpoint is written, has `failed`, or is not needed: the process may end.
     """
 
     def __init__(
@@ -161,8 +153,7 @@ class Server:
     async def drain(self, seconds: float) -> None:
         """Refuses new work, waits for running work, writes a checkpoint if there is a data directory, and stops.
 
-        Threads of work that goes on after `seconds` have two seconds more. Raises `CheckpointError` if the checkpoint
-        could not be written; the owner has stopped nevertheless.
+        Threads have two seconds more. If the checkpoint could not be written, it stops and raises `CheckpointError`.
         """
         until = time.monotonic() + seconds
         await self.quiet(seconds)
@@ -180,8 +171,7 @@ class Server:
     async def quiet(self, seconds: float) -> None:
         """Refuses new work, and waits at most so many seconds for running work.
 
-        An owner with a data directory also waits for its open passes, because forward graphs cannot be saved: for those
-        that wait for no other owner which drains or is away.
+        An owner with a data directory also waits for open passes (`_passes`), because forward graphs cannot be saved.
         """
         gate = self.engine.gate
         if gate.state is Gate.State.STOPPED:

@@ -35,8 +35,8 @@ def watch(
 ) -> None:
     """Shows what a function returns, and again every few seconds, in the same place, until Ctrl-C.
 
-    If the owner does not answer, its last status stays, with a line that says for how long. Raises `UnavailableError`
-    if none has answered yet. With `screen`, it uses a screen of its own, as editors do.
+    If the owner does not answer, its last status stays, with a line that says for how long. If there is none yet, this
+    raises `UnavailableError`. With `screen`, it uses a screen of its own, as editors do.
     """
     last, seen = view(), time.monotonic()
     with suppress(KeyboardInterrupt), Live(last, console=console, screen=screen, auto_refresh=False) as live:

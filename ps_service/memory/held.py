@@ -23,10 +23,9 @@ _MOST_KEPT: Final = 32
 
 
 class Held:
-    """Counts the bytes held for one trainer. Safe from several threads.
+    """Counts the bytes held for one trainer, those of a storage once while a `Share` of it lives. Safe in all threads.
 
-    Tensors that share a storage count once, for as long as a `Share` of it lives. Finalizers subtract the bytes, at any
-    moment and in any thread. So changes are noted without a lock, by `note`, and summed when the total is read.
+    Finalizers subtract bytes, at any moment. So changes are noted without a lock, and summed when the total is read.
     """
 
     __slots__ = ("__weakref__", "_adding_up", "_changes", "_shares", "_total", "note")
@@ -76,10 +75,7 @@ class Held:
 
 
 class Share:
-    """A number of bytes that counts as held for as long as this object lives.
-
-    For the share of one storage, `key` is the address of that, and `reference` the weak reference by which it is found.
-    """
+    """A number of bytes that counts as held for as long as this object lives; of a storage, `key` is the address."""
 
     __slots__ = ("__weakref__", "_held", "key", "nbytes", "reference")
 

@@ -1,7 +1,6 @@
 """Exports an owner's metrics to Prometheus; values are read on each scrape.
 
-docs/metrics.md lists names, units and meanings; a test compares it with this module. Objects, trainers and contexts are
-exported as counts: one series for each would cost too much.
+docs/metrics.md lists them. Objects, trainers and contexts are counts: one series for each would cost too much.
 """
 
 from __future__ import annotations

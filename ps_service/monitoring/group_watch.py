@@ -44,8 +44,8 @@ _TRAINERS_PER_SECOND: Final = 100
 class GroupWatch:
     """Asks the owners of the group for what they have measured, while it is wanted. Used on the event loop.
 
-    `address` tells where the owner that serves the page listens; that owner is the first of `owners`. `unseen` is the
-    number of further members. `why_alone` says why the directory cannot be asked; it is empty if it can.
+    The first of `owners` is that which serves the page, at `address`. `unseen` counts further members. `why_alone` says
+    why the directory cannot be asked, if it cannot.
     """
 
     def __init__(self, engine: Engine, address: Callable[[], str]) -> None:

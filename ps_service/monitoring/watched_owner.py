@@ -42,10 +42,9 @@ class WatchedSample:
 
 
 class WatchedOwner:
-    """One owner of the group; the address is empty for that which serves the page. Used on the event loop.
+    """One owner of the group, which is in its state `since` a Unix time, and in the directory if `listed`.
 
-    It is in its state `since` a Unix time. `why` says why it does not answer. `facts` is its latest answer, without the
-    samples, of which `samples` has those of the last ten minutes. `listed`: it is in the directory.
+    `why` says why it does not answer. `facts` is its latest answer, without the samples. Used on the event loop.
     """
 
     def __init__(self, name: str, address: str, clock: Callable[[], float] = time.time) -> None:
