@@ -76,7 +76,7 @@ class Keeper:
             try:
                 folder, manifest = self._store.write(fill)
             except (CheckpointError, PsError) as error:
-                self._engine.events.note_again(("checkpoint", str(error)), "checkpoint", str(error), "error")
+                self._engine.events.note("checkpoint", str(error), "error", alike=("checkpoint", str(error)))
                 if isinstance(error, PsError):
                     raise
                 raise InternalError(str(error)) from error

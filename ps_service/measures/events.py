@@ -81,10 +81,19 @@ class Events:
         *,
         trainer: str = "",
         subject: str = "",
-        count: int = 1,
         traceback: str = "",
+        alike: Hashable = None,
     ) -> None:
-        """Keeps an event, and logs it. The arguments are those of `EventStatus`."""
+        """Keeps an event, and logs it. The arguments are those of `EventStatus`.
+
+        An event that may happen often is kept the first time that it is `alike`, and then the tenth, the hundredth and
+        so on. Its traceback is told the first time only.
+        """
+        count = 1 if alike is None else self._count(alike)
+        if str(count).strip("0") != "1":
+            return
+        if count > 1:
+            text, traceback = f"{text} (this has happened {count:,} times)", ""
         # Exceptions and names come from trainers, and could change a terminal, or begin a line of their own.
         text = "".join(each if each.isprintable() else " " for each in text)
         traceback = "".join(each if each.isprintable() or each == "\n" else "?" for each in traceback)
@@ -104,30 +113,13 @@ class Events:
             self._latest.append(event)
         _tell(event, text, traceback)
 
-    def note_again(
-        self,
-        alike: Hashable,
-        kind: str,
-        text: str,
-        level: Level = "warning",
-        *,
-        trainer: str = "",
-        subject: str = "",
-        traceback: str = "",
-    ) -> None:
-        """Keeps an event that may happen often: the first time, and then the tenth, the hundredth and so on.
-
-        `alike` tells whether it is the same as an earlier one. The traceback is told the first time only.
-        """
+    def _count(self, alike: Hashable) -> int:
+        """How often such an event has happened, with this time."""
         with self._lock:
             count = self._alike[alike] = self._alike.pop(alike, 0) + 1
             if len(self._alike) > _MOST_ALIKE:
                 self._alike.popitem(last=False)
-        if count == 1:
-            self.note(kind, text, level, trainer=trainer, subject=subject, traceback=traceback)
-        elif str(count).strip("0") == "1":
-            text = f"{text} (this has happened {count:,} times)"
-            self.note(kind, text, level, trainer=trainer, subject=subject, count=count)
+            return count
 
 
 def _tell(event: EventStatus, text: str, traceback: str) -> None:

@@ -67,14 +67,14 @@ def explained(ctx: RequestContext, what: str, error: BaseException) -> PsError:
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]} …"
     where = f"on {engine.name} " if engine.membership.joined else ""
-    engine.events.note_again(
-        ("raised", what, told.remote_type, _place(error.__traceback__)),
+    engine.events.note(
         "raised",
         f"{where}{what} raised {message}, called by trainer {engine.sessions.describe(ctx.trainer)}",
         "warning",
         trainer=ctx.trainer.hex()[:8],
         subject=what,
         traceback=whole_traceback(error),
+        alike=("raised", what, told.remote_type, _place(error.__traceback__)),
     )
     return told
 
@@ -91,11 +91,11 @@ def slow(ctx: RequestContext, operation: OperationInfo, request: Any, seconds: f
     if ctx.deferred is not None:
         return
     engine, what = ctx.engine, title(ctx.engine, operation.name, request)
-    engine.events.note_again(
-        ("slow", what, ctx.trainer),
+    engine.events.note(
         "slow",
         f"{what} took {seconds:.1f} s for trainer {engine.sessions.describe(ctx.trainer)}",
         "warning",
         trainer=ctx.trainer.hex()[:8],
         subject=what,
+        alike=("slow", what, ctx.trainer),
     )

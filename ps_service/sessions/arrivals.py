@@ -19,7 +19,7 @@ def came(events: Events, session: SessionState, may_move: bool = False) -> None:
         how = f"over {session.transport}" if session.peer else "inside this process"
         events.note("joined", f"{who} has connected {how}", trainer=session.name)
     elif session.is_away:
-        events.note_again(("back", session.trainer), "back", f"{who} has connected again", "info", trainer=session.name)
+        events.note("back", f"{who} has connected again", trainer=session.name, alike=("back", session.trainer))
     session.is_away = False
 
 
@@ -30,7 +30,7 @@ def away(events: Events, session: SessionState, why: str, lease_seconds: float) 
     session.is_away = True
     lease = f"it has {lease_seconds:g} s to come back"
     text = f"the connection of {_who(session)} broke{f' ({why})' if why else ''}; {lease}"
-    events.note_again(("away", session.trainer), "away", text, "info", trainer=session.name)
+    events.note("away", text, trainer=session.name, alike=("away", session.trainer))
 
 
 def gone(events: Events, session: SessionState) -> None:
