@@ -10,7 +10,7 @@ import torch
 from google.protobuf.message import DecodeError
 from torch import nn
 
-from ps_service.durability import rounds, table_states, value_files
+from ps_service.durability import rounds, value_files
 from ps_service.durability.snapshot import STATE
 from ps_service.durability.store import CheckpointError
 from ps_service.durability.tensors import TensorReader
@@ -117,7 +117,7 @@ def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, tensors
     if not record.HasField("state"):
         return
     try:
-        read = table_states.load if hosted.is_table else value_files.load
+        read = value_files.load_table if hosted.is_table else value_files.load
         load(hosted, read(record.state, record.tensors, tensors), record.version)
         if isinstance(hosted.value, HostedOptimizer):
             policy = (

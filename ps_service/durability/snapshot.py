@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from ps_service.durability import files, rounds, table_states, value_files
+from ps_service.durability import files, rounds, value_files
 from ps_service.durability.manifest import Manifest
 from ps_service.durability.object_states import CannotBeKept, live_state_of, no_steps, state_of
 from ps_service.durability.tensors import TensorWriter
@@ -192,7 +192,7 @@ class _Objects:
             value_files.store(hosted.value, record.value, record.tensors, self._tensors, prefix)
             return record
         self._check(hosted, hosted.creation_spec)
-        store = table_states.store if hosted.is_table else value_files.store
+        store = value_files.store_table if hosted.is_table else value_files.store
         store(self._read(hosted), record.state, record.tensors, self._tensors, prefix)
         getattr(record, hosted.creation_spec.operation).CopyFrom(hosted.creation_spec.request)
         if hosted.creation_spec.payload is not None:

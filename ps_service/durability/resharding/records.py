@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ps_service.durability import table_states, value_files
-from ps_service.durability.resharding.merging import different_moments, same
+from ps_service.durability import value_files
 from ps_service.durability.resharding.source import request_of
+from ps_service.durability.resharding.split_table import Part, SplitTable, different_moments, same
 from ps_service.durability.store import CheckpointError
 from ps_service.requests.creation import handles_in
 from ps_service.tables.contents import BLOCK_ROWS
@@ -18,47 +19,33 @@ from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
     from ps_service.durability.resharding.source import Objects, Source
-    from ps_service.durability.resharding.split_table import SplitTable
     from ps_service.durability.tensors import TensorWriter
     from ps_wire.tables.routing import Routing
     from ps_wire.v1.values_pb2 import Value
 
 
-@dataclass
-class OfTable:
-    """An optimizer or scheduler of a table: its record and the checkpoint of each owner, in the order of the owners."""
-
-    name: str
-    records: list[pb.ObjectRecord]
-    sources: list[Source]
-
-    def state(self) -> Any:
-        """Its state, which is the same on all owners, or a `CheckpointError` is raised."""
-        states = [
-            value_files.load(record.state, record.tensors, source.tensors)
-            for record, source in zip(self.records, self.sources, strict=True)
-        ]
-        if not all(same(states[0], each) for each in states[1:]):
-            raise CheckpointError(
-                f"the owners do not agree on the options of {self.name!r}: set them again for all, with set_options(), "
-                "before the owners are stopped"
-            )
-        return states[0]
-
-
-def of_table(table: SplitTable, objects: Mapping[str, Objects]) -> list[OfTable]:
-    """The optimizers and schedulers of a table, each after what it was made with."""
-    found: dict[str, OfTable] = {}
+def of_table(table: SplitTable, objects: Mapping[str, Objects]) -> dict[str, list[Part]]:
+    """The optimizers and schedulers of a table by name, on its owners in order; each after what it was made with."""
+    found: defaultdict[str, list[Part]] = defaultdict(list)
     for owner in table.routing.owners:
         for record, name in objects[owner].of_tables:
             if name == table.name:
-                each = found.setdefault(record.name, OfTable(record.name, [], []))
-                each.records.append(record)
-                each.sources.append(objects[owner].source)
-    for each in found.values():
-        if len(each.records) < len(table.parts):
-            raise different_moments(f"not all owners of table {table.name!r} have {each.name!r}")
-    return list(found.values())
+                found[record.name].append(Part(objects[owner].source, record))
+    for name, parts in found.items():
+        if len(parts) < len(table.parts):
+            raise different_moments(f"not all owners of table {table.name!r} have {name!r}")
+    return found
+
+
+def state_of(name: str, parts: Sequence[Part]) -> Any:
+    """The state of an optimizer or scheduler, which is the same on all owners, or a `CheckpointError` is raised."""
+    states = [value_files.load(each.record.state, each.record.tensors, each.source.tensors) for each in parts]
+    if not all(same(states[0], each) for each in states[1:]):
+        raise CheckpointError(
+            f"the owners do not agree on the options of {name!r}: set them again for all, with set_options(), before "
+            "the owners are stopped"
+        )
+    return states[0]
 
 
 @dataclass
@@ -94,7 +81,9 @@ class Records:
                     record.rounds.ClearField("trainers")  # their sessions are over
             yield record
 
-    def of_table(self, table: SplitTable, routing: Routing, others: Sequence[OfTable]) -> Iterator[pb.ObjectRecord]:
+    def of_table(
+        self, table: SplitTable, routing: Routing, others: Mapping[str, Sequence[Part]]
+    ) -> Iterator[pb.ObjectRecord]:
         """This owner's rows of a table, and its optimizers and schedulers."""
         first = table.parts[0]
         made = self._new(first.record, first.source)
@@ -103,18 +92,18 @@ class Records:
                 item.value.Clear()
                 Encoder(None).encode_into(item.value, list(routing.owners))
         rows = table.rows_of(routing, self.owner, BLOCK_ROWS)
-        state = {"routing": routing.to_plain(), table_states.BLOCKS: rows, **table.rest}
-        table_states.store(state, made.state, made.tensors, self.tensors, table.name)
+        state = {"routing": routing.to_plain(), value_files.BLOCKS: rows, **table.rest}
+        value_files.store_table(state, made.state, made.tensors, self.tensors, table.name)
         yield made
         ids = {first.record.object_id: made.object_id}
-        for each in others:
-            given = each.records[0]
-            record = self._new(given, each.sources[0])
+        for name, parts in others.items():
+            given = parts[0].record
+            record = self._new(given, parts[0].source)
             ids[given.object_id] = record.object_id
             for handle in handles_in(request_of(record)):
                 handle.owner, handle.object_id = self.owner, ids[handle.object_id]
-            record.version = max(own.version for own in each.records)
-            value_files.store(each.state(), record.state, record.tensors, self.tensors, each.name)
+            record.version = max(each.record.version for each in parts)
+            value_files.store(state_of(name, parts), record.state, record.tensors, self.tensors, name)
             if record.HasField("optimizer"):
                 if given.HasField("policy"):
                     record.policy.CopyFrom(given.policy)

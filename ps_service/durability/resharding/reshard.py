@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ps_service.durability.resharding.merging import different_moments
 from ps_service.durability.resharding.placement import Placement, Wanted, place
-from ps_service.durability.resharding.records import OfTable, Records, of_table
+from ps_service.durability.resharding.records import Records, of_table, state_of
 from ps_service.durability.resharding.source import Objects, Source, objects_in
-from ps_service.durability.resharding.split_table import SplitTable, tables_in
+from ps_service.durability.resharding.split_table import SplitTable, different_moments, tables_in
 from ps_service.durability.snapshot import finished
 from ps_service.durability.store import CheckpointError, Store
 from ps_service.durability.tensors import TensorWriter
@@ -97,7 +96,7 @@ class _Move:
         self._tables = tables
         self._objects = objects
         self._placement = placement
-        self._of_tables: dict[str, list[OfTable]] = {table.name: of_table(table, objects) for table in tables}
+        self._of_tables = {table.name: of_table(table, objects) for table in tables}
 
     def counted(self) -> Result:
         """Counts the rows, and checks that they and everything else fit."""
@@ -110,8 +109,8 @@ class _Move:
                     f"table {table.name!r} may have {most:,} rows on an owner (max_rows), and would have "
                     f"{max(counts.values()):,} on {' and '.join(above)}: choose more owners"
                 )
-            for each in self._of_tables[table.name]:
-                each.state()
+            for name, parts in self._of_tables[table.name].items():
+                state_of(name, parts)
         named = {
             owner: sorted(n for before in self._of(owner) for n in before.named) for owner in self._placement.owners
         }
