@@ -131,8 +131,16 @@ class Server:
             await BLOCKING.run(self._keeper.resume)
             self.engine.checkpoints.write = self._keeper.write_now
         keep_free_memory()
-        self._server = self._assemble()
-        self._port = self._open_port(self._server)
+        forks.use_grpc()
+        # A gRPC server belongs to the event loop that runs when it is created.
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._server.add_generic_rpc_handlers((self.servicer.handlers(),))
+        self._health.add_to(self._server)
+        reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), self._server)
+        try:
+            self._port = int(self._server.add_insecure_port(self._listen))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {self._listen}: {error}") from error
         await self._server.start()
         if self.engine.limits.max_segment_bytes:
             self.servicer.shared_memory.open()
@@ -258,21 +266,6 @@ class Server:
         self._web = Web(self.engine, self._http, lambda: self.state, lambda: self.address)
         await self._web.start()
         _log.info("%s serves a page at http://%s/ and metrics at /metrics", self.engine.name, self.http_address)
-
-    def _assemble(self) -> grpc.aio.Server:
-        forks.use_grpc()
-        # A gRPC server belongs to the event loop that runs when it is created.
-        server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((self.servicer.handlers(),))
-        self._health.add_to(server)
-        reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server)
-        return server
-
-    def _open_port(self, server: grpc.aio.Server) -> int:
-        try:
-            return int(server.add_insecure_port(self._listen))
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {self._listen}: {error}") from error
 
     @property
     def _direct_listen(self) -> str:
