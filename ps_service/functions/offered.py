@@ -14,7 +14,7 @@ from ps_service.functions.arguments import Admission
 from ps_service.functions.groups import Level
 from ps_service.functions.guard import Guard, construct
 from ps_service.functions.listing import Listed, listed
-from ps_service.memory.available import half_of_memory
+from ps_service.memory.available import memory
 from ps_wire.decorators import is_hosted
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, UnknownMethodError
 from ps_wire.limits import Limits
@@ -90,7 +90,7 @@ class TorchFunctions:
             return cls
 
         def make(*args: Any, **kwargs: Any) -> Any:
-            return construct(cls, name, args, kwargs, self._max_object_bytes or half_of_memory(), self.device)
+            return construct(cls, name, args, kwargs, self._max_object_bytes or memory() // 2, self.device)
 
         make.__module__, make.__qualname__ = cls.__module__, cls.__qualname__
         return make

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary, ref
 
 import torch
 
-from ps_service.memory.available import half_of_memory
+from ps_service.memory.available import memory
 from ps_wire.codec.trees import parts_of
 from ps_wire.errors import OverloadedError
 from ps_wire.limits import Limits
@@ -108,7 +108,7 @@ class HeldByAll:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.refusals = 0
-        self.limit: Final = (limits or Limits()).max_context_bytes or half_of_memory()
+        self.limit: Final = (limits or Limits()).max_context_bytes or memory() // 2
         self._lock = threading.Lock()
         # Each lives as long as a share refers to it, or it is among the latest that were made: making one costs as much
         # as a small request, and most passes of a trainer begin when its last has ended.

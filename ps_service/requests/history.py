@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from ps_service.memory.available import half_of_memory
+from ps_service.memory.available import memory
 from ps_wire.release import RELEASE
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ def describe(engine: Engine, after: int, reply: pb.HistoryReply) -> None:
     reply.state = "draining" if engine.draining else "stalled" if engine.compute.stalled else "serving"
     reply.version = RELEASE
     reply.uptime_seconds = engine.uptime_seconds()
-    reply.memory_bytes = 2 * half_of_memory()
+    reply.memory_bytes = memory()
     reply.max_owner_bytes = engine.limits.max_owner_bytes
-    reply.max_context_bytes = engine.limits.max_context_bytes or half_of_memory()
+    reply.max_context_bytes = engine.limits.max_context_bytes or memory() // 2
     reply.objects = sum(engine.census.kinds.values())
     now = time.monotonic()
     for sample in engine.history.after(after, _MOST):

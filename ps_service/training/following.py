@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ps_service.execution.deferred import Deferred
-from ps_service.memory.available import half_of_memory
+from ps_service.memory.available import memory
 from ps_service.memory.held import size
 from ps_service.policies.decisions import Changed, Decision, Entry, Left, Released
 from ps_service.policies.follower import Follower, Gap, Recent
@@ -56,7 +56,7 @@ class Following:
     def __init__(self, steps: RoundSteps, policy: Policy) -> None:
         self.policy = policy
         self.queue = EventQueue(self._carry_out)
-        self.most_bytes = half_of_memory()
+        self.most_bytes = memory() // 2
         self.steps = steps
         self._lock = threading.Lock()
         self._follower = Follower()
