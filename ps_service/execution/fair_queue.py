@@ -71,9 +71,6 @@ class FairQueue:
     def __len__(self) -> int:
         return self._count
 
-    def __bool__(self) -> bool:
-        return self._count > 0
-
     def add(self, item: WorkItem, function: Callable[[], Work]) -> None:
         """Adds a work item."""
         trainer_queue = self._queues.get(item.of)

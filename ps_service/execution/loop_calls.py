@@ -33,17 +33,16 @@ class LoopCalls:
         """Makes the running event loop the one on which functions are called."""
         self._loop = asyncio.get_running_loop()
 
-    def tell(self, do: Callable[[], None]) -> None:
+    def tell(self, do: Callable[..., object], *args: Any) -> None:
         """Calls `do` soon."""
         if self._loop is not None:
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(do)
+                self._loop.call_soon_threadsafe(do, *args)
 
     def later(self, seconds: float, do: Callable[[], None]) -> None:
         """Calls `do` after some seconds."""
         if self._loop is not None:
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._loop.call_later, seconds, do)
+            self.tell(self._loop.call_later, seconds, do)
 
     def unless_done(self, seconds: float, future: Future[Any], do: Callable[[], None]) -> None:
         """Calls `do` after some seconds, unless the future is done before. Then nothing keeps `do` any longer."""
@@ -55,8 +54,7 @@ class LoopCalls:
             timer = loop.call_later(seconds, do)
             future.add_done_callback(lambda _: self.tell(timer.cancel))
 
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(begin)
+        self.tell(begin)
 
     def deliver(self, result: Work) -> None:
         """Calls a function soon, after those that were delivered before. One wake-up of the loop serves several."""
