@@ -182,7 +182,7 @@ def _fresh(owner: WatchedOwner, known: Known) -> dict[str, str]:
     if incarnation != _known(owner)[0]:
         number = last_event = 0
     found = {}
-    if samples := [each.encoded for each in owner.samples if each.number > number]:
+    if samples := [each.encoded for each in owner.samples if each.message.number > number]:
         found["samples"] = f"[{','.join(samples)}]"
     if events := [page_messages.plain(each) for each in owner.events if each.number > last_event]:
         found["events"] = page_messages.dumped(events)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import Message
@@ -33,9 +33,6 @@ _LISTS: Final = {
     "memory": ("kind", "bytes", "budget_bytes", "largest_bytes"),
 }
 """The lists of a status that pages show, and the fields that they need of each entry."""
-
-_OPTIONAL: Final = frozenset(("staleness_p50", "staleness_p99", "largest_bytes"))
-"""Fields that may be absent."""
 
 
 def dumped(told: Any) -> str:
@@ -90,29 +87,20 @@ def of_group(watch: GroupWatch) -> dict[str, str]:
 
 def lists(status: StatusReply) -> dict[str, Any]:
     """Trainers, optimizers, tables and memory of an owner, as an entry of `lists`."""
-    return {name: [_fields(each, fields) for each in getattr(status, name)] for name, fields in _LISTS.items()}
+    return {name: [plain(each, fields) for each in getattr(status, name)] for name, fields in _LISTS.items()}
 
 
-def plain(message: Message) -> dict[str, Any]:
-    """The fields of a message, also those with default values, as what JSON has; absent ones have no entry.
+def plain(message: Message, only: Collection[str] = ()) -> dict[str, Any]:
+    """All fields of a message, or `only` some, as what JSON has; absent ones have no entry.
 
     Integers of 64 bits are numbers here. Protobuf's own JSON has them as strings.
     """
-    fields = (each for each in message.DESCRIPTOR.fields if not each.has_presence or message.HasField(each.name))
-    return {each.name: _plain(getattr(message, each.name)) for each in fields}
+    fields = [each for each in message.DESCRIPTOR.fields if not only or each.name in only]
+    there = (each.name for each in fields if not each.has_presence or message.HasField(each.name))
+    return {name: _plain(getattr(message, name)) for name in there}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (str, int, float)):
         return value
     return plain(value) if isinstance(value, Message) else [_plain(each) for each in value]
-
-
-def _fields(message: Any, names: Iterable[str]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    for name in names:
-        value = getattr(message, name)
-        if name in _OPTIONAL and not message.HasField(name):
-            continue
-        told[name] = value if isinstance(value, (str, float, int)) else list(value)
-    return told

@@ -22,15 +22,12 @@ _NO_DURATIONS: Final = (0,) * (len(DURATION_BOUNDS) + 1)
 
 
 class _Totals(NamedTuple):
-    """What has been counted since the start of an owner, and when."""
+    """What has been counted since the start of an owner, and when. `counts` are by the field of a sample."""
 
     at: float
-    steps: int
-    trainer_steps: int
+    counts: dict[str, int]
     staleness: list[int]
     operations: dict[str, OperationCount]
-    received: int
-    sent: int
 
 
 class Sampler(Periodic):
@@ -51,12 +48,9 @@ class Sampler(Periodic):
         made = pb.Sample(
             number=self._number + 1,
             seconds=now.at - before.at,
-            steps=now.steps - before.steps,
-            trainer_steps=now.trainer_steps - before.trainer_steps,
+            **{field: count - before.counts[field] for field, count in now.counts.items()},
             staleness=buckets(now.staleness, before.staleness),
             operations=_finished(now.operations, before.operations),
-            received_bytes=now.received - before.received,
-            sent_bytes=now.sent - before.sent,
             connected_sessions=engine.sessions.connected,
             requests_in_flight=engine.counters.running,
             resident_bytes=self._process.memory_info().rss,
@@ -78,15 +72,13 @@ class Sampler(Periodic):
             if count.steps:
                 staleness = [one + more for one, more in zip(staleness, count.staleness.counts, strict=True)]
         traffic = engine.counters.traffic.values()
-        return _Totals(
-            at,
-            steps,
-            engine.sessions.steps,
-            staleness,
-            engine.counters.operations(),
-            sum(each.received for each in traffic),
-            sum(each.sent for each in traffic),
-        )
+        counts = {
+            "steps": steps,
+            "trainer_steps": engine.sessions.steps,
+            "received_bytes": sum(each.received for each in traffic),
+            "sent_bytes": sum(each.sent for each in traffic),
+        }
+        return _Totals(at, counts, staleness, engine.counters.operations())
 
 
 def _finished(operations: dict[str, OperationCount], before: dict[str, OperationCount]) -> Iterator[pb.OperationSample]:

@@ -35,7 +35,6 @@ ANSWERING: Final = ("serving", "stalled", "draining")
 class WatchedSample:
     """One sample of an owner, which `ended` at a Unix time of this host. It is encoded once, for all pages."""
 
-    number: int
     ended: float
     message: Sample
     encoded: str
@@ -63,7 +62,7 @@ class WatchedOwner:
     @property
     def last_number(self) -> int:
         """The number of its latest sample; 0 if there is none."""
-        return self.samples[-1].number if self.samples else 0
+        return self.samples[-1].message.number if self.samples else 0
 
     @property
     def last_event(self) -> int:
@@ -110,7 +109,7 @@ class WatchedOwner:
             # The time on the way differs from answer to answer, and samples follow each other without a gap.
             follows = self.samples[-1].ended + sample.seconds
             ended = follows if abs(follows - ended) < _SAME_SECONDS else ended
-        self.samples.append(WatchedSample(sample.number, ended, sample, encoded(sample, ended)))
+        self.samples.append(WatchedSample(ended, sample, encoded(sample, ended)))
 
     def _become(self, state: State, why: str = "") -> None:
         self.why = why
