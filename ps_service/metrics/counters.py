@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -44,12 +44,6 @@ class OperationCount:
     durations: Distribution
 
 
-@dataclass(slots=True, eq=False)
-class _Tally:
-    durations: Histogram = field(default_factory=partial(Histogram, DURATION_BOUNDS))
-    errors: int = 0
-
-
 class Counters:
     """Counts requests by operation. Safe from several threads, but for `sessions_ended` and `contexts_ended`.
 
@@ -68,7 +62,8 @@ class Counters:
         self.contexts_ended = dict.fromkeys(("unused", "operator"), 0)
         self._clock = clock
         self._lock = threading.Lock()
-        self._tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
+        self._durations: defaultdict[str, Histogram] = defaultdict(partial(Histogram, DURATION_BOUNDS))
+        self._failed: Counter[str] = Counter()
         self._queued = Histogram(DURATION_BOUNDS)
         self._errors: Counter[int] = Counter()
         # What has finished since it was summed up: operation, seconds, error, and the second in which it was counted.
@@ -99,10 +94,9 @@ class Counters:
         """Adds up what was counted. The lock is held."""
         for _ in range(len(self._finished)):
             operation, seconds, error, second = self._finished.popleft()
-            tally = self._tallies[operation]
-            tally.durations.observe(seconds)
+            self._durations[operation].observe(seconds)
             if error:
-                tally.errors += 1
+                self._failed[operation] += 1
                 self._errors[error] += 1
             if operation != _UNCOUNTED:
                 self._recent[second] += 1
@@ -123,9 +117,7 @@ class Counters:
         """A snapshot, by name of the operation."""
         with self._lock:
             self._sum_up()
-            return {
-                name: OperationCount(tally.errors, tally.durations.snapshot()) for name, tally in self._tallies.items()
-            }
+            return {name: OperationCount(self._failed[name], each.snapshot()) for name, each in self._durations.items()}
 
     def errors(self) -> dict[int, int]:
         """Number of requests answered with an error, by code, refused ones included."""
