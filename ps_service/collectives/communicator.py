@@ -242,10 +242,8 @@ def exchanged(rank: int, collective: Collective) -> Exchange:
     """What a member gets of a complete collective without a reduction. Its own value is not sent back."""
     kind, root, _ = collective.signature
     arrivals = collective.arrivals
-    if kind == "all_gather" or (kind == "gather" and rank == root):
-        return Exchange([piece for other in sorted(arrivals) if other != rank for piece in arrivals[other].pieces])
-    if kind == "broadcast" and rank != root:
-        return Exchange(arrivals[root].pieces)
-    if kind == "scatter" and rank != root:
-        return Exchange([arrivals[root].pieces[rank - (rank > root)]])
-    return Exchange(())
+    if kind == "scatter":
+        return Exchange(() if rank == root else [arrivals[root].pieces[rank - (rank > root)]])
+    if kind == "gather" and rank != root:
+        return Exchange(())
+    return Exchange([piece for other in sorted(arrivals) if other != rank for piece in arrivals[other].pieces])
