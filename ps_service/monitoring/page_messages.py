@@ -34,6 +34,9 @@ _LISTS: Final = {
 }
 """The lists of a status that pages show, and the fields that they need of each entry."""
 
+_FACTS: Final = ("incarnation", "version", "memory_bytes", "max_owner_bytes", "max_context_bytes", "objects")
+"""What pages show of the answer of an owner, beside its samples."""
+
 
 def dumped(told: Any) -> str:
     """JSON on one line. Numbers that JSON does not know, such as an infinite learning rate, are null."""
@@ -66,16 +69,8 @@ def facts(owner: WatchedOwner) -> dict[str, Any]:
         "why": owner.why,
         "listed": owner.listed,
     }
-    if (known := owner.facts) is not None:
-        told |= {
-            "incarnation": known.incarnation,
-            "version": known.version,
-            "uptime_seconds": round(known.uptime_seconds, 1),
-            "memory_bytes": known.memory_bytes,
-            "max_owner_bytes": known.max_owner_bytes,
-            "max_context_bytes": known.max_context_bytes,
-            "objects": known.objects,
-        }
+    if owner.facts is not None:
+        told |= plain(owner.facts, _FACTS) | {"uptime_seconds": round(owner.facts.uptime_seconds, 1)}
     return told
 
 

@@ -27,6 +27,12 @@ MOST_EVENTS: Final = 200
 _SAME_SECONDS: Final = 0.5
 """By how much the end of a sample may differ from where the one before and its length put it."""
 
+_NUMBERS: Final = (
+    *("received_bytes", "sent_bytes", "connected_sessions", "requests_in_flight", "resident_bytes"),
+    *("parameter_bytes", "table_bytes", "request_bytes", "answer_bytes", "context_bytes", "trainer_steps"),
+)
+"""The last fields of an encoded sample."""
+
 ANSWERING: Final = ("serving", "stalled", "draining")
 """States of owners that answer."""
 
@@ -127,17 +133,7 @@ def encoded(sample: Sample, ended: float) -> str:
             sample.steps,
             list(sample.staleness),
             {each.name: [each.errors, *each.durations] for each in sample.operations},
-            sample.received_bytes,
-            sample.sent_bytes,
-            sample.connected_sessions,
-            sample.requests_in_flight,
-            sample.resident_bytes,
-            sample.parameter_bytes,
-            sample.table_bytes,
-            sample.request_bytes,
-            sample.answer_bytes,
-            sample.context_bytes,
-            sample.trainer_steps,
+            *(getattr(sample, name) for name in _NUMBERS),
         ],
         separators=(",", ":"),
     )
