@@ -17,8 +17,6 @@ A message that waits for longer than its caller would is refused, so that every 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -52,7 +50,7 @@ class Budget:
         self.refusals = 0
         self._limits = limits
         self._holdings: dict[bytes, Holding] = {}
-        self._paused: list[tuple[Holding, int, asyncio.Future[None]]] = []
+        self._paused: list[tuple[Holding, asyncio.Future[None]]] = []
 
     def of(self, trainer: bytes) -> Holding:
         """The holding of a trainer's session; created if missing."""
@@ -123,8 +121,13 @@ class Budget:
                 while not self.admits(holding, nbytes, nested):
                     if not holding.requests:
                         raise TimeoutError
-                    with self._pausing(holding, nbytes) as there_is_space:
+                    there_is_space: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    paused = (holding, there_is_space)
+                    self._paused.append(paused)
+                    try:
                         await there_is_space
+                    finally:
+                        self._paused.remove(paused)
         except TimeoutError:
             self.refusals += 1
             raise OverloadedError(
@@ -135,18 +138,8 @@ class Budget:
             ) from None
         self.take(holding, nbytes)
 
-    @contextmanager
-    def _pausing(self, holding: Holding, nbytes: int) -> Iterator[asyncio.Future[None]]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (holding, nbytes, future)
-        self._paused.append(entry)
-        try:
-            yield future
-        finally:
-            self._paused.remove(entry)
-
     def _go_on(self) -> None:
         """Wakes the paused sessions, the one that holds least first."""
-        for _, _, future in sorted(self._paused, key=lambda entry: entry[0].requests):
-            if not future.done():
-                future.set_result(None)
+        for _, there_is_space in sorted(self._paused, key=lambda entry: entry[0].requests):
+            if not there_is_space.done():
+                there_is_space.set_result(None)
