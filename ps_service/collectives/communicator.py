@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ps_wire.collectives import MOST_OPEN, Signature
@@ -37,7 +38,7 @@ class Wait(NamedTuple):
     until: float
 
 
-ENDLESS: Final = Wait(0.0, math.inf)
+_ENDLESS: Final = Wait(0.0, math.inf)
 
 
 class Piece(NamedTuple):
@@ -54,35 +55,31 @@ class Exchange(NamedTuple):
     reduced: Any = None
 
 
+@dataclass(slots=True, eq=False)
 class Arrival:
     """A member at a collective, with what it sends: its value, or one for each other member by rank, in `pieces`.
 
     For `all_reduce` it is `value`, which is no message. `message_bytes` are those of the `nbytes` that are no tensors.
     """
 
-    __slots__ = ("future", "message_bytes", "nbytes", "pieces", "value", "wait")
-
-    def __init__(self, pieces: Sequence[Piece], value: Any = None, nbytes: int = 0, message_bytes: int = 0) -> None:
-        self.pieces = pieces
-        self.value = value
-        self.nbytes = nbytes
-        self.message_bytes = message_bytes
-        self.wait = ENDLESS
-        self.future: Future[Exchange] = Future()
+    pieces: Sequence[Piece]
+    value: Any = None
+    nbytes: int = 0
+    message_bytes: int = 0
+    wait: Wait = _ENDLESS
+    future: Future[Exchange] = field(default_factory=Future)
 
 
+@dataclass(slots=True, eq=False)
 class Collective:
     """One collective, from the first arrival to the last, with the signature that the first member asked for."""
 
-    __slots__ = ("arrivals", "first", "message_bytes", "nbytes", "number", "signature")
-
-    def __init__(self, number: int, signature: Signature, first: int) -> None:
-        self.number = number
-        self.signature = signature
-        self.first = first
-        self.arrivals: dict[int, Arrival] = {}
-        self.nbytes = 0
-        self.message_bytes = 0
+    number: int
+    signature: Signature
+    first: int
+    arrivals: dict[int, Arrival] = field(default_factory=dict)
+    nbytes: int = 0
+    message_bytes: int = 0
 
     def __str__(self) -> str:
         return f"collective {self.number}, {self.signature}"

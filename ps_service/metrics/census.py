@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.tables.budget import TableBudget
 
-KINDS: Final = ("module", "optimizer", "scheduler", "table", "tensor", "other")
+_KINDS: Final = (
+    *((nn.Module, "module"), (HostedOptimizer, "optimizer"), (HostedScheduler, "scheduler")),
+    *((RowsOfTable, "table"), (torch.Tensor, "tensor")),
+)
+
+KINDS: Final = (*(kind for _, kind in _KINDS), "other")
 """The kinds of hosted objects."""
 
 
@@ -99,12 +104,4 @@ class Census:
 
 def kind_of(value: Any) -> str:
     """The kind of an object, one of `KINDS`."""
-    if isinstance(value, nn.Module):
-        return "module"
-    if isinstance(value, HostedOptimizer):
-        return "optimizer"
-    if isinstance(value, HostedScheduler):
-        return "scheduler"
-    if isinstance(value, RowsOfTable):
-        return "table"
-    return "tensor" if isinstance(value, torch.Tensor) else "other"
+    return next((kind for cls, kind in _KINDS if isinstance(value, cls)), "other")
