@@ -72,8 +72,9 @@ class GroupWatch:
             self._note([])
             self._tasks[""] = asyncio.create_task(self._look())
 
-    async def first_answers(self, seconds: float) -> None:
-        """Waits until every owner has answered once, or some time is over."""
+    async def wanted(self, seconds: float) -> None:
+        """Goes on, or begins, and waits until every owner has answered once, or some time is over."""
+        self.want()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while any(each.state == "asked" for each in self.owners.values()):

@@ -101,8 +101,7 @@ class PageFeed:
 
     async def serve(self, request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:
         """Serves one page until it is closed. Raises `web.HTTPServiceUnavailable` if too many are open."""
-        self._watch.want()
-        await self._watch.first_answers(_FIRST_SECONDS)
+        await self._watch.wanted(_FIRST_SECONDS)
         if self._task is None or self._task.done():
             self._told.clear()
             self._task = asyncio.create_task(self._run())
