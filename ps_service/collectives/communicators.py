@@ -45,22 +45,12 @@ Key = tuple[bytes, int]
 """A membership: the session, and the number by which its trainer names it."""
 
 
-class _Trainer(Protocol):
-    transport: str
-    """How its requests arrive."""
-
-    def idle_seconds(self) -> float:
-        """Seconds without an open connection; 0 while there is one."""
-
-
 class _Trainers(Protocol):
     """What communicators ask about the sessions of an owner."""
 
-    def get(self, trainer: bytes) -> _Trainer | None:
-        """A trainer, if its session has not ended."""
-
-    def describe(self, trainer: bytes) -> str:
-        """A trainer for messages."""
+    def has(self, trainer: bytes) -> bool: ...
+    def is_lost(self, trainer: bytes, patience: float) -> bool: ...
+    def describe(self, trainer: bytes) -> str: ...
 
 
 class Communicators:
@@ -82,7 +72,7 @@ class Communicators:
         self._later = later
         self._clock = clock
         self._lock = threading.Lock()
-        self._formations = Formations(self._is_lost)
+        self._formations = Formations(sessions.is_lost)
         self._members: dict[Key, tuple[Communicator, int]] = {}
         # The members of each communicator that have not left.
         self._present: defaultdict[Communicator, int] = defaultdict(int)
@@ -122,7 +112,7 @@ class Communicators:
         check_join(name, size, rank)
         joining = Joining(session, member, name, size, rank, patience, self._wait(seconds))
         with self._changing():
-            if self._sessions.get(session) is None:
+            if not self._sessions.has(session):
                 raise SessionLostError("the session of this trainer has ended")
             known = [*self._members, *(each.key for each in self._formations.all())]
             if joining.key in known:
@@ -270,11 +260,6 @@ class Communicators:
                 self._present[communicator] += 1
                 self._outcomes.append((each.future, rank))
 
-    def _is_lost(self, session: bytes, patience: float) -> bool:
-        """Whether a trainer has been without a connection for too long. Without a stream, only its lease counts."""
-        state = self._sessions.get(session)
-        return state is None or (state.transport != "unary" and state.idle_seconds() > patience)
-
     def _look_later(self, wait: Wait | None = None) -> None:
         """Sees to it that waits end in time."""
         if wait is not None and 0 < wait.seconds < _SHORT_SECONDS:
@@ -306,7 +291,7 @@ class Communicators:
             for communicator in self._present:
                 self._end_late(communicator, now)
                 for rank in communicator.awaited():
-                    if self._is_lost(communicator.sessions[rank], communicator.patience):
+                    if self._sessions.is_lost(communicator.sessions[rank], communicator.patience):
                         told = f"{communicator.member(rank)} is lost: its connection broke, and it did not come back"
                         communicator.part(rank, told)
                 self._fail(communicator)

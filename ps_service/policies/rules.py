@@ -79,10 +79,7 @@ class Rule:
         return Reason.STALE if staleness > self._oldest else None
 
     def take(self, members: Members, most: int) -> Sequence[Offer] | None:
-        """Removes the offers of the next round from the members; None if it is not complete.
-
-        There were `most` of them.
-        """
+        """Removes the offers of the next round from the members, of which there were `most`; None if not complete."""
         return _first(members, 1) or None
 
     def waiting_for(self, members: Members) -> list[bytes]:

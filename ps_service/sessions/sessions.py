@@ -154,6 +154,11 @@ class Sessions:
         session = self._sessions.get(trainer)
         return session is None or not session.streams
 
+    def is_lost(self, trainer: bytes, patience: float) -> bool:
+        """Whether a trainer has had no stream for so many seconds. Where it never has one, only its lease counts."""
+        session = self._sessions.get(trainer)
+        return session is None or (session.transport != "unary" and session.idle_seconds() > patience)
+
     def open(self, trainer: bytes) -> SessionState:
         """The session of a trainer; created if there is none."""
         session = self._sessions.get(trainer)
