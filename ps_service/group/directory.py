@@ -12,9 +12,8 @@ from collections.abc import Callable, Container
 from concurrent.futures import Future
 from typing import Any
 
-from ps_service.group.formation import Formation
-from ps_service.group.members import Departures, MemberEntry
-from ps_service.group.rendezvous import Presence, Rendezvous, RendezvousResult
+from ps_service.group.formation import Formation, MemberEntry
+from ps_service.group.rendezvous import Departures, Presence, Rendezvous, RendezvousResult
 from ps_wire.errors import (
     MIXED_GROUPS,
     SESSION_ENDED,

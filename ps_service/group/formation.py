@@ -1,17 +1,27 @@
-"""The beginning of a group whose members start together, as with `world_size`."""
+"""Members of a group, and the beginning of one whose members start together, as with `world_size`."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnavailableError
 
-if TYPE_CHECKING:
-    from ps_service.group.members import MemberEntry
-
 K = TypeVar("K")
+
+
+class MemberEntry(NamedTuple):
+    """One member. `is_owner` says that it serves trainers, and is no program that has joined by itself."""
+
+    name: str
+    address: str
+    id: int
+    session: bytes
+    is_owner: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name!r} (rank {self.id})"
 
 
 class Progress(NamedTuple):
