@@ -93,13 +93,10 @@ class Ending(NamedTuple):
 
 
 class Communicator:
-    """The members of a communicator, and their open collectives.
+    """The members of a communicator, and their open collectives, each complete when all members have arrived.
 
-    A collective is complete when all members have arrived. The first failure ends the communicator: all that wait, and
-    all that come later, get its error, so that no two members can have a different idea of what has happened.
-
-    `sessions` and `gone` (why a member will not come any more) are by rank, `open` by number. `nbytes` of values are
-    held, of at most `most_bytes`. A member that has no connection for `patience` seconds is lost.
+    The first failure ends the communicator: all that wait, and all that come later, get its error, so that no two
+    members can have a different idea of what has happened. `gone` says by rank why a member will not come any more.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """A fair queue of work for the compute threads.
 
 Each trainer has its own queue, and the trainer that has used the least thread time is next (start-time fair queueing).
-If one trainer has queued a thousand long calls, another's single call waits for the running ones, but not for the
-queued ones. A trainer saves up no credit while it asks for nothing.
+A trainer saves up no credit while it asks for nothing.
 """
 
 from __future__ import annotations

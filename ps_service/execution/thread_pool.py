@@ -99,10 +99,9 @@ class ThreadPool(LoopCalls):
     The standard library's executor costs five times as much: it makes a future with a condition, wraps it in an asyncio
     future, and wakes the loop for every result.
 
-    Trainers share the `threads` that run at once fairly, see `FairQueue`. A thread whose work waits for another process
-    or for a lock does not count, and another thread replaces it, so that nested calls cannot use up all threads. A
-    thread held by abandoned work does not count either, as long as there are `spare` threads: the pool is `stalled`
-    when there are none. Administration has a thread of its own, so that it is answered even then.
+    Trainers share the `threads` that run at once fairly, see `FairQueue`; threads that wait or are lost are replaced,
+    see `Workers`. The pool is `stalled` when lost ones hold all, with the `spare` ones. Administration has a thread of
+    its own, so that it is answered even then.
     """
 
     def __init__(self, threads: int = 0, spare: int = 0) -> None:

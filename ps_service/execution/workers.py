@@ -1,8 +1,7 @@
 """The threads of a pool, and which of them count towards its size.
 
-A pool runs a fixed number of threads at once. Two kinds of threads do not count, so that others replace them: threads
-whose work waits for another process or for a lock, and lost threads, whose work was abandoned. Python cannot end a
-thread, so a lost thread may run without end. As many lost threads are replaced as there are spare ones.
+Others replace threads whose work waits for another process or for a lock, so that nested calls cannot use up all, and
+as many lost threads, whose work was abandoned, as there are spare ones: Python cannot end a thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The directory of a group: names and addresses of its members, and rendezvous between them.
 
-An entry belongs to the session of the process that entered it, and is removed when that session ends. Every owner has
-a directory; a group of processes agrees on one owner's.
+Every owner has one; a group agrees on one owner's. An entry lives as long as the session of the process that made it.
 """
 
 from __future__ import annotations
@@ -235,10 +234,9 @@ class Directory:
     ) -> Wait:
         """Waits until all named members have arrived. The result is a `RendezvousResult`, which names who is missing.
 
-        All use the same key, which can be used again once their waits are over. A member that asks again gives `SAME`
-        as its value. For members that are `leaving`, those that have left are not missing. One that `stays` has still
-        arrived when the wait expires. Raises `InvalidArgumentError` if the members do not name the same, and
-        `SessionLostError` if the session has ended.
+        A key can be used again once all waits are over. A member that asks again gives `SAME` as its value. For those
+        that are `leaving`, who has left is not missing. One that `stays` has still arrived when the wait expires.
+        Raises `InvalidArgumentError` if the members do not name the same, or `SessionLostError`.
         """
         with self._lock:
             self._check_session(session)

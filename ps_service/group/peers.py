@@ -1,7 +1,6 @@
 """How hosted code on this owner reaches other owners.
 
-This package does not import the client. Code that puts an owner and a client together (the command line,
-`trainer_client.rpc`) gives the engine its peers; without those it is alone.
+Who puts an owner and a client together (the command line, `trainer_client.rpc`) gives the engine its peers.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ class Foreign(NamedTuple):
 class Peers:
     """How hosted code reaches other owners. This one is alone, in no group; one that has joined has a subclass.
 
-    `foreign`, `departing`, `find` and `gathered` may block on the network. What asks other owners raises
-    `UnavailableError` if that is not possible, or no answer comes in time.
+    What asks other owners may block, and raises `UnavailableError` if that is not possible, or no answer comes in time.
     """
 
     def nested_pass(self, context: ContextId) -> NestedPass | None:

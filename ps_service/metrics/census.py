@@ -54,10 +54,9 @@ class Tensors:
 
 
 class Census:
-    """Counts objects as they come and go. The caller's lock guards it.
+    """Counts objects as they come and go, by kind. The caller's lock guards it.
 
-    `kinds` has the number of objects of each kind, `optimizers` the named ones, and `tables` all, by name. Of `buffers`
-    those count that modules had when they were added.
+    `optimizers` has those with a name. Of `buffers` those count that modules had when they were added.
     """
 
     def __init__(self, table_budget: TableBudget | None = None) -> None:

@@ -1,7 +1,6 @@
 """What an open page is told, in JSON.
 
-A message has the fields that have changed: `now`, `owners` (small, every second), `samples` and `lists` by owner,
-`slow` (with `lists`), and `events`. docs/page.md describes the same numbers as `/status.json` has them.
+A message has the fields that have changed: `samples`, `lists` and `events` by owner, `slow` with `lists`, and others.
 """
 
 from __future__ import annotations

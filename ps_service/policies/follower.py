@@ -1,8 +1,4 @@
-"""The rounds of an optimizer over several owners, on an owner that follows the decisions of another.
-
-A state machine without clock, network or torch. It holds the names of gradients until a decision uses or frees them.
-Not safe from several threads.
-"""
+"""The rounds of an optimizer over several owners, on an owner that follows the decisions of another."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Keeps the answers to mutating requests until their trainer has confirmed them.
 
-A trainer whose stream broke sends unanswered requests again. `SessionHandler.take` recognizes those that were executed
-before by their numbers, finds their answers here, and does not execute them twice.
+A trainer whose stream broke sends unanswered requests again, with their numbers. None is executed twice.
 """
 
 from __future__ import annotations
