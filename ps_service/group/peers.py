@@ -6,7 +6,8 @@ Who puts an owner and a client together (the command line, `trainer_client.rpc`)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import torch
 
@@ -14,9 +15,39 @@ from ps_service.hosting.references import RRef
 from ps_wire.errors import ForeignHandleError, UnavailableError
 
 if TYPE_CHECKING:
-    from ps_service.group.nested_pass import NestedPass
     from ps_wire.refs import ContextId, Ref
     from ps_wire.v1.operations_pb2 import Member, MembersReply, MembersRequest
+
+
+class Over(NamedTuple):
+    """The contexts of a trainer that have ended: all below `before` (0: not known), except those of `but`."""
+
+    before: int = 0
+    but: Sequence[int] = ()
+
+
+NOTHING_SAID: Final = Over()
+
+
+class NestedPass(Protocol):
+    """The part of a pass that hosted code makes on other owners.
+
+    `root` is an extra input for `autograd.grad`, so that it also propagates through calls whose inputs require no grad.
+    """
+
+    root: torch.Tensor
+
+    def calling(self, place: tuple[int, ...]) -> AbstractContextManager[None]:
+        """Makes the calls of this thread during a block part of the pass, nested in the calls of these numbers."""
+
+    def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
+        """Lets this thread propagate through such calls during a block, which ends when all have answered."""
+
+    def others(self) -> list[str]:
+        """Names of the owners that were called."""
+
+    def end(self, over: Over) -> None:
+        """Ends the pass on the other owners, and tells them of other contexts that are over. Does not wait for them."""
 
 
 class Foreign(NamedTuple):

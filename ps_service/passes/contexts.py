@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Container, Set
 from typing import Final
 
-from ps_service.group.nested_pass import NOTHING_SAID, Over
+from ps_service.group.peers import NOTHING_SAID, Over
 from ps_service.memory.held import HeldByAll
 from ps_service.passes.pass_context import STOPPED, PassContext, ended_error, lost_error
 from ps_service.passes.runs import Runs

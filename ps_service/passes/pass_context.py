@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ps_service.group.nested_pass import NOTHING_SAID, NestedPass, Over
+from ps_service.group.peers import NOTHING_SAID, NestedPass, Over
 from ps_service.memory.held import Held, Share
 from ps_service.passes.gradients import Gradient, Gradients, Turn, Unscaled
 from ps_service.passes.staleness import FirstReadings

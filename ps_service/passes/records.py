@@ -23,7 +23,7 @@ from ps_wire.numerics.autograd_graph import reached_from
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
-    from ps_service.group.nested_pass import NestedPass
+    from ps_service.group.peers import NestedPass
     from ps_service.memory.held import Share
     from ps_service.passes.entry import GraphEntry
     from ps_wire.compression.encoded import Encoded

@@ -13,7 +13,7 @@ from ps_service.passes.records import Record
 from ps_wire.codec.trees import leaves_in, parts_of, tensors_in
 
 if TYPE_CHECKING:
-    from ps_service.group.nested_pass import NestedPass
+    from ps_service.group.peers import NestedPass
     from ps_service.hosting.leaves import Leaf
     from ps_service.hosting.references import RRef
     from ps_service.memory.held import Share

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.group.nested_pass import Over
+from ps_service.group.peers import Over
 from ps_service.numerics.regions import numerics_of
 from ps_service.parameters.step_lock import WouldBlock
 from ps_service.passes import propagation
