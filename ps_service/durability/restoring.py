@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from google.protobuf.message import DecodeError
 from torch import nn
 
 from ps_service.durability import rounds, value_files
-from ps_service.durability.snapshot import STATE
-from ps_service.durability.store import CheckpointError
+from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes.runs import AppliedRun
@@ -28,14 +26,13 @@ from ps_wire.errors import StaleHandleError
 from ps_wire.number_set import SeenNumbers
 from ps_wire.policies import from_plain
 from ps_wire.refs import Ref
-from ps_wire.regular_files import open_regular
-from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
     from ps_service.durability.manifest import Manifest
     from ps_service.engine import Engine
     from ps_wire.codec.payload import Buffer
+    from ps_wire.v1 import checkpoint_pb2 as pb
 
 _NO_TRAINER: Final = bytes(16)
 
@@ -80,15 +77,6 @@ def _runs(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[A
     for record in checkpoint.runs:
         if record.object_id in numbers:
             yield AppliedRun(record.trainer, record.run, numbers[record.object_id], frozenset(record.places))
-
-
-def parsed(folder: Path) -> pb.Checkpoint:
-    """What a checkpoint holds, without tensors. Raises `CheckpointError` if the file cannot be read."""
-    try:
-        with open_regular(folder / STATE) as file:
-            return pb.Checkpoint.FromString(file.read())
-    except (OSError, DecodeError) as error:
-        raise CheckpointError(f"{folder / STATE} cannot be read: {error}") from error
 
 
 def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> HostedObject:

@@ -16,6 +16,7 @@ from torch import nn
 from ps_service.durability import files, rounds, value_files
 from ps_service.durability.manifest import Manifest
 from ps_service.durability.object_states import CannotBeKept, live_state_of, no_steps, state_of
+from ps_service.durability.store import STATE
 from ps_service.durability.tensors import TensorWriter
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import joined
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import CreationSpec, HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.number_set import SeenNumbers
-
-STATE: Final = "state.pb"
-"""The file with everything except tensors."""
 
 _REMEMBERED: Final = 64
 """Most earlier incarnations that a checkpoint lists as continued."""

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.message import DecodeError
 
 from ps_service.durability.manifest import NAME, DamagedError, Manifest
-from ps_service.durability.restoring import parsed
-from ps_service.durability.store import CheckpointError, Store
+from ps_service.durability.store import CheckpointError, Store, parsed
 from ps_service.durability.tensors import TensorReader
 from ps_service.requests.creation import handles_in
 from ps_wire.tables import names
