@@ -81,11 +81,6 @@ class Directory:
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def waiting(self) -> int:
-        """Number of waits in progress."""
-        return len(self._waits)
-
     def members(self) -> list[MemberEntry]:
         """All members, in the order of their numbers."""
         with self._lock:
@@ -101,12 +96,10 @@ class Directory:
     ) -> MemberEntry:
         """Enters a member of an open group. Doing so again with the same name and session changes the address.
 
-        A process with the name and address of a member that is away is taken for that member, restarted after a crash,
-        and gets its entry and number back at once. Without `id`, a member gets its previous number or the lowest free
-        one, and a new owner one above those of all owners that have been there.
-
-        Raises `NameConflictError` if another member has the name or the number, `InvalidArgumentError` if the group
-        begins as a whole, and `SessionLostError` if the session has ended.
+        A process with the name and address of a member that is away is taken for that member, restarted after a crash.
+        Without `id`, a member gets its previous number or the lowest free one, and a new owner one above those of all
+        owners that have been there. Raises `NameConflictError` if another has the name or number,
+        `InvalidArgumentError` if the group begins as a whole, and `SessionLostError` if the session has ended.
         """
         _check(name, address)
         with self._lock:

@@ -60,11 +60,6 @@ class GroupWatch:
         self.unseen = 0
         self.why_alone = ""
 
-    @property
-    def running(self) -> bool:
-        """Whether it asks the owners now."""
-        return bool(self._tasks)
-
     def want(self) -> None:
         """Goes on for some time, or begins."""
         self._wanted_until = time.monotonic() + self.linger_seconds

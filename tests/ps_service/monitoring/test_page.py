@@ -340,10 +340,10 @@ async def test_the_watch_ends_when_nobody_looks(http: aiohttp.ClientSession, ser
     assert server._web is not None
     watch = server._web.page.watch
     watch.linger_seconds = 0.0
-    assert not watch.running
+    assert not watch._tasks
     await text_of(http, server)
     async with asyncio.timeout(20):
-        while watch.running:  # noqa: ASYNC110 - it looks at the clock every two seconds
+        while watch._tasks:  # noqa: ASYNC110 - it looks at the clock every two seconds
             await asyncio.sleep(0.01)
     assert watch.owners == {}
 
