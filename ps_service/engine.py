@@ -67,9 +67,8 @@ class Checkpoints:
 class Engine:
     """Everything an owner holds. Functions that work on an owner take it as their first argument.
 
-    It is complete when it is constructed, and its parts are never exchanged. What is made later, such as the sources of
-    requests or the peers of a group, is registered with the part that it belongs to. Without an `allowlist`, trainers
-    may name what is torch's own. Numbers of threads may be 0, as for `ThreadPool`.
+    It is complete when it is constructed, and its parts are never exchanged. What is made later, such as the peers of a
+    group, is registered with its part. Without an `allowlist`, trainers may name what is torch's own.
     """
 
     def __init__(

@@ -100,14 +100,10 @@ class Communicators:
         patience: float = 1.0,
         seconds: float = 0.0,
     ) -> Future[int]:
-        """A trainer joins a communicator, and waits until all have. The result is its rank.
+        """A trainer joins a communicator, and waits until all have, at most `seconds` if not 0. The result is its rank.
 
-        `member` is the number by which it names this membership. One that comes after all have begins another of the
-        name. A member may be without a connection for `patience` seconds, of which the largest counts. If it has waited
-        for `seconds` (0: no limit), a `DeadlineExceededError` tells who has joined.
-
-        Raises as `Formations.join`, `OverloadedError` if the trainer is a member of too many, and `SessionLostError` if
-        its session has ended.
+        It names this membership by the number `member`, and may be away for `patience` seconds; the largest of all
+        counts. Raises as `Formations.join`, and for a trainer that is a member of too many, or has no session.
         """
         check_join(name, size, rank)
         joining = Joining(session, member, name, size, rank, patience, self._wait(seconds))

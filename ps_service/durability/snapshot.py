@@ -74,9 +74,8 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
 def write_live(engine: Engine, folder: Path) -> tuple[Manifest, float]:
     """Writes the named objects of an owner that goes on into an empty folder, all as between the same steps.
 
-    It has no sessions, and continues no incarnation, because trainers go on: after a restart from it they ask for their
-    objects again. Returns the manifest, and for how many seconds steps had to wait. Raises `StillBusy` if hosted code
-    holds what would have to be read.
+    It has no sessions, and continues no incarnation, because trainers go on. Returns the manifest, and for how many
+    seconds steps had to wait. Raises `StillBusy` if hosted code holds what would have to be read.
     """
     books = Bookkeeping(pb.Checkpoint(generator=torch.get_rng_state().numpy().tobytes()), {})
     named = [hosted for hosted in engine.registry.objects() if hosted.name]

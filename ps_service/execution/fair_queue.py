@@ -40,9 +40,8 @@ class WorkItem:
 class TrainerQueue:
     """The queued work of one trainer, and how many of its work items are running.
 
-    `used` is the thread time that it has used, and is estimated to use by what runs, in seconds: a point on the time
-    line that all trainers share. `estimate` is a moving average of the seconds that one work item takes, and
-    `correction` by how much the estimates in `used` were too low.
+    `used` is the thread time that it has used, and is estimated to use by what runs, in seconds. `estimate` is a moving
+    average of the seconds that one work item takes, and `correction` by how much estimates in `used` were too low.
     """
 
     used: float = 0.0

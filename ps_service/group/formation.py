@@ -34,9 +34,8 @@ class Progress(NamedTuple):
 class Formation:
     """The members of a group that begins as a whole. They enter it all at once, or none of them does.
 
-    It is forming until as many have arrived, and have connections, as there shall be: then it is whole if they agree,
-    and has failed if not, or if the member with the directory gives up. All members get the same outcome, late ones
-    too. The lock of the directory guards it.
+    When as many have arrived, and have connections, as there shall be, it is whole, or has failed if they do not agree,
+    or the member with the directory gives up. Late members get the same outcome. The lock of the directory guards it.
     """
 
     def __init__(self, size: int, is_away: Callable[[bytes], bool]) -> None:

@@ -47,10 +47,9 @@ class OperationCount:
 class Counters:
     """Counts requests by operation. Safe from several threads, but for `sessions_ended` and `contexts_ended`.
 
-    `running` requests were accepted and have no answer yet, but for reports about the owner; those of them that are
-    `waiting` wait for a future and hold no thread. Contexts that ended with their session are not in `contexts_ended`.
-    `note` counts a part of a request that is counted itself afterwards: name of its operation, seconds, error, and
-    whole seconds of the monotonic clock.
+    `running` requests have no answer yet; those of them that are `waiting` wait for a future and hold no thread. `note`
+    counts a part of a request that is counted itself afterwards: name of its operation, seconds, error, and whole
+    seconds of the monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,6 +58,7 @@ class Counters:
         self.traffic = {transport: Traffic() for transport in TRANSPORTS}
         self.steps = StepCounters()
         self.sessions_ended = dict.fromkeys(("lease", "operator"), 0)
+        # Without those that ended with their session.
         self.contexts_ended = dict.fromkeys(("unused", "operator"), 0)
         self._clock = clock
         self._lock = threading.Lock()

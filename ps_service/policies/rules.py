@@ -46,10 +46,9 @@ Members = Mapping[bytes, Member]
 
 
 class Rule:
-    """What rounds ask of a policy. This one takes every gradient by itself, as it comes.
+    """What rounds ask of a policy. This one takes every gradient by itself, and lets a trainer be `bound` steps ahead.
 
-    Where it `answers_at_once`, trainers go on before their round is complete, which it is with `count` gradients. A
-    trainer may be at most `bound` steps ahead of the slowest.
+    Where it `answers_at_once`, trainers go on before their round is complete, which it is with `count` gradients.
     """
 
     def __init__(

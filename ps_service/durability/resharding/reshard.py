@@ -51,13 +51,11 @@ def reshard(
 ) -> Result:
     """Writes the checkpoints of new owners from those of others, which are given by data directory or folder.
 
-    Rows of tables are divided anew. Optimizers and schedulers of a table are made on each of its owners, with options
-    and states of before and the largest version. Other named objects go as they are to one owner. Sessions, passes and
-    rounds are left out: trainers connect anew. In the folder `to` each new owner gets a data directory of its name.
-
-    Memory holds some blocks of rows, and a file of tensors. Raises `CheckpointError`, and leaves nothing written, if a
-    checkpoint is missing, damaged, or written `apart` seconds from others; something does not fit; or a new data
-    directory is not empty, or cannot be written.
+    Optimizers and schedulers of a table are made on each of its owners, with options and states of before and the
+    largest version. Other named objects go as they are to one owner. Sessions, passes and rounds are left out. In the
+    folder `to` each new owner gets a data directory of its name. Memory holds some blocks of rows, and a file of
+    tensors. Raises `CheckpointError`, and leaves nothing written, if something is damaged, does not fit, or was written
+    more than `apart` seconds from the rest.
     """
     with ExitStack() as stack:
         sources: dict[str, Source] = {}

@@ -74,9 +74,8 @@ def request_of(record: pb.ObjectRecord) -> Any:
 class Objects:
     """The objects of one owner beside tables, each after what it was made with.
 
-    `of_tables` are the optimizers and schedulers of tables, with the name of the table. `others` are all other objects
-    with a name, and those that they were made with. `left_out` counts those without: trainers, which have them, begin
-    anew.
+    `of_tables` are the optimizers and schedulers of tables, with the name of the table; `others` have names, or objects
+    with names were made with them. `left_out` counts the rest: trainers, which have them, begin anew.
     """
 
     source: Source
