@@ -6,7 +6,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ps_wire.close_names import hint
 from ps_wire.errors import (
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 _MOST_REMOVALS: Final = 1024
 """The most removals that are remembered."""
+
+_GONE: Final = (
+    "its last handle was dropped, the session of its trainer was lost, or the owner has started without it. Ask for it "
+    "again as at the beginning: ps.module(…, name=…) attaches to what is there and makes what is not"
+)
+"""Why an object without a name may be gone, and what to do."""
 
 _ATTACHED: Final = ("ps.module(…)", "ps.create(…)")
 """Calls that make what `attach` gives the same handle to."""
@@ -56,7 +62,8 @@ class Registry:
         # By name: a future that is done when the object has been made, or could not be made.
         self._making: dict[str, Future[None]] = {}
         self._holders: dict[bytes, Counter[str]] = {}
-        self._removals = _Removals()
+        # Of the last named objects that were removed, by id, what happened to them.
+        self._removals: OrderedDict[str, str] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -201,7 +208,7 @@ class Registry:
         found = self._objects.get(ref.object_id)
         if found is None:
             with self._lock:
-                raise StaleHandleError(self._removals.told(ref))
+                raise StaleHandleError(f"the object of {ref} is gone: {self._removals.get(ref.object_id, _GONE)}")
         if ref.parameter:
             found.parameter(ref.parameter)
         return found
@@ -271,62 +278,27 @@ class Registry:
                 self._take_down(found)
 
     def _remove(self, found: HostedObject, root: HostedObject, is_replaced: bool = False) -> None:
-        if self._take_down(found):
-            self._removals.note(found, root, is_replaced)
+        if self._take_down(found) and found.name:
+            self._removals[found.ref.object_id] = _removal(found, root, is_replaced)
+            if len(self._removals) > _MOST_REMOVALS:
+                self._removals.popitem(last=False)
         if self._names.get(found.name) is found:
             del self._names[found.name]
         for dependent in list(found.dependents):
             self._remove(dependent, root, is_replaced)
 
 
-class _Removal(NamedTuple):
-    """How a named object went. `root` is the name of the object that it was removed with; its own if it was removed by
-    itself. The calls are those of a client that make such objects, and `how` says what happened to the root. If that
-    `is_replaced`, there is another object of its name now."""
+def _removal(removed: HostedObject, root: HostedObject, is_replaced: bool) -> str:
+    """What happened to a named object that was removed with `root`, or by itself, and what to do.
 
-    name: str
-    call: str
-    how: str
-    root: str
-    root_call: str
-    is_replaced: bool
-
-    def told(self) -> str:
-        """What happened, and what to do."""
-        if self.root == self.name:
-            if not self.is_replaced:
-                return f"{self.name!r} {self.how}. Make it again with {self.call}"
-            attach = f" or ps.attach({self.name!r})" if self.call in _ATTACHED else ""
-            return f"{self.name!r} {self.how}. Get a handle to the new one with {self.call}{attach}"
-        again = f"Get a handle to that with {self.root_call}" if self.is_replaced else f"Make it with {self.root_call}"
-        return f"{self.name!r} was removed with {self.root!r}, which {self.how}. {again}, and this with {self.call}"
-
-
-class _Removals:
-    """The last removals of named objects, by id. Used under the lock of the registry."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, _Removal] = OrderedDict()
-
-    def note(self, removed: HostedObject, root: HostedObject, is_replaced: bool) -> None:
-        """An object was removed by itself, or with `root`."""
-        if not removed.name:
-            return
-        how = "was replaced, because a trainer asked with replace=True" if is_replaced else "was deleted"
-        call = removed.made_with
-        self._known[removed.ref.object_id] = _Removal(
-            removed.name, call, how, root.name or removed.name, root.made_with, is_replaced
-        )
-        if len(self._known) > _MOST_REMOVALS:
-            self._known.popitem(last=False)
-
-    def told(self, ref: Ref) -> str:
-        """Why the object of a handle is not there, and what to do."""
-        known = self._known.get(ref.object_id)
-        if known is not None:
-            return f"the object of {ref} is gone: {known.told()}"
-        return (
-            f"the object of {ref} is gone: its last handle was dropped, the session of its trainer was lost, or the "
-            "owner has started without it. Ask for it again as at the beginning: ps.module(…, name=…) attaches to what "
-            "is there and makes what is not"
-        )
+    If the root `is_replaced`, there is another object of its name now.
+    """
+    call, name = removed.made_with, removed.name
+    how = "was replaced, because a trainer asked with replace=True" if is_replaced else "was deleted"
+    if root.name in ("", name):
+        if not is_replaced:
+            return f"{name!r} {how}. Make it again with {call}"
+        attach = f" or ps.attach({name!r})" if call in _ATTACHED else ""
+        return f"{name!r} {how}. Get a handle to the new one with {call}{attach}"
+    again = f"Get a handle to that with {root.made_with}" if is_replaced else f"Make it with {root.made_with}"
+    return f"{name!r} was removed with {root.name!r}, which {how}. {again}, and this with {call}"
