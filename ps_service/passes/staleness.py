@@ -60,13 +60,10 @@ class FirstReadings:
 
     def stepped(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
         """Notes a step of the pass, which the states of its parameters do not count yet, and returns `staleness`."""
-        worst = None
-        for parameter, parameter_state in zip(parameters, parameter_states, strict=True):
-            first = self._steps.get(id(parameter))
-            if first is not None:
-                worst = max(worst or 0, parameter_state.steps - first)
-                # Its own steps do not make it stale.
-                self._steps[id(parameter)] = first + 1
+        worst = self.staleness(parameters, parameter_states)
+        for key in map(id, parameters) if worst is not None else ():
+            if key in self._steps:
+                self._steps[key] += 1  # its own steps do not make it stale
         return worst
 
 
