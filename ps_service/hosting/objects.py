@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,6 @@ from torch import nn
 from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.internals import Internals
-from ps_service.hosting.method import Method
 from ps_service.hosting.views import Views
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.close_names import hint
@@ -26,6 +26,7 @@ from ps_wire.codec.trees import tensors_in
 from ps_wire.decorators import is_deferred, is_inline, is_remote
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, UnknownMethodError, UnknownNameError
 from ps_wire.refs import Ref, new_object_id
+from ps_wire.runtime.latency import Latency
 from ps_wire.tables.names import ROWS
 
 if TYPE_CHECKING:
@@ -34,6 +35,38 @@ if TYPE_CHECKING:
     from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
     from ps_wire.codec.payload import Buffer
+
+
+SHORT_CALLS: Final = 8
+"""Calls without a wait, after which a method of a module's own class may run on the event loop."""
+
+LONG_SECONDS: Final = 0.25
+"""A method of which one call took longer than this never does."""
+
+
+class Method:
+    """A method that trainers may call: an unbound function, whose first argument is the object.
+
+    It `is_inline` if it is of a layer of torch, or marked `@remote(inline=True)`, and `is_deferred` if it is marked
+    `@async_execution`. If it `may_run_inline`, calls that are expected to be short run on the event loop.
+    """
+
+    __slots__ = ("_calls", "backward_latency", "function", "is_deferred", "is_inline", "latency", "may_run_inline")
+
+    def __init__(self, function: Callable[..., Any], is_inline: bool, is_deferred: bool) -> None:
+        self.function = function
+        self.is_inline = is_inline
+        self.is_deferred = is_deferred
+        self.latency = Latency()
+        self.backward_latency = Latency()
+        self._calls = 0.0
+        self.may_run_inline = is_inline and not is_deferred
+
+    def note(self, seconds: float, waited: bool) -> None:
+        """Notes a call that ran in a thread or on the event loop, and changed nothing of its module. It has `waited` if
+        it made requests of its own, or began to."""
+        self._calls = -math.inf if waited or seconds > LONG_SECONDS else self._calls + 1
+        self.may_run_inline = self._calls >= SHORT_CALLS
 
 
 class CreationSpec(NamedTuple):

@@ -22,9 +22,9 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ps_service.parameters.state import ParameterState, Pin, Readers, readers_of
-from ps_service.parameters.step_lock import ThisThread, WouldBlock
 from ps_wire.errors import DeadlineExceededError
 from ps_wire.limits import MIB
+from ps_wire.runtime.locks import ReportingLock
 from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT, current_scope, waiting
 
 COPY_AT_MOST = 8 * MIB
@@ -36,6 +36,40 @@ copy would take, so that waiting and copying together take at most twice the tim
 
 LONGEST_WAIT_SECONDS: Final = 0.25
 """Most seconds that a step waits for readers, and blocks new ones, however large the parameter is."""
+
+
+class WouldBlock(BaseException):
+    """A thread that must not block would have to wait. Hosted code that handles exceptions lets it pass."""
+
+
+class ThisThread(threading.local):
+    """Whether a thread raises `WouldBlock` where it would have to wait, before anything has been changed. Not while
+    hosted code runs, which must not be stopped halfway."""
+
+    nonblocking = False
+
+
+class StepLock(ReportingLock):
+    """A lock that knows deadlines, and threads that must not block.
+
+    A block raises `WouldBlock` if another thread holds the lock and this thread must not block, and
+    `DeadlineExceededError` if the caller's deadline passes before the lock is free.
+    """
+
+    __slots__ = ("_this_thread",)
+
+    def __init__(self, this_thread: ThisThread) -> None:
+        super().__init__()
+        self._this_thread = this_thread
+
+    def __enter__(self) -> None:
+        if self._lock.acquire(blocking=False):
+            return
+        if self._this_thread.nonblocking:
+            raise WouldBlock
+        scope = current_scope.get()
+        if not self.acquire(seconds=None if scope is None else scope.within(None)):
+            raise DeadlineExceededError("the lock was held by others until the deadline")
 
 
 class Reading(NamedTuple):

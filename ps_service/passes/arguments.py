@@ -1,28 +1,68 @@
-"""Reads the arguments of one call, and lets those that need a gradient enter the graph."""
+"""What a request asks of a call, and its arguments: they are read, and those that need a gradient enter the graph."""
 
 from __future__ import annotations
 
+import enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
 from ps_service.hosting.references import RRef
 from ps_service.memory import held
 from ps_service.passes import kept_values
-from ps_service.passes.entry import GraphEntry
-from ps_service.passes.records import KeptInput
+from ps_service.passes.records import GraphEntry, KeptInput
 from ps_wire.codec.trees import mapped, once
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.refs import ContextId, Ref
+from ps_wire.refs import CallKey, ContextId, Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ps_service.hosting.objects import HostedObject
-    from ps_service.passes.pass_host import PassHost
+    from ps_service.passes.contexts import PassHost
     from ps_wire.v1.operations_pb2 import CallRequest
     from ps_wire.v1.values_pb2 import Handle
+
+
+class Keep(enum.Enum):
+    """Whether the result of a call stays on this owner."""
+
+    NO = enum.auto()
+    REFERENCE = enum.auto()
+    """It stays, unless it is a reference already, and a reference to it is returned."""
+    VALUE = enum.auto()
+    """It stays, so that later calls can get its value as an argument."""
+
+
+# Looking a member up in its class would take longer.
+NO: Final = Keep.NO
+REFERENCE: Final = Keep.REFERENCE
+VALUE: Final = Keep.VALUE
+
+
+class Recording(NamedTuple):
+    """Where a call is recorded. `place` has the numbers of the calls that it is nested in, and its own number."""
+
+    context: ContextId
+    call: CallKey
+    place: tuple[int, ...] = ()
+
+
+class Invocation(NamedTuple):
+    """What a request asks of a call.
+
+    `arguments` has read `args` and `kwargs`. Without `training`, each module runs in the mode that it has here; a
+    function gets modules in evaluation mode if `training` is false, and otherwise in their own. Without `recording`,
+    the call is not recorded.
+    """
+
+    arguments: Arguments
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    training: bool | None
+    recording: Recording | None = None
+    keep: Keep = NO
 
 
 class Arguments:
@@ -34,6 +74,7 @@ class Arguments:
         nbytes: Length of the message that they came in, and bytes of the results among them.
         wanting: The tensors that need a gradient.
         kept: The inputs that are results of earlier calls of the pass and stayed on this owner.
+        entry: The node at which they have entered the graph; None if none of them does.
     """
 
     def __init__(self, engine: PassHost, context: ContextId | None = None, request: CallRequest | None = None) -> None:
@@ -41,8 +82,9 @@ class Arguments:
         self._context = context
         self.nbytes = 0
         self.wanting: list[torch.Tensor] = []
-        self.kept: list[KeptInput] = []
         self._entering: list[torch.Tensor] = []
+        self.kept: list[KeptInput] = []
+        self.entry: GraphEntry | None = None
         self._rrefs: list[RRef] = []
         self._request = request
         # By the position of a result, what makes the copies of its tensors.
@@ -77,21 +119,13 @@ class Arguments:
     def local(self, hosted: HostedObject, parameter: str = "") -> RRef:
         """A reference to an object of this owner. Tensors with a history in this pass will enter the graph."""
         rref = RRef.to(hosted, parameter)
-        history = hosted.history
-        if history is not None and history.context == self._context:
-
-            def note(tensor: torch.Tensor) -> torch.Tensor:
-                position = hosted.output(tensor)
-                if position is None:
-                    return tensor
-                alias = tensor.detach()
-                self._entering.append(alias)
-                self.kept.append(KeptInput(history.call, position))
-                return alias
-
-            rref.enter(mapped(hosted.value, note))
+        if hosted.history is not None and hosted.history.context == self._context:
+            rref.enter(mapped(hosted.value, partial(self._alias, hosted)))
             self._rrefs.append(rref)
         return rref
+
+    def _alias(self, hosted: HostedObject, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if hosted.output(tensor) is None else self._noted(hosted, tensor, tensor.detach())
 
     def result(self, position: int) -> Any:
         """The value of a result that stays on this owner. Tensors with a history in this pass will enter the graph.
@@ -111,31 +145,34 @@ class Arguments:
         return kept_values.by_value(hosted.value, self._copying[position])
 
     def _copied(self, hosted: HostedObject, tensor: torch.Tensor) -> torch.Tensor:
-        """The copy of a tensor of a result, which enters the graph if it has a history in this pass."""
         copy = kept_values.copied(tensor)
         self.nbytes += held.size(copy)
+        return self._noted(hosted, tensor, copy)
+
+    def _noted(self, hosted: HostedObject, tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        """Notes what was made of a tensor of a result: it enters the graph if the tensor has a history in this pass."""
         history, position = hosted.history, hosted.output(tensor)
         if history is not None and history.context == self._context and position is not None:
-            self._entering.append(copy)
+            self._entering.append(made)
             self.kept.append(KeptInput(history.call, position))
-        return copy
+        return made
 
     @property
     def entering(self) -> list[torch.Tensor]:
         """The tensors that enter the graph: those that need a gradient, and results of earlier calls that stayed."""
         return [*self.wanting, *self._entering]
 
-    def enter(self, values: Any) -> tuple[GraphEntry | None, Any]:
+    def enter(self, values: Any) -> Any:
         """Lets the tensors that need a gradient enter the graph, and replaces them by the outputs of the entry node."""
         if not self.wanting and not self._entering:
-            return None, values
+            return values
         entering = self.entering
-        entry = GraphEntry()
-        by_id = {id(before): after for before, after in zip(entering, entry.enter(entering), strict=True)}
+        self.entry = GraphEntry()
+        by_id = {id(before): after for before, after in zip(entering, self.entry.enter(entering), strict=True)}
 
         def entered(tensor: torch.Tensor) -> torch.Tensor:
             return by_id.get(id(tensor), tensor)
 
         for rref in self._rrefs:
             rref.enter(mapped(rref.local_value(), entered))
-        return entry, mapped(values, entered)
+        return mapped(values, entered)

@@ -17,7 +17,7 @@ from ps_service.hosting.references import binder
 from ps_service.memory.addresses import lies_in, memory_of, storage_of
 from ps_service.memory.held import Share, storages
 from ps_service.numerics import rng_states
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_service.passes import binding_checks, torch_patches
 from ps_service.passes.saved_tensors import Kept, Pinned, Watch
 from ps_service.passes.turn_binding import TurnBinding
@@ -28,7 +28,6 @@ from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
-    from contextlib import AbstractContextManager
 
     from torch import nn
 
@@ -70,7 +69,6 @@ class CallFrame:
     _watches: dict[int, list[tuple[Watch, TurnBinding]]]
     _storages: set[int]
     _buffers: set[int]
-    _nested_pass: AbstractContextManager[None] | None = None
 
     def __init__(
         self,
@@ -94,11 +92,6 @@ class CallFrame:
         self._saved: dict[int, int] = {}
         self._bindings: dict[str, TurnBinding | ViewBinding] = {}
 
-    def calling(self, nested_pass: AbstractContextManager[None]) -> None:
-        """Enters a context manager that records the calls of hosted code to other owners, until the call has ended."""
-        nested_pass.__enter__()
-        self._nested_pass = nested_pass
-
     def __enter__(self) -> Self:
         self._token = binder.set(self)
         self._thread = threading.get_ident()
@@ -111,19 +104,15 @@ class CallFrame:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._thread = 0
-        try:
-            if self._nested_pass is not None:
-                self._nested_pass.__exit__(kind, error, trace)
-        finally:
-            if self._hooks is not None:
-                self._hooks.__exit__(kind, error, trace)
-                self._hooks = None  # they refer to this frame, and its leaves would be freed late
-            if torch.is_grad_enabled() is not self._grad_before:
-                torch._C._set_grad_enabled(self._grad_before)
-            binder.reset(self._token)
-            self._measured = None  # hooks of an open graph may refer to this frame, and must not to a view
-            if self._bindings:
-                self._settle(error is not None)
+        if self._hooks is not None:
+            self._hooks.__exit__(kind, error, trace)
+            self._hooks = None  # they refer to this frame, and its leaves would be freed late
+        if torch.is_grad_enabled() is not self._grad_before:
+            torch._C._set_grad_enabled(self._grad_before)
+        binder.reset(self._token)
+        self._measured = None  # hooks of an open graph may refer to this frame, and must not to a view
+        if self._bindings:
+            self._settle(error is not None)
 
     def bind(self, hosted: HostedObject, is_target: bool = False) -> nn.Module:
         """A module for this call: itself, or a view of it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,25 +14,25 @@ import torch
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting.objects import MODES, HostedObject
 from ps_service.hosting.references import RRef
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_service.passes import kept_values, table_calls
+from ps_service.passes.arguments import NO, REFERENCE, VALUE, Invocation, Keep
 from ps_service.passes.call_frame import CallFrame
-from ps_service.passes.holders import Holders, marked_copy_of
-from ps_service.passes.invocation import NO, REFERENCE, VALUE, Invocation, Keep
-from ps_service.passes.results import Results
+from ps_service.passes.holders import Holders, copy_of, marked_copy_of
+from ps_service.passes.results import Used, record
 from ps_wire.codec.trees import mapped, parts_of
 from ps_wire.errors import ContextEndedError, InvalidArgumentError, TooLargeError
 from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
-    from ps_service.passes.arguments import Arguments
-    from ps_service.passes.invocation import Recording
-    from ps_service.passes.pass_host import PassHost
+    from ps_service.passes.arguments import Arguments, Recording
+    from ps_service.passes.contexts import PassHost
     from ps_wire.refs import ContextId, Ref
 
 _hosting = threading.Lock()
 
 _NO_ARGUMENTS: Final = Holders(())
+_ALONE: Final = nullcontext()
 
 SMALL_INLINE_BYTES: Final = 64 * 1024
 """Largest arguments with which a method marked `@remote(inline=True)` of an object that is no module is short without
@@ -81,35 +81,30 @@ def call_function(engine: PassHost, function: Callable[..., Any], asked: Invocat
         holders = Holders(tensors)
     with CallFrame(engine.parameter_locks, training, recorded=False, code=function) as call_frame:
         engine.parameter_locks.this_thread.nonblocking = False
-        if deferred:
-            own = holders.sent if keep is NO else holders.private
-            return Deferred(function(*args, **kwargs), partial(_kept, keep, call_frame, own))
-        if keep is not NO:
-            return _kept(keep, call_frame, holders.private, function(*args, **kwargs))
-        return holders.sent(function(*args, **kwargs))
+        if keep is NO and not deferred:
+            return holders.sent(function(*args, **kwargs))
+        finish = partial(_kept, keep, call_frame, _sent if keep is NO else _stored)
+        return Deferred(function(*args, **kwargs), finish) if deferred else finish(function(*args, **kwargs))
 
 
 def _record_function(
     engine: PassHost, function: Callable[..., Any], asked: Invocation, recording: Recording, deferred: bool
 ) -> Any:
     arguments, keep = asked.arguments, asked.keep
-    results = Results(engine, recording, arguments)
-    call_frame = CallFrame(engine.parameter_locks, asked.training, recorded=True, code=function, held=results.held)
-    with call_frame:
-        if results.nested_pass is not None:
-            call_frame.calling(results.nested_pass.calling(recording.place))
-        entry, (args, kwargs) = arguments.enter((asked.args, asked.kwargs))
+    context = engine.contexts.open(recording.context, recording.call.caller)
+    call_frame = CallFrame(engine.parameter_locks, asked.training, recorded=True, code=function, held=context.held)
+    with call_frame, context.calling(engine.membership, recording.place):
+        args, kwargs = arguments.enter((asked.args, asked.kwargs))
         engine.parameter_locks.this_thread.nonblocking = False
         own = kept_values.unchanged if _is_torchs(function) else _private
 
         def finish(result: Any) -> Any:
             computed = result if keep is NO and own is _private else None
             result = _kept(keep, call_frame, own, result)
-            return results.record(entry, call_frame.leaves, call_frame.steps, None, False, result, computed=computed)
+            used = Used(call_frame.leaves, call_frame.steps)
+            return record(engine, context, recording.call, arguments, used, result, computed=computed)
 
-        if deferred:
-            return Deferred(function(*args, **kwargs), finish)
-        return finish(function(*args, **kwargs))
+        return Deferred(function(*args, **kwargs), finish) if deferred else finish(function(*args, **kwargs))
 
 
 def _method_of_tensor(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Callable[..., Any]:
@@ -141,14 +136,15 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
         )
     arguments, args, kwargs, training, recording, keep = asked
     recorded = recording is not None
-    results = None if recording is None else Results(engine, recording, arguments)
-    held = None if results is None else results.held
+    context = None if recording is None else engine.contexts.open(recording.context, recording.call.caller)
     if code in MODES:
         training = None
     this_thread = engine.parameter_locks.this_thread
-    with CallFrame(engine.parameter_locks, training, recorded, recorded, code, held, arguments.nbytes) as call_frame:
-        if recording is not None and results is not None and results.nested_pass is not None:
-            call_frame.calling(results.nested_pass.calling(recording.place))
+    held = None if context is None else context.held
+    with (
+        CallFrame(engine.parameter_locks, training, recorded, recorded, code, held, arguments.nbytes) as call_frame,
+        _ALONE if recording is None or context is None else context.calling(engine.membership, recording.place),
+    ):
         # For forward the module itself is called, so that its hooks and a `__call__` of its class run.
         function: Callable[..., Any] = operator.call if code == "forward" else method.function
         run = partial(function, call_frame.bind(target, is_target=True))
@@ -157,9 +153,8 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
             this_thread.nonblocking = False
         elif not call_frame.is_on_view:
             raise WouldBlock  # it may change the module, and must not begin twice
-        entry = None
         if recorded:
-            entry, (args, kwargs) = arguments.enter((args, kwargs))
+            args, kwargs = arguments.enter((args, kwargs))
         began = method.latency.begin()
         try:
             if target.layer_check is None:
@@ -180,14 +175,14 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
             method.note(seconds, waited=scope is not None and scope.has_nested)
         del run  # no variable of this function may refer to the module now
         result = _kept(keep, call_frame, call_frame.own, result)
-        if results is None:
+        if recording is None or context is None:
             return result
         # Code of the module that runs in the backward may make requests.
         inline_backward = method.is_inline or (method.may_run_inline and not call_frame.is_held)
         latency = method.backward_latency if inline_backward else None
         others = call_frame.uses_others or target.uses_others
-        leaves, steps, shares = call_frame.leaves, call_frame.steps, call_frame.count_saved()
-        return results.record(entry, leaves, steps, latency, True, result, others, shares=shares)
+        used = Used(call_frame.leaves, call_frame.steps, others, call_frame.count_saved())
+        return record(engine, context, recording.call, arguments, used, result, latency)
 
 
 def fetch(engine: PassHost, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
@@ -294,6 +289,16 @@ def _copied(result: Any) -> Any:
 def _private(result: Any) -> Any:
     """The result with copies of its tensors, which are part of the graph, because the function may have kept them."""
     return mapped(result, torch.clone)
+
+
+def _sent(result: Any) -> Any:
+    """The result with copies of its tensors that tell whether these require grad."""
+    return mapped(result, marked_copy_of)
+
+
+def _stored(result: Any) -> Any:
+    """The result with copies of its tensors that have no history."""
+    return mapped(result, copy_of)
 
 
 def _is_torchs(function: Callable[..., Any]) -> bool:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Container, Set
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ps_service.group.nested_pass import NOTHING_SAID, Over
+from ps_service.hosting.host import Host
 from ps_service.memory.held import HeldByAll
 from ps_service.passes.pass_context import STOPPED, PassContext, ended_error, lost_error
 from ps_service.passes.runs import Runs
 from ps_wire.errors import SESSION_ENDED, SessionLostError
 from ps_wire.number_set import SeenNumbers
 from ps_wire.refs import ContextId
+
+if TYPE_CHECKING:
+    from ps_service.group.peers import Membership
 
 _REMEMBERED: Final = 4096
 """Most numbers of open and ended contexts of one trainer that are kept, since it last told which have ended."""
@@ -212,3 +216,19 @@ class Contexts:
         why = self._lost.get(id.trainer, {}).get(id.number)
         if why is not None:
             raise lost_error(id, why)
+
+
+class PassHost(Host, Protocol):
+    """The parts of an owner that calls and their backward need; see `Engine`."""
+
+    @property
+    def contexts(self) -> Contexts:
+        """The open passes."""
+
+    @property
+    def held(self) -> HeldByAll:
+        """What contexts and results that stay here hold, by trainer."""
+
+    @property
+    def membership(self) -> Membership:
+        """The group that the owner is a member of."""

@@ -17,8 +17,8 @@ from ps_wire.compression.encoded import Encoded
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from ps_service.passes.contexts import PassHost
     from ps_service.passes.gradients import Gradient, Turn
-    from ps_service.passes.pass_host import PassHost
     from ps_wire.refs import CallKey, ContextId, Ref
 
 

@@ -14,7 +14,6 @@ from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradien
 from ps_service.hosting.histories import REFUSAL
 from ps_service.hosting.leaves import Leaf
 from ps_service.parameters.leaves import is_stand_in
-from ps_service.passes.entry import ENTERING
 from ps_service.passes.gradients import Gradient, added
 from ps_service.passes.pass_values import PassValues
 from ps_wire.compression.registry import decode
@@ -25,7 +24,6 @@ from ps_wire.runtime.locks import ReportingLock
 if TYPE_CHECKING:
     from ps_service.group.nested_pass import NestedPass
     from ps_service.memory.held import Share
-    from ps_service.passes.entry import GraphEntry
     from ps_wire.compression.encoded import Encoded
     from ps_wire.refs import CallKey
     from ps_wire.runtime.latency import Latency
@@ -37,6 +35,48 @@ _NO_CONTEXT: Final = nullcontext()
 _ELSEWHERE: Final = get_gradient_edge(_NOTHING)
 """A root without inputs. With a single root, torch does not count it as part of the backward when a hook of several
 tensors asks which of them take part."""
+
+
+class GraphEntry:
+    """The node at which the tensor arguments of one recorded call enter the graph; it collects their gradients.
+
+    `token` is an extra input of the node, so that `autograd.grad` propagates back to the inputs.
+    """
+
+    def __init__(self) -> None:
+        self.token = torch.empty(0, requires_grad=True)
+        self._gradients: tuple[torch.Tensor | None, ...] = ()
+
+    def enter(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The same values, as outputs of one autograd node.
+
+        They are not leaves, so that hosted code may write to its arguments in place, as to any intermediate result of
+        local torch.
+        """
+        entered: tuple[torch.Tensor, ...] = _EntryNode.apply(self.token, self, tensors)  # type: ignore[no-untyped-call]
+        return entered
+
+    def take_gradients(self) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of the last backward, one per tensor; empty if it did not reach the node."""
+        gradients, self._gradients = self._gradients, ()
+        return gradients
+
+
+class _EntryNode(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, token: torch.Tensor, entry: GraphEntry, tensors: list[torch.Tensor]) -> Any:
+        ctx.entry = entry
+        ctx.set_materialize_grads(False)
+        return tuple(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        ctx.entry._gradients = gradients
+        return torch.empty(0), None, None
+
+
+_ENTERING: Final[Any] = _EntryNode._backward_cls
+"""The class of the entry nodes; each has its `entry`."""
 
 
 class Output(NamedTuple):
@@ -265,7 +305,7 @@ class Record:
             InvalidArgumentError: The graph reaches inputs or parameters that were lent to an earlier call.
         """
         known = known | {id(leaf.tensor) for leaf in self.leaves}
-        leaves, entries = reached_from(roots, ENTERING)
+        leaves, entries = reached_from(roots, _ENTERING)
         others = [leaf for leaf in leaves if id(leaf) not in known]
         if any(each.entry is not self._entry for each in entries) or any(map(is_stand_in, others)):
             raise InvalidArgumentError(f"the call {REFUSAL}")

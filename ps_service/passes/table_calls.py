@@ -11,8 +11,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from ps_service.hosting.leaves import Leaf
 from ps_service.hosting.references import RRef
 from ps_service.passes import kept_values
-from ps_service.passes.invocation import NO
-from ps_service.passes.results import Results
+from ps_service.passes.arguments import NO
+from ps_service.passes.results import Used, record
 from ps_service.passes.saved_tensors import Kept
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.errors import InvalidArgumentError
@@ -20,8 +20,8 @@ from ps_wire.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.memory.held import Held
-    from ps_service.passes.invocation import Invocation, Keep
-    from ps_service.passes.pass_host import PassHost
+    from ps_service.passes.arguments import Invocation, Keep
+    from ps_service.passes.contexts import PassHost
 
 LOOK_UP = "look_up"
 
@@ -41,13 +41,14 @@ def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation)
     if recording is None or method != LOOK_UP:
         with torch.no_grad():
             return _kept(known.function(target.value, *args, **kwargs), keep)
-    results = Results(engine, recording, arguments)
-    entry, (args, kwargs) = arguments.enter((args, kwargs))
+    context = engine.contexts.open(recording.context, recording.call.caller)
+    args, kwargs = arguments.enter((args, kwargs))
     tables = _tables(engine, target, args)
     leaves, steps = [_leaf(each) for each in tables], [each.parameter_states[0].steps for each in tables]
-    with torch.enable_grad(), _counted(results.held):
+    with torch.enable_grad(), _counted(context.held):
         found = known.function(target.value, *args, **(kwargs | {"recorded": True}))
-    return results.record(entry, leaves, steps, known.backward_latency, False, _kept(found, keep), others=False)
+    used, result = Used(leaves, steps, others=False), _kept(found, keep)
+    return record(engine, context, recording.call, arguments, used, result, known.backward_latency)
 
 
 def _counted(held: Held) -> saved_tensors_hooks:

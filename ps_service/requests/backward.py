@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.group.nested_pass import Over
 from ps_service.numerics.regions import numerics_of
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
 from ps_service.requests import attempts, fields, incidents, offers, steps

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ps_service.execution.deferred import Deferred
     from ps_service.hosting.objects import HostedObject
     from ps_service.hosting.references import RRef
-    from ps_service.passes.invocation import Recording
+    from ps_service.passes.arguments import Recording
     from ps_service.requests.probe import Probe
     from ps_service.requests.progress import Progress
     from ps_wire.v1.frames_pb2 import Frame

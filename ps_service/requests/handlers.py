@@ -11,8 +11,7 @@ from ps_service.hosting import creation
 from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
-from ps_service.passes.arguments import Arguments
-from ps_service.passes.invocation import NO, REFERENCE, VALUE, Invocation, Recording
+from ps_service.passes.arguments import NO, REFERENCE, VALUE, Arguments, Invocation, Recording
 from ps_service.requests import fields, incidents, spanning
 from ps_service.requests.creation import with_spec
 from ps_service.training import freezing, policy_changes, state_dicts

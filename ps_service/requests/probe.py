@@ -13,7 +13,7 @@ import torch
 from torch.autograd.profiler_legacy import _parse_legacy_records
 from torch.autograd.profiler_util import MEMORY_EVENT_NAME
 
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_service.requests.titles import title
 from ps_wire import errors
 from ps_wire.limits import MAX_FRAME_BYTES

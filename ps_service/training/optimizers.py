@@ -12,7 +12,7 @@ import torch
 from torch import optim
 
 from ps_service.measures.pace import Pace
-from ps_service.parameters.step_lock import StepLock
+from ps_service.parameters.locks import StepLock
 from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
 from ps_service.training import sparse_rules, sparse_sgd, torch_step

@@ -17,8 +17,8 @@ from ps_service.training.round_gradients import Contribution
 from ps_wire.policies import Compensate
 
 if TYPE_CHECKING:
+    from ps_service.parameters.locks import StepLock
     from ps_service.parameters.state import ParameterState
-    from ps_service.parameters.step_lock import StepLock
     from ps_service.passes.pass_context import PassContext
     from ps_service.passes.staleness import FirstReadings
     from ps_service.training.reported_values import ReportedValues

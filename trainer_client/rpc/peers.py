@@ -14,7 +14,7 @@ import torch
 
 from ps_service.group.peers import Foreign, Peers
 from ps_service.hosting.references import RRef as HostedRRef
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_wire.v1.operations_pb2 import LookupRequest, Member, MembersReply, MembersRequest
 from trainer_client.contexts.context import Context
 from trainer_client.graph.current import inside

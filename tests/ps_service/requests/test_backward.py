@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ps_service.engine import Engine
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_service.passes.pass_context import PassContext
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
