@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -45,12 +46,11 @@ def create(
         TooLargeError: It is a module of torch, and larger than the limit.
         Exception: The constructor raised it.
     """
-    cls = engine.allowlist.hosted(class_name)
-
-    constructor = engine.allowlist.functions.constructor(cls, class_name)
+    constructor = engine.allowlist.functions.constructor(engine.allowlist.hosted(class_name), class_name)
 
     def make() -> HostedObject:
-        value = _construct(lambda: constructor(*args, **kwargs), seed)
+        with nullcontext() if seed is None else Seeded(seed):
+            value = constructor(*args, **kwargs)
         if isinstance(value, nn.Module):
             _check_shapes(class_name, value)
             check_hooks(class_name, value)
@@ -64,21 +64,8 @@ def create(
 
 
 def attach(engine: Host, target: str | Ref) -> HostedObject:
-    """The object with a name or handle.
-
-    Raises:
-        UnknownNameError: There is no object with that name.
-        StaleHandleError: The handle's object no longer exists.
-        ForeignHandleError: The handle belongs to another owner.
-    """
+    """The object with a name or handle. Raises as `Registry.named` or `Registry.find`."""
     return engine.registry.named(target) if isinstance(target, str) else engine.registry.find(target)
-
-
-def _construct(make: Callable[[], Any], seed: int | None) -> Any:
-    if seed is None:
-        return make()
-    with Seeded(seed):
-        return make()
 
 
 def _check_shapes(class_name: str, module: nn.Module) -> None:

@@ -79,17 +79,12 @@ def reaches_ended(roots: Iterable[Any]) -> bool:
         return False  # then its backward raises the error
 
 
-class Ending(Replacing):
+def ending(known: Container[int] = ()) -> Replacing:
     """Replaces tensors with a history by aliases, except those that are `known`, by `id()`, to have had theirs before
     the run."""
 
-    def __init__(self, known: Container[int] = ()) -> None:
-        super().__init__(everywhere=False)
-        self._known = known
+    def substitute(value: Any) -> Any:
+        is_meant = isinstance(value, torch.Tensor) and has_open_history(value) and id(value) not in known
+        return ended(value) if is_meant else value
 
-    def is_meant(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is to be replaced."""
-        return has_open_history(tensor) and id(tensor) not in self._known
-
-    def _substitute(self, value: Any) -> Any:
-        return ended(value) if isinstance(value, torch.Tensor) and self.is_meant(value) else value
+    return Replacing(substitute)

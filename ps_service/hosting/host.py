@@ -16,8 +16,7 @@ class Host(Protocol):
     """The owner of objects; see `Engine`."""
 
     @property
-    def name(self) -> str:
-        """Its name."""
+    def name(self) -> str: ...
 
     @property
     def allowlist(self) -> AllowList:

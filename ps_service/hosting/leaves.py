@@ -1,7 +1,8 @@
-"""The leaves that stand for parameters in recorded calls, and those that all views of a module share."""
+"""The autograd leaves that stand for parameters during a call, and those that all views of a module share."""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from itertools import repeat
 from operator import attrgetter, is_not, methodcaller
@@ -9,30 +10,82 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.autograd.graph import increment_version
+from torch.nn import Parameter
 
-from ps_service.parameters.leaves import StandIn, is_written, stand_in
 from ps_service.parameters.uses import LeafUses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torch import nn
-
     from ps_service.parameters.state import ParameterState
     from ps_wire.refs import Ref
 
+_data: Any = torch.Tensor.data
+_detach: Any = torch.Tensor.detach
+
+_MAKING: Final = Parameter.__new__.__code__
+"""The code object of `Parameter.__new__`, which calls `detach()` on tensors that are not plain parameters."""
+
+
+class StandIn(Parameter):
+    """A leaf on a parameter's storage that detects writes to it.
+
+    Torch's version counter misses writes through `.data`, which has a counter of its own. So that tensor is kept.
+    `data_was_read` tells whether code has asked for the `.data` of any leaf of this process.
+    """
+
+    data_was_read = False
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The data without autograd; the same tensor every time."""
+        found: torch.Tensor | None = self.__dict__.get("_data")
+        if found is None:
+            StandIn.data_was_read = True
+            found = self.__dict__["_data"] = _data.__get__(self)
+        return found
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        self.__dict__.pop("_data", None)
+        _data.__set__(self, value)
+
+    def detach(self) -> torch.Tensor:
+        """A tensor on the same storage, detached from autograd. `nn.Parameter` needs one of the same class."""
+        found: torch.Tensor = _detach(self)
+        if sys._getframe(1).f_code is _MAKING:
+            found.__class__ = type(self)
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Makes a parameter with its own storage, like the copy of any parameter."""
+        if id(self) not in memo:
+            memo[id(self)] = Parameter(_data.__get__(self).clone(), self.requires_grad)
+        return memo[id(self)]
+
+
+def is_stand_in(leaf: torch.Tensor) -> bool:
+    """Whether a leaf replaces a parameter. Torch marks those that code has made of one with `nn.Parameter`."""
+    return isinstance(leaf, StandIn) and "_is_param" not in leaf.__dict__
+
+
+def is_written(leaf: torch.Tensor) -> bool:
+    """Whether code has written to a leaf in place."""
+    if leaf._version:
+        return True
+    given = leaf.__dict__.get("_data")
+    return given is not None and bool(given._version)
+
 
 class Leaf(NamedTuple):
-    """The leaf of a parameter in a recorded call.
+    """The leaf of a parameter in a recorded call. If it `is_shared`, other calls have it, too.
 
-    `ref` is the parameter's handle; None if it does not belong to a hosted module. `holds` are objects that must live
-    as long as the call's graph is used. If the leaf `is_shared`, other calls have it, too.
+    `ref` is the parameter's handle; None if it does not belong to a hosted module.
     """
 
     ref: Ref | None
     parameter: torch.Tensor
     tensor: torch.Tensor
-    holds: list[Any] = []  # noqa: RUF012
     is_shared: bool = False
 
 
@@ -65,11 +118,7 @@ class LeafSet:
 
     def _is_touched(self, i: int, leaf: torch.Tensor) -> bool:
         marked = is_written(leaf) or leaf._backward_hooks or leaf._post_accumulate_grad_hooks or leaf.grad is not None
-        return bool(marked) or self.is_moved(i) or self.has_set_requires_grad(i)
-
-    def has_set_requires_grad(self, i: int) -> bool:
-        """Whether a call has frozen or unfrozen a leaf."""
-        return bool(self.leaves[i].tensor.requires_grad is not self._are_trained[i])
+        return bool(marked) or self.is_moved(i) or leaf.requires_grad is not self._are_trained[i]
 
     def is_moved(self, i: int) -> bool:
         """Whether a call has given a leaf other memory."""
@@ -87,9 +136,7 @@ class SharedLeaves:
     that. `uses` counts the references to the leaves.
     """
 
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], refs: Sequence[Ref], states: Sequence[ParameterState]
-    ) -> None:
+    def __init__(self, parameters: Sequence[Parameter], refs: Sequence[Ref], states: Sequence[ParameterState]) -> None:
         self._parameters = parameters
         self._refs = refs
         self._states = states
@@ -101,8 +148,13 @@ class SharedLeaves:
         self._dropped: set[int] = set()
 
     def _leaf(self, i: int) -> Leaf:
+        """A fresh leaf, which has neither hooks nor attributes."""
         parameter = self._parameters[i]
-        return Leaf(self._refs[i], parameter, stand_in(parameter, self._states[i]), is_shared=True)
+        # `.data`, not `.detach()`: a detached tensor shares the version counter, and torch would then refuse the
+        # backward of a pass whose parameters another trainer has stepped, although the values it needs still exist.
+        leaf = self._states[i].visible_of(parameter).data.requires_grad_(parameter.requires_grad)
+        leaf.__class__ = StandIn
+        return Leaf(self._refs[i], parameter, leaf, is_shared=True)
 
     def renew(self) -> None:
         """Replaces the leaves of parameters that have moved, were frozen or were written to by hosted code."""
@@ -127,14 +179,13 @@ class SharedLeaves:
             leaf.tensor.data_ptr() == present.data_ptr() and leaf.tensor.requires_grad is leaf.parameter.requires_grad
         )
 
-    def note_written(self, positions: Iterable[int]) -> None:
-        """Has graphs raise that have saved leaves of parameters that hosted code has written to."""
-        for i in positions:
-            pointer = self._parameters[i].data_ptr()
-            for leaf in (self.uses.leaves[i], *(each() for each in self._former[i])):
-                if leaf is not None and leaf.data_ptr() == pointer:
-                    increment_version(leaf)
-            self._dropped.add(i)
+    def note_written(self, i: int) -> None:
+        """Has graphs raise that have saved a leaf of a parameter that hosted code has written to."""
+        pointer = self._parameters[i].data_ptr()
+        for leaf in (self.uses.leaves[i], *(each() for each in self._former[i])):
+            if leaf is not None and leaf.data_ptr() == pointer:
+                increment_version(leaf)
+        self._dropped.add(i)
 
     def drop(self, positions: Iterable[int]) -> None:
         """Has some leaves replaced when leaves are renewed, whether or not their parameters have moved."""

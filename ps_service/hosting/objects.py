@@ -86,24 +86,18 @@ class CreationSpec(NamedTuple):
 class HostedObject:
     """An object on an owner, under a name if it has one. `object_id` is its id before a restart of the owner, if any.
 
-    Attributes:
-        ref: Its handle.
-        parameters: Its parameters by dotted name, if it is a module. `parameter_refs` and `parameter_states` have their
-            handles and states in the same order.
-        internals, views: Its other tensors, and its views, if it is a module.
-        readers: Names of the methods and functions that have run on it without writing to its parameters.
-        writers: Names of those that write to its parameters.
-        uses_others: Whether a call of the module has computed with leaves that are not its parameters.
-        recorded: Number of recorded calls of each. `binding_checks.inspect` examines the whole graph of some of them.
-        is_detached: Whether it was detached from the graph of the call that computed it.
-        is_layer: Whether it consists only of modules of torch. `layer_check` tells which of its calls need no checks.
-        references: Number of references of all sessions.
-        made_with: The call of a client that makes such an object, for messages.
-        creation_spec: The request that it was made from; None unless the owner keeps checkpoints and a trainer made it.
-        shares: Count the bytes of a result that stays on the owner.
-        dependents: Objects that are removed with it: optimizers of its parameters, schedulers of an optimizer. It does
-            not keep them alive.
-        when_removed: Called when it is removed, with the registry's lock held; None if there is nothing to do.
+    `parameters` are those of a module by dotted name, with `parameter_refs` and `parameter_states` in the same order.
+    A module has `internals` (its other tensors) and `views`. `readers` are the names of methods and functions that have
+    run on it without writing to its parameters, and `writers` of those that write. It `uses_others` if a call has
+    computed with leaves that are not its parameters. `recorded` counts the recorded calls of each method, of which
+    `binding_checks.inspect` examines some. It `is_layer` if it consists only of modules of torch; `layer_check` tells
+    which of its calls need no checks.
+
+    It `is_detached` from the graph of the call that computed it, or not. `references` counts those of all sessions, and
+    `shares` its bytes if it is a result that stays. `made_with` is the call of a client that makes such an object, for
+    messages. `creation_spec` is None unless the owner keeps checkpoints and a trainer made it. `dependents` are removed
+    with it: optimizers of its parameters, schedulers of an optimizer. It does not keep them alive. `when_removed` is
+    called under the lock of the registry.
     """
 
     internals: Internals
@@ -124,13 +118,12 @@ class HostedObject:
         self.fingerprint = fingerprint
         self.class_name = full_name(type(value))
         self.references = 0
-        self.made_with = "ps.module(…)" if isinstance(value, nn.Module) else "ps.create(…)"
         self.is_tensor = isinstance(value, torch.Tensor)
         self.is_table = isinstance(value, RowsOfTable)
-        if self.is_table:
-            self.made_with = "ps.table(…)"
+        self.is_module = isinstance(value, nn.Module)
+        self.made_with = "ps.module(…)" if self.is_module else "ps.table(…)" if self.is_table else "ps.create(…)"
         self.is_detached = False
-        self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
+        self.is_layer = self.is_module and all(map(_is_torch, value.modules()))
         self.layer_check = LayerCheck(value) if self.is_layer else None
         self.readers = {""}
         self.writers: set[str] = set()
@@ -146,7 +139,6 @@ class HostedObject:
         self.when_removed: Callable[[], None] | None = None
         self._parameter_locks = parameter_locks
         self.parameters: dict[str, nn.Parameter] = {}
-        self.is_module = isinstance(value, nn.Module)
         if self.is_module:
             self.parameters = dict(value.named_parameters())
             if any(getattr(module, "max_norm", None) is not None for module in value.modules()):
@@ -156,9 +148,7 @@ class HostedObject:
         elif isinstance(value, RowsOfTable):
             self.parameters = {ROWS: value.parameter}
         self.parameter_refs = [self.ref._replace(parameter=name) for name in self.parameters]
-        self.parameter_states: list[ParameterState] = [
-            parameter_locks.state(parameter) for parameter in self.parameters.values()
-        ]
+        self.parameter_states = [parameter_locks.state(parameter) for parameter in self.parameters.values()]
         if self.is_module:
             self.internals = Internals(value)
             self.views = Views(value, self.parameter_refs, self.parameter_states, self.internals, parameter_locks)
@@ -168,8 +158,8 @@ class HostedObject:
     @functools.cached_property
     def size(self) -> tuple[int, int]:
         """Elements of its parameters, and bytes of its parameters and buffers, when this was first asked for."""
-        own = [*self.parameters.values()]
-        buffers = list(self.value.buffers()) if isinstance(self.value, nn.Module) else []
+        own = list(self.parameters.values())
+        buffers = self.value.buffers() if self.is_module else ()
         return sum(each.numel() for each in own), sum(each.numel() * each.element_size() for each in (*own, *buffers))
 
     @property
@@ -192,9 +182,7 @@ class HostedObject:
     def parameter(self, name: str) -> torch.Tensor:
         """The parameter with that dotted name. A tensor that is a leaf of torch's graph is a parameter without a name.
 
-        Raises:
-            UnknownNameError: There is no such parameter.
-            InvalidArgumentError: It is a tensor that was computed from others.
+        Raises `UnknownNameError` if there is none, and `InvalidArgumentError` for a tensor that was computed.
         """
         found = self.parameters.get(name)
         if found is not None:
@@ -218,12 +206,8 @@ class HostedObject:
         return self.parameter_states[list(self.parameters).index(name)]
 
     def method(self, name: str) -> Method:
-        """The method of that name, if trainers may call it.
-
-        Raises:
-            UnknownMethodError: There is no such method.
-            NotAllowedError: It may not be called remotely.
-        """
+        """The method of that name. Raises `UnknownMethodError` if there is none, and `NotAllowedError` if it may not be
+        called remotely."""
         function = getattr(type(self.value), name, None)
         known = self._methods.get(name)
         if known is not None and known[0] is function:

@@ -38,20 +38,15 @@ _ATTACHED: Final = ("ps.module(…)", "ps.create(…)")
 
 
 class _Census(Protocol):
-    """Counts the objects of a registry, whose lock guards it."""
+    """Counts the objects of a registry as they are added and removed, under the lock of that."""
 
-    def add(self, hosted: HostedObject) -> None:
-        """Counts a new object."""
+    def add(self, hosted: HostedObject) -> None: ...
 
-    def remove(self, hosted: HostedObject) -> None:
-        """Removes an object that is gone."""
+    def remove(self, hosted: HostedObject) -> None: ...
 
 
 class Registry:
-    """Finds objects by handle or name, and frees anonymous ones with their last reference. Safe from several threads.
-
-    The census counts the objects as they are added and removed.
-    """
+    """Finds objects by handle or name, and frees anonymous ones with their last reference. Safe in all threads."""
 
     def __init__(self, owner: str, census: _Census) -> None:
         self.owner = owner
@@ -82,8 +77,7 @@ class Registry:
     def references_of(self, trainer: bytes) -> int:
         """The number of references of a session."""
         with self._lock:
-            held = self._holders.get(trainer)
-            return 0 if held is None else held.total()
+            return self._holders.get(trainer, Counter()).total()
 
     def objects(self) -> list[HostedObject]:
         with self._lock:
@@ -100,12 +94,9 @@ class Registry:
         """The object of that name, and whether it was made now, which it is if there is none. An anonymous object is
         always made. Concurrent requests for a name wait for one of them and get the same object.
 
-        With `replace`, an object that was made with another class or other arguments is removed, with its dependents,
-        once this one is made; it stays if `make` raises. The `remedy` says what else a trainer can do that asked with
-        other arguments, and ends with a comma.
-
-        Raises:
-            NameConflictError: It exists and was made with another class or other arguments.
+        An object that was made with another class or other arguments is a `NameConflictError`. With `replace` it is
+        removed, with its dependents, once this one is made; it stays if `make` raises. The `remedy` says what else a
+        trainer can do that asked with other arguments, and ends with a comma.
         """
         if not name:
             return self.add(make()), True
@@ -162,11 +153,7 @@ class Registry:
         return made
 
     def check_new(self, object_id: str) -> None:
-        """Checks that no object has an id that a caller has chosen.
-
-        Raises:
-            InvalidArgumentError: One has.
-        """
+        """Raises `InvalidArgumentError` if an object has the id that a caller has chosen."""
         if object_id in self._objects:
             raise InvalidArgumentError(f"the id {object_id} is in use; choose 128 random bits for each result")
 
@@ -183,11 +170,7 @@ class Registry:
                 each.dependents.add(dependent)
 
     def named(self, name: str) -> HostedObject:
-        """The object of that name.
-
-        Raises:
-            UnknownNameError: There is no object with that name.
-        """
+        """The object of that name. Raises `UnknownNameError` if there is none."""
         try:
             return self._names[name]
         except KeyError:
@@ -196,12 +179,10 @@ class Registry:
             raise UnknownNameError(f"owner {self.owner!r} hosts nothing under the name {name!r}{close}") from None
 
     def find(self, ref: Ref) -> HostedObject:
-        """The object a handle refers to.
+        """The object that a handle refers to.
 
-        Raises:
-            ForeignHandleError: It belongs to another owner.
-            StaleHandleError: The object no longer exists.
-            UnknownNameError: It has no such parameter.
+        Raises `ForeignHandleError` if it belongs to another owner, `StaleHandleError` if the object no longer exists,
+        and `UnknownNameError` if that has no such parameter.
         """
         if ref.owner != self.owner:
             raise ForeignHandleError(f"the handle {ref} belongs to owner {ref.owner!r}; this is {self.owner!r}")
@@ -240,11 +221,7 @@ class Registry:
                 self._drop(object_id, count)
 
     def delete(self, name: str) -> HostedObject:
-        """Removes a named object and its dependents, whatever references there are.
-
-        Raises:
-            UnknownNameError: There is no object with that name.
-        """
+        """Removes a named object and its dependents, whatever references there are. Raises as `named`."""
         with self._lock:
             found = self.named(name)
             self._remove(found, found)

@@ -18,11 +18,12 @@ from ps_service.hosting.structure import (
     contents,
     is_atom,
     is_instance,
+    set_attribute,
     target_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Sequence
 
 MOST: Final = 1_000_000
 """Most objects behind one value that are examined."""
@@ -32,16 +33,15 @@ _FIXED: Final = (tuple, frozenset, functools.partial, types.MethodType, types.Bu
 
 
 class Replacing:
-    """Replaces objects by others, and the same object always by the same one.
+    """Replaces objects by what `substitute` returns for them, and the same object always by the same one.
 
     A mutable object stays the same, with other contents. An immutable one (tuple, bound method, partial) is assembled
-    again.
-
-    Unless it goes `everywhere`, modules and weak references stay as they are. So do the contents of objects with an
-    `id()` in `ends`.
+    again. Unless it goes `everywhere`, modules and weak references stay as they are. So do the contents of objects with
+    an `id()` in `ends`.
     """
 
-    def __init__(self, everywhere: bool, ends: Container[int] = ()) -> None:
+    def __init__(self, substitute: Callable[[Any], Any], everywhere: bool = False, ends: Container[int] = ()) -> None:
+        self._substitute = substitute
         self._everywhere = everywhere
         self._ends = ends
         # With the originals, so that no `id()` is used again.
@@ -70,10 +70,6 @@ class Replacing:
         self._made[id(value)] = value, made
         return made
 
-    def _substitute(self, value: Any) -> Any:
-        """What replaces one object, or the object itself."""
-        raise NotImplementedError
-
     def _replace_in(self, value: Any) -> None:
         if isinstance(value, (list, deque)):
             self._replace_items(value, list(enumerate(value)))
@@ -95,8 +91,9 @@ class Replacing:
             for named in (value.__kwdefaults__, value.__dict__):
                 self._replace_items(named, list((named or {}).items()))
         if is_instance(value) and not isinstance(value, _FIXED):
-            for attributes in attributes_of(value):
-                self._replace_items(attributes, list(attributes.items()))
+            for name, item in attributes_of(value):
+                if (made := self._resolved(item)) is not item:
+                    set_attribute(value, name, made)
 
     def _replace_in_dict(self, value: dict[Any, Any]) -> None:
         keys = list(value)
@@ -113,17 +110,6 @@ class Replacing:
             made = self._resolved(item)
             if made is not item:
                 container[key] = made
-
-
-class Counterpart(Replacing):
-    """Replaces parts of a view by those of the module, given by `id()` of the parts."""
-
-    def __init__(self, known: Mapping[int, Any]) -> None:
-        super().__init__(everywhere=True, ends={*known, *map(id, known.values())})
-        self._known = known
-
-    def _substitute(self, value: Any) -> Any:
-        return self._known.get(id(value), value)
 
 
 def _are_same(before: Sequence[Any], after: Sequence[Any]) -> bool:

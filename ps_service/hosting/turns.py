@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet
 
-from ps_service.parameters.state import Writers
+from ps_service.parameters import state
 from ps_wire.runtime.scopes import waiting
 
 if TYPE_CHECKING:
@@ -30,16 +30,14 @@ _LONGER: Final = 4
 class Turn:
     """The turn of one call. While the call waits for another process or a lock, others have the module.
 
-    `is_lost` tells whether others went on before the call had ended, `is_ending` whether it gives the module to others
-    now. `resumed` is called after others had the module.
+    It is `nested` if the call has another module already, or is nested in another request: a step may be waiting for
+    that one, so this one waits only for steps that have begun to write. `around` makes what is entered whenever the
+    call gets the module, and left whenever others get it; none of it waits. `exclusive` makes what is entered before,
+    if the call writes to parameters, as a step does. If it `is_patient`, it waits for a call that does not end for as
+    long as that takes.
 
-    Args:
-        turns: The turns of the module.
-        nested: Whether the call has another module already, or is nested in another request. A step may be waiting for
-            that one, so this one waits only for steps that have begun to write.
-        around: Make what is entered whenever the call gets the module, and left whenever others get it. None waits.
-        exclusive: Makes what is entered before, if the call writes to parameters, as a step does.
-        is_patient: Whether it waits for a call that does not end for as long as that takes.
+    It `is_lost` if others went on before the call had ended, and `is_ending` while it gives the module to others.
+    `resumed` is called after others had the module.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class Turn:
     def end(self) -> None:
         """The call has ended."""
         waiting.held = tuple(each for each in waiting.held if each is not self)
-        self._turns.note_seconds(time.monotonic() - self.began)
+        self._turns.end(self)
         self._give()
 
     def pause(self) -> None:
@@ -132,11 +130,8 @@ class TakesTurns(Protocol):
 
     turns: Turns
 
-    def take_turns(self, turns: Turns) -> None:
-        """Has the calls on the module itself take these turns. The lock of the parameters is held."""
 
-
-class Turns:
+class Turns(state.Turns):
     """Lets one call at a time run on a module itself, and steps wait for it.
 
     After a bounded wait the others go on, and the call is lost: it may have seen values of two versions. The lock of
@@ -144,7 +139,7 @@ class Turns:
     """
 
     def __init__(self, locks: ParameterLocks) -> None:
-        self.writers = Writers()
+        self.claimed = self.writing = 0
         self.users: WeakSet[TakesTurns] = WeakSet()
         self._locks = locks
         self.holder: Turn | None = None
@@ -156,7 +151,7 @@ class Turns:
         while not self._is_mine():
             if self.holder is not None:
                 self._wait_for(self.holder)
-            elif self.writers.writing or self.writers.claimed:
+            elif self.writing or self.claimed:
                 self._locks.wait()
             else:
                 return
@@ -165,28 +160,20 @@ class Turns:
         """Whether a call of another thread has the module."""
         return self.holder is not None and not self._is_mine()
 
-    def await_calls(self) -> bool:
-        """Waits for the call that runs, as long as it may take; returns whether there was one. The lock of the
-        parameters is held."""
+    def await_calls(self, that_write: bool = False) -> bool:
         waited = False
-        while (holder := self.holder) is not None and not self._is_mine():
+        while (holder := self.holder) is not None and (holder.writes or not that_write) and not self._is_mine():
             self._wait_for(holder)
             waited = True
         return waited
 
-    def await_writer(self) -> None:
-        """Like `await_calls`, for a call that writes to parameters."""
-        while (holder := self.holder) is not None and holder.writes and not self._is_mine():
-            self._wait_for(holder)
-
     def take(self, turn: Turn) -> None:
         """Waits until nobody else has the module, and gives it to a call."""
-        writers = self.writers
         with self._locks.lock:
             while not self._is_mine():
                 if self.holder is not None:
                     self._wait_for(self.holder, turn.is_patient)
-                elif not turn.writes and (writers.writing or (writers.claimed and not turn.nested)):
+                elif not turn.writes and (self.writing or (self.claimed and not turn.nested)):
                     self._locks.wait()
                 else:
                     break
@@ -206,9 +193,9 @@ class Turns:
             self.holder = turn.outer
             self._locks.notify()
 
-    def note_seconds(self, seconds: float) -> None:
-        """Notes how long a call took, whether or not it was lost."""
-        self._longest = max(self._longest, seconds)
+    def end(self, turn: Turn) -> None:
+        """Notes how long a call took that has ended, whether or not it was lost."""
+        self._longest = max(self._longest, time.monotonic() - turn.began)
         self._patience = max(PATIENCE_SECONDS, _LONGER * self._longest)
 
     def _is_mine(self) -> bool:
@@ -232,13 +219,14 @@ class Turns:
 
 
 def shared_turns(locks: ParameterLocks, users: Iterable[TakesTurns]) -> Turns:
-    """The turns of some modules that are to share them, because another module has parameters of all of them.
+    """The turns that some modules share from now on, because another module has parameters of all of them.
 
     New ones if there is no such module. The lock of the parameters is held.
     """
-    known = list({id(each.turns): each.turns for each in users}.values()) or [Turns(locks)]
-    for other in known[1:]:
+    shared, *others = list({id(each.turns): each.turns for each in users}.values()) or [Turns(locks)]
+    for other in others:
         other.await_idle()
         for each in list(other.users):
-            each.take_turns(known[0])
-    return known[0]
+            each.turns = shared
+            shared.users.add(each)
+    return shared

@@ -13,10 +13,8 @@ from ps_service.hosting.contents import Dicts
 from ps_service.hosting.running_statistics import Guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ps_service.hosting.internals import Internals
-    from ps_service.hosting.leaves import Leaf
+    from ps_service.hosting.leaves import Leaf, SharedLeaves
     from ps_service.parameters.uses import LeafUses
 
 
@@ -26,11 +24,9 @@ class View:
     Its modules are of the same classes as the originals, with the same attributes. Tied parameters stay tied, and
     shared layers shared. Without `training`, the parts have the modes that those of the module have now.
 
-    Attributes:
-        modules: The modules of the structure, each with the one that it was made from.
-        running: Number of calls that run on it.
-        version: The version of the leaves in it.
-        follows: Tells whether the attributes of the original are those that it was made with.
+    `modules` are those of the structure, each with the one that it was made from. `running` is the number of calls that
+    run on it, and `version` that of its leaves. `follows` tells whether the attributes of the original are those that
+    it was made with.
     """
 
     def __init__(self, module: nn.Module, training: bool | None, internals: Internals) -> None:
@@ -54,26 +50,26 @@ class View:
         self._present: list[Leaf | None] = [None] * len(self._places)
         self.follows = Dicts([each.__dict__ for each in originals]).are_same
 
-    def begin(self) -> None:
-        """Counts the references to its modules. No call runs on it yet."""
+    def count_references(self) -> None:
+        """Counts the references to its modules, before the first call runs on it."""
         self._counted = [*self._own, *(each._parameters for each in self._own)]
         self._references = list(map(sys.getrefcount, self._counted))
 
-    def put(self, leaves: Sequence[Leaf], version: int, uses: LeafUses) -> None:
+    def put(self, leaves: SharedLeaves) -> None:
         """Sets the leaves that have been replaced since it had some. No call runs on it."""
-        for i, leaf in enumerate(leaves):
+        for i, leaf in enumerate(leaves.current.leaves):
             if self._present[i] is leaf:
                 continue
             self._present[i] = leaf
             for place, name in self._places[i]:
                 place[name] = leaf.tensor
-            uses.expect(i, self._references_to[i])
+            leaves.uses.expect(i, self._references_to[i])
         for layer in map(self._own.__getitem__, self._recurrent):
             names: Any = layer._flat_weights_names
             weights = [getattr(layer, name, None) for name in names]
             layer.__dict__["_flat_weights"] = weights
             layer.__dict__["_flat_weight_refs"] = [None if each is None else weakref.ref(each) for each in weights]
-        self.version = version
+        self.version = leaves.version
         self._begun = Dicts([each for made in self._own for each in (made.__dict__, made._parameters, made._modules)])
 
     def leave(self, uses: LeafUses) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from ps_service.hosting.leaves import SharedLeaves
 from ps_service.hosting.ordinary import is_ordinary
-from ps_service.hosting.turns import PATIENCE_SECONDS, shared_turns
+from ps_service.hosting.turns import PATIENCE_SECONDS, Turns, shared_turns
 from ps_service.hosting.view import View
-from ps_service.parameters.state import readers_of
+from ps_service.parameters.state import Readers, readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ps_service.hosting.internals import Internals
-    from ps_service.hosting.turns import Turns
     from ps_service.parameters.locks import ParameterLocks
-    from ps_service.parameters.state import ParameterState, Readers
+    from ps_service.parameters.state import ParameterState
     from ps_wire.refs import Ref
 
 Call = tuple[str, bool | None, bool]
@@ -41,7 +40,7 @@ MOST_LENGTHS: Final = 256
 """Most lengths of arguments for which these bytes are remembered."""
 
 
-class Views:
+class Views(Readers):
     """The views of a module, one for each mode, and the calls that may run on them.
 
     A module is ordinary if only its own dicts refer to its parameters and submodules, and if its calls change nothing
@@ -72,9 +71,9 @@ class Views:
         self._states = states
         self._internals = internals
         self._is_ordinary = is_ordinary(module)
-        self._clean: dict[Call, int] = {}
+        # Of each kind, the calls in a row that changed nothing, and all that changed something.
+        self._clean: Counter[Call] = Counter()
         self._changes: Counter[Call] = Counter()
-        self._refused: set[Call] = set()
         # None until the first call runs on a view.
         self._leaves: SharedLeaves | None = None
         self._are_stale = False
@@ -83,24 +82,17 @@ class Views:
         self._made: list[View] = []
         reference: weakref.ref[Readers] = weakref.ref(self)
         with locks.lock:
-            self.take_turns(shared_turns(locks, self._others(states)))
+            self.turns = shared_turns(locks, self._others(states))
+            self.turns.users.add(self)
             for state in states:
                 state.readers.append(reference)
-
-    def take_turns(self, turns: Turns) -> None:
-        """Has the calls on the module itself take these turns. The lock of the parameters is held."""
-        self.turns = turns
-        turns.users.add(self)
-        self.writers = turns.writers
-        self.await_calls = turns.await_calls
-        self.await_writer = turns.await_writer
 
     def admits(self, call: Call) -> bool:
         """Whether a call may run on a view."""
         name, training, is_recorded = call
         # Code without a name never writes to parameters.
-        is_reading = not name and not is_recorded and call not in self._refused
-        if not self._is_ordinary or (not is_reading and self._clean.get(call, 0) < CLEAN_CALLS):
+        is_reading = not name and not is_recorded and self._changes[call] <= MOST_CHANGES
+        if not self._is_ordinary or (not is_reading and self._clean[call] < CLEAN_CALLS):
             return False
         view = self._of.get(training)
         turns = self.turns
@@ -114,17 +106,26 @@ class Views:
 
     def asks_for(self, call: Call) -> bool:
         """Whether it is to be told if a call on the module itself changes nothing."""
-        return self._is_ordinary and call not in self._refused
+        return self._is_ordinary and self._changes[call] <= MOST_CHANGES
 
     def note(self, call: Call, is_clean: bool) -> None:
         """Notes whether a call on the module itself has changed nothing."""
-        if is_clean:
-            self._clean[call] = self._clean.get(call, 0) + 1
-            return
-        self._clean[call] = 0
-        self._changes[call] += 1
-        if self._changes[call] > MOST_CHANGES:
-            self._refused.add(call)
+        self._clean[call] = self._clean[call] + 1 if is_clean else 0
+        self._changes[call] += not is_clean
+
+    def refuse(self, view: View, call: Call) -> None:
+        """Has no call of a kind run on a view any more, because one has changed the module, and drops its view."""
+        self._clean[call], self._changes[call] = 0, MOST_CHANGES + 1
+        self._are_stale = True
+        self._of = {training: each for training, each in self._of.items() if each is not view}
+
+    def refuse_all(self) -> None:
+        """Has no call run on a view any more, because one has found parameters in another way than through the view."""
+        self._is_ordinary = False
+
+    def examine_again(self) -> None:
+        """Has the module examined before the next call on a view, because parameters may have hooks or attributes."""
+        self._of.clear()
 
     def expected_bytes(self, call: Call, nbytes: int) -> int | None:
         """The bytes that torch saves in a call with arguments of this length; None if they are to be counted.
@@ -141,52 +142,8 @@ class Views:
         known = self._saved_bytes.get((call, nbytes), 0)
         self._saved_bytes[call, nbytes] = max(known, saved)
 
-    @property
-    def running(self) -> int:
-        """Number of calls that run; the one on the module itself does not count in its own thread."""
-        return self.turns.are_taken() + sum([view.running for view in self._made])
-
-    def await_views(self) -> None:
-        """Waits until no call runs on a view, for a bounded time. New calls wait meanwhile, because a step writes.
-
-        The buffers of views are those of the module.
-        """
-        until = time.monotonic() + PATIENCE_SECONDS
-        with self._locks.lock:
-            while any([view.running for view in self._made]) and (left := until - time.monotonic()) > 0:
-                self._locks.wait(left)
-
-    def is_used(self) -> bool:
-        """Whether a parameter may be needed by a call that runs, by an open graph or by other code."""
-        for view in self._made:
-            if view.running or view.is_referred():
-                return True
-        if self.turns.holder is not None and self.turns.are_taken():
-            return True
-        return self._leaves is not None and any(self._leaves.uses.used(self._leaves_of_others))
-
-    def saved(self) -> set[int]:
-        """`id()` of the states of parameters that are needed besides by calls that run."""
-        if self._leaves is None:
-            return set()
-        # The frames of running calls refer to views, too.
-        if any([not view.running and view.is_referred() for view in self._made]):
-            return set(map(id, self._states))
-        used = self._leaves.uses.used(self._leaves_of_others)
-        return {id(state) for state, is_used in zip(self._states, used, strict=True) if is_used}
-
-    def note_moved(self) -> None:
-        """Notes that parameters may have moved, or were frozen."""
-        self._are_stale = True
-
-    def note_written(self, state: ParameterState) -> None:
-        """Notes that hosted code has written to a parameter: graphs that have saved its leaf must not use it."""
-        if self._leaves is not None:
-            self._leaves.note_written([i for i, each in enumerate(self._states) if each is state])
-            self._are_stale = True
-
     def begin(self, training: bool | None) -> tuple[View, SharedLeaves]:
-        """The view for a call that begins now, and its leaves. The call has ended with `end`."""
+        """The view for a call that begins now, and its leaves. The call ends with `end`."""
         leaves = self._leaves
         if leaves is None:
             leaves = self._leaves = SharedLeaves(self.parameters, self._refs, self._states)
@@ -198,14 +155,65 @@ class Views:
             if view.running or view.is_referred():
                 view = None
             else:
-                view.put(leaves.current.leaves, leaves.version, leaves.uses)
+                view.put(leaves)
         if view is None:
             view = self._of[training] = View(self._module, training, self._internals)
-            view.put(leaves.current.leaves, leaves.version, leaves.uses)
-            view.begin()
+            view.put(leaves)
+            view.count_references()
             self._made.append(view)
         view.running += 1
         return view, leaves
+
+    def end(self, view: View) -> None:
+        """Notes that a call has ended."""
+        view.running -= 1
+        if len(self._made) > len(self._of):
+            current = list(self._of.values())
+            made, self._made = self._made, []
+            for each in made:
+                if each in current or each.running or each.is_referred():
+                    self._made.append(each)
+                elif self._leaves is not None:
+                    each.leave(self._leaves.uses)
+
+    def await_views(self) -> None:
+        """Waits until no call runs on a view, for a bounded time. New calls wait meanwhile, because a step writes.
+
+        The buffers of views are those of the module.
+        """
+        until = time.monotonic() + PATIENCE_SECONDS
+        with self._locks.lock:
+            while any([view.running for view in self._made]) and (left := until - time.monotonic()) > 0:
+                self._locks.wait(left)
+
+    @property
+    def running(self) -> int:
+        return self.turns.are_taken() + sum([view.running for view in self._made])
+
+    def is_used(self) -> bool:
+        for view in self._made:
+            if view.running or view.is_referred():
+                return True
+        if self.turns.holder is not None and self.turns.are_taken():
+            return True
+        return self._leaves is not None and any(self._leaves.uses.used(self._leaves_of_others))
+
+    def saved(self) -> set[int]:
+        if self._leaves is None:
+            return set()
+        # The frames of running calls refer to views, too.
+        if any([not view.running and view.is_referred() for view in self._made]):
+            return set(map(id, self._states))
+        used = self._leaves.uses.used(self._leaves_of_others)
+        return {id(state) for state, is_used in zip(self._states, used, strict=True) if is_used}
+
+    def note_moved(self) -> None:
+        self._are_stale = True
+
+    def note_written(self, state: ParameterState) -> None:
+        if self._leaves is not None:
+            self._leaves.note_written(self._states.index(state))
+            self._are_stale = True
 
     def _leaves_of_others(self, i: int) -> list[torch.Tensor]:
         """The leaves of other modules with the parameter at a position. A step asks these whether they are used."""
@@ -224,30 +232,3 @@ class Views:
     def has_leaves(self) -> bool:
         """Whether calls have run on views."""
         return self._leaves is not None
-
-    def end(self, view: View) -> None:
-        """Notes that a call has ended."""
-        view.running -= 1
-        if len(self._made) > len(self._of):
-            current = list(self._of.values())
-            made, self._made = self._made, []
-            for each in made:
-                if each in current or each.running or each.is_referred():
-                    self._made.append(each)
-                elif self._leaves is not None:
-                    each.leave(self._leaves.uses)
-
-    def examine_again(self) -> None:
-        """Has the module examined before the next call on a view, because parameters may have hooks or attributes."""
-        self._of.clear()
-
-    def refuse_all(self) -> None:
-        """Has no call run on a view any more, because one has found parameters in another way than through the view."""
-        self._is_ordinary = False
-
-    def refuse(self, view: View, call: Call) -> None:
-        """Has no call of a kind run on a view any more, because one has changed the module, and drops its view."""
-        self._clean.pop(call, None)
-        self._refused.add(call)
-        self._are_stale = True
-        self._of = {training: each for training, each in self._of.items() if each is not view}

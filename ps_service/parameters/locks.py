@@ -119,11 +119,8 @@ class ParameterLocks:
         return [state for state in found if state is not None]
 
     def wait(self, seconds: float | None = None) -> None:
-        """Waits until a reader or a step has ended. `lock` must be held.
-
-        Raises:
-            WouldBlock: This thread must not wait.
-        """
+        """Waits until a reader or a step has ended; `lock` must be held. Raises `WouldBlock` if this thread must not
+        wait."""
         if self.this_thread.nonblocking:
             raise WouldBlock
         self._waiting += 1
@@ -181,15 +178,12 @@ class ParameterLocks:
 
     @contextmanager
     def stepping(self, states: Sequence[ParameterState]) -> Iterator[None]:
-        """Excludes other optimizers and hosted code from changing these parameters, or their `.grad`, meanwhile.
-
-        Raises:
-            DeadlineExceededError: The caller's deadline passed before others had finished.
-        """
+        """Excludes other optimizers and hosted code from changing these parameters, or their `.grad`, meanwhile. Raises
+        `DeadlineExceededError` if the caller's deadline passes before others have finished."""
         scope = current_scope.get()
         with self.lock:
             for readers in readers_of(states):
-                readers.await_writer()
+                readers.turns.await_calls(that_write=True)
             while any(state.stepped for state in states):
                 left = None if scope is None else scope.within(None)
                 if left is not None and left <= LEAST_SECONDS_LEFT:
@@ -227,13 +221,13 @@ class ParameterLocks:
                 state.claimed = True
             all_readers, begun = readers_of(states), 0
             for readers in all_readers:
-                readers.writers.claimed += 1
+                readers.turns.claimed += 1
         try:
             with self.lock:
                 self._await_readers(parameters, states, all_readers)
                 begun = 1
                 for readers in all_readers:
-                    readers.writers.writing += 1
+                    readers.turns.writing += 1
                 for state in states:
                     state.writing = True
                     state.changes += counts
@@ -246,8 +240,8 @@ class ParameterLocks:
         finally:
             with self.lock:
                 for readers in all_readers:
-                    readers.writers.claimed -= 1
-                    readers.writers.writing -= begun
+                    readers.turns.claimed -= 1
+                    readers.turns.writing -= begun
                     readers.note_moved()
                 for state in states:
                     state.claimed = state.writing = False
@@ -262,7 +256,7 @@ class ParameterLocks:
         """
         began = time.monotonic()
         while True:
-            while any([readers.await_calls() for readers in all_readers]):
+            while any([readers.turns.await_calls() for readers in all_readers]):
                 pass  # nested calls may have begun meanwhile
             waited_for = _copied_bytes(parameters, states)
             if not waited_for:

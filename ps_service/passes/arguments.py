@@ -68,13 +68,10 @@ class Invocation(NamedTuple):
 class Arguments:
     """Reads the tensors and handles among the arguments of one call, which is recorded if there is a context.
 
-    The request names results that stay on this owner and are arguments by value.
-
-    Attributes:
-        nbytes: Length of the message that they came in, and bytes of the results among them.
-        wanting: The tensors that need a gradient.
-        kept: The inputs that are results of earlier calls of the pass and stayed on this owner.
-        entry: The node at which they have entered the graph; None if none of them does.
+    The request names results that stay on this owner and are arguments by value. `nbytes` is the length of the message
+    with the arguments, and the bytes of such results. `wanting` are the tensors that need a gradient, and `kept` the
+    inputs that are results of earlier calls of the pass and stayed on this owner. They enter the graph at the node
+    `entry`; that is None if there are none.
     """
 
     def __init__(self, engine: PassHost, context: ContextId | None = None, request: CallRequest | None = None) -> None:
@@ -106,11 +103,7 @@ class Arguments:
         return tensor
 
     def handle(self, message: Handle) -> Any:
-        """The object that hosted code gets for a received handle.
-
-        Raises:
-            ForeignHandleError, StaleHandleError, UnknownNameError: It refers to no object of this owner.
-        """
+        """The object that hosted code gets for a received handle. Raises as `Registry.find`."""
         ref = Ref.from_message(message)
         if ref.owner != self._engine.name:
             return self._engine.membership.peers.foreign(ref, self._context if message.history else None)
@@ -131,10 +124,7 @@ class Arguments:
         """The value of a result that stays on this owner. Tensors with a history in this pass will enter the graph.
 
         If it is several arguments, they have lists and dicts of their own and the same tensors, as if they were sent.
-
-        Raises:
-            StaleHandleError: It is gone.
-            InvalidArgumentError: There is no result at that position, or its id is that of another kind of object.
+        Raises `InvalidArgumentError` if there is no result at that position, and as `kept_values.find`.
         """
         results = self._request.results if self._request is not None else ()
         if position >= len(results):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.hosting.views import Call
     from ps_service.parameters.locks import ParameterLocks
+    from ps_service.passes.pass_values import PassValues
     from ps_wire.errors import PsError
 
 
@@ -24,11 +25,14 @@ class Binding:
     """A module while a call of some kind runs on it: on a view, or on the module itself.
 
     `code` is the name of the method or function that runs, and `has_set` tells whether that has set an attribute of a
-    module. `leaves` has for each parameter what a record keeps of it, and `steps` the number of its steps when the call
-    began. The errors say what to do instead.
+    module. If it `is_held`, code of the module may run in the backward; on the module itself, that finds the `values`.
+    `leaves` has for each parameter what a record keeps of it, and `steps` the number of its steps when the call began.
+    The errors say what to do instead.
     """
 
     has_set = False
+    is_held = False
+    values: PassValues | None = None
     leaves: Sequence[Leaf]
     steps: Sequence[int]
 

@@ -43,12 +43,8 @@ def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation)
     """Runs a method of a hosted object; without a name, `forward`.
 
     Returns the result, or a `Deferred` if the method is marked `@async_execution`. No other code will write to the
-    tensors of the result; they may still have a history.
-
-    Raises:
-        UnknownMethodError, NotAllowedError: The method cannot be called.
-        ContextEndedError: The context has ended.
-        Exception: The method raised it.
+    tensors of the result; they may still have a history. Raises as `HostedObject.method` and `Contexts.open`, and what
+    the method raises.
     """
     if target.is_module:
         return _call_module(engine, target, method or "forward", asked)
@@ -68,9 +64,7 @@ def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation)
 
 def call_function(engine: PassHost, function: Callable[..., Any], asked: Invocation, deferred: bool = False) -> Any:
     """Runs a function, or the bound method of an object that is not a module; if it is `deferred`, it returns a future.
-
-    Returns and raises as `call`.
-    """
+    Returns and raises as `call`."""
     _, args, kwargs, training, recording, keep = asked
     if recording is not None:
         return _record_function(engine, function, asked, recording, deferred)
@@ -101,7 +95,7 @@ def _record_function(
         def finish(result: Any) -> Any:
             computed = result if keep is NO and own is _private else None
             result = _kept(keep, call_frame, own, result)
-            used = Used(call_frame.leaves, call_frame.steps)
+            used = Used(call_frame.leaves, call_frame.steps, values=call_frame.values)
             return record(engine, context, recording.call, arguments, used, result, computed=computed)
 
         return Deferred(function(*args, **kwargs), finish) if deferred else finish(function(*args, **kwargs))
@@ -181,17 +175,15 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
         inline_backward = method.is_inline or (method.may_run_inline and not call_frame.is_held)
         latency = method.backward_latency if inline_backward else None
         others = call_frame.uses_others or target.uses_others
-        used = Used(call_frame.leaves, call_frame.steps, others, call_frame.count_saved())
+        used = Used(call_frame.leaves, call_frame.steps, others, call_frame.count_saved(), call_frame.values)
         return record(engine, context, recording.call, arguments, used, result, latency)
 
 
 def fetch(engine: PassHost, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
     """A copy of the value of a handle; recorded if the value has a history in the pass.
 
-    Raises:
-        ForeignHandleError, StaleHandleError, UnknownNameError: It refers to no object of this owner.
-        InvalidArgumentError: The value is a module, which cannot be sent.
-        ContextLostError: This owner has lost the pass, and the history of the value with it.
+    Raises as `Registry.find`; `InvalidArgumentError` if the value is a module, which cannot be sent; and
+    `ContextLostError` if this owner has lost the pass, and the history of the value with it.
     """
     target = engine.registry.find(ref)
     if recording is not None:
@@ -227,11 +219,8 @@ def hosted(engine: PassHost, rref: RRef, trainer: bytes = b"", object_id: str = 
     a random id if none is given. Its bytes count for the trainer that has made it, if any.
 
     A value that a recorded call has computed is detached, so that the object does not keep the graph of the pass, and
-    so is one that was computed with parts of a module that belong to a call. Their containers are copies.
-
-    Raises:
-        OverloadedError: The trainer holds too much already.
-        InvalidArgumentError: The id is in use.
+    so is one that was computed with parts of a module that belong to a call. Their containers are copies. Raises
+    `OverloadedError` if the trainer holds too much already, and `InvalidArgumentError` if the id is in use.
     """
     with _hosting:
         found = rref.hosted

@@ -85,13 +85,8 @@ class Contexts:
                 self._lost[trainer] = dict.fromkeys(lost, STOPPED)
 
     def open(self, id: ContextId, caller: bytes = b"") -> PassContext:
-        """The context with that id; opens it if this owner has not seen it yet.
-
-        The caller is the trainer or owner that uses it. It is freed with the session of the last one.
-
-        Raises:
-            SessionLostError: The session of the caller has ended.
-        """
+        """The context with that id; opens it if this owner has not seen it yet. The caller is the trainer or owner that
+        uses it: it is freed with the session of the last one. One without a session is a `SessionLostError`."""
         caller = caller or id.trainer
         with self._lock:
             # Under the lock that `forget` takes after the session has ended, so that nothing stays that is opened late.

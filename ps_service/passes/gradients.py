@@ -117,11 +117,8 @@ class Gradients:
                 self._total[1].add(id(parameter))
 
     def unscale(self, parameters: Sequence[torch.Tensor], factor: float) -> Unscaled:
-        """Multiplies the gradients of some parameters by the inverse of a loss's scale.
-
-        Raises:
-            InvalidArgumentError: One is float16, which a GradScaler refuses, too; nothing was changed.
-        """
+        """Multiplies the gradients of some parameters by the inverse of a loss's scale. Raises `InvalidArgumentError`
+        if one is float16, which a GradScaler refuses, too; nothing was changed."""
         found = [gradient for gradient in self.of_each(parameters) if gradient is not None]
         if any(gradient.dtype == torch.float16 for gradient in found):
             raise InvalidArgumentError("a GradScaler does not unscale float16 gradients: keep parameters in float32")

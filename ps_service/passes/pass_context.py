@@ -32,15 +32,13 @@ STOPPED: Final = "the owner was stopped while it was open"
 
 
 class PassContext:
-    """One pass on this owner. Its times are on the clock of `Contexts`.
+    """One pass on this owner. Its times are on the clock of `Contexts`; `used` is when a request last used it.
+
+    Its `callers` are the trainer whose pass it is, and owners that were called in the pass. `held` counts the bytes
+    that it and other passes of its trainer hold. `attempt` tells which steps other attempts of the pass have applied;
+    None if it is not run again.
 
     Once it has ended, what would use it raises a `ContextEndedError`, or a `ContextLostError` if the owner ended it.
-
-    Attributes:
-        callers: Its users here: the trainer whose pass it is, and owners that were called in the pass.
-        held: Counts the bytes that it and other passes of its trainer hold.
-        used: When a request last used it.
-        attempt: Which steps other attempts of the pass have applied; None if it is not run again.
     """
 
     def __init__(self, id: ContextId, held: Held, now: float = 0.0) -> None:
@@ -100,11 +98,7 @@ class PassContext:
             self._readings.note(map(_parameter, record.leaves), record.steps)
 
     def record(self, call: CallKey) -> Record:
-        """A recorded call.
-
-        Raises:
-            ContextLostError: There is no record for that caller and number.
-        """
+        """A recorded call. Without a record for that caller and number, it is a `ContextLostError`."""
         record = self._records.get(call)
         if record is None:
             raise lost_error(self.id, self._why_lost)
@@ -149,9 +143,9 @@ class PassContext:
             return brought.of_each(parameters)
 
     def stepped(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
-        """Notes a step of the pass, and returns its staleness, as `FirstReadings.stepped`."""
+        """Notes a step of the pass, and returns its staleness."""
         with self._lock:
-            staleness = self._readings.stepped(parameters, parameter_states)
+            staleness = self._readings.staleness(parameters, parameter_states, counts=1)
             self.last_staleness = staleness or 0
             return staleness
 
@@ -166,11 +160,7 @@ class PassContext:
             self._gradients.scale(parameters, factor)
 
     def unscale(self, parameters: Sequence[torch.Tensor], factor: float) -> Unscaled:
-        """Multiplies gradients of some parameters by the inverse of a loss scale, and checks whether they are finite.
-
-        Raises:
-            InvalidArgumentError: A gradient is float16; nothing was changed.
-        """
+        """As `Gradients.unscale`."""
         with self._lock:
             brought = self._gradients
             if self._ended:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
-    from ps_service.passes.binding import Binding
 
 
 class PassValues:
@@ -28,15 +29,17 @@ class PassValues:
     random numbers from a generator of their own, to which `torch.utils.checkpoint` gives the state of the call's.
     """
 
-    def __init__(self, bound: Binding, mode: Callable[[], AbstractContextManager[None]]) -> None:
-        self._name = str(bound.hosted)
-        self._parameters = list(bound.parameters)
-        self._states = bound.hosted.parameter_states
+    def __init__(
+        self, hosted: HostedObject, locks: ParameterLocks, mode: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._name = str(hosted)
+        self._parameters = hosted.views.parameters
+        self._states = hosted.parameter_states
         self._data = [each.data for each in self._parameters]
         self._versions = [each._version for each in self._parameters]
         self._tokens = [state.pin.token for state in self._states]
-        self._lock = bound.parameter_locks.lock
-        self._turns = bound.hosted.views.turns
+        self._lock = locks.lock
+        self._turns = hosted.views.turns
         self._turn: Turn | None = None
         self._mode = mode
         self._random: AbstractContextManager[object] = nullcontext() if Seeded.current() is None else Seeded(0)

@@ -35,11 +35,7 @@ def backward(
 
     Adds the gradients of parameters to the context, and returns those of the inputs, one per input that needs one.
     Gradients of results of earlier calls wait for the backward of those calls. An `Encoded` is decoded with the shape
-    and dtype of its output. Without a turn, gradients are added as they arrive.
-
-    Raises:
-        InvalidArgumentError: The gradients do not fit the outputs.
-        RuntimeError: Torch raised it.
+    and dtype of its output. Without a turn, gradients are added as they arrive. Raises as `Record.backward`.
     """
     on_device: list[Any] = []
     any_encoded = False
@@ -79,11 +75,8 @@ def others(engine: PassHost, context_id: ContextId) -> list[str]:
 
 
 def power_sum(engine: PassHost, context_id: ContextId, refs: Sequence[Ref], norm_type: float) -> float:
-    """The sum of |g|^p over the gradients of some parameters, or the largest |g| when p is infinite.
-
-    Raises:
-        InvalidArgumentError: The norm is not positive.
-    """
+    """The sum of |g|^p over the gradients of some parameters, or the largest |g| when p is infinite. A norm that is not
+    positive is an `InvalidArgumentError`."""
     if not norm_type > 0:
         raise InvalidArgumentError(f"the norm must be positive, not {norm_type}")
     context = engine.contexts.get(context_id)

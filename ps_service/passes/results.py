@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ps_service.passes.arguments import Arguments
     from ps_service.passes.contexts import PassHost
     from ps_service.passes.pass_context import PassContext
+    from ps_service.passes.pass_values import PassValues
     from ps_wire.refs import CallKey
     from ps_wire.runtime.latency import Latency
 
@@ -27,13 +28,15 @@ class Used(NamedTuple):
     """What a recorded call has used on this owner.
 
     `steps` has for each of the leaves the number of steps of its parameter when the call began. There are `others` if
-    its graph may reach further leaves. The shares count what torch has saved; None if that is not known.
+    its graph may reach further leaves. The shares count what torch has saved; None if that is not known. The backward
+    gives modules their `values`, which are known when the call has ended.
     """
 
     leaves: Sequence[Leaf] = ()
     steps: Sequence[int] = ()
     others: bool = True
     shares: Sequence[Share] | None = None
+    values: list[PassValues] | None = None
 
 
 def record(
@@ -49,10 +52,7 @@ def record(
     """Keeps what the backward of a call needs, and returns the result of the call.
 
     The latency is that of the `Record`. `computed` is what was computed, if the result is a copy of it that is sent and
-    freed.
-
-    Raises:
-        ContextEndedError: The context ended while the call ran.
+    freed. Raises `ContextEndedError` if the context ended while the call ran.
     """
     outputs, tokens = _outputs(engine, context, call, result)
     shares = used.shares
@@ -74,6 +74,7 @@ def record(
         tokens,
         called,
         used.others,
+        used.values,
     )
     made.shares = shares
     context.add(call, made)

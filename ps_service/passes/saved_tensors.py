@@ -28,11 +28,7 @@ class Kept:
         self._share = share
 
     def unpack(self) -> torch.Tensor:
-        """The tensor.
-
-        Raises:
-            RuntimeError: It was written to since it was saved; with torch's own message.
-        """
+        """The tensor. If it was written to since it was saved, that is a `RuntimeError` with torch's own message."""
         if self._tensor._version != self._version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
@@ -78,11 +74,7 @@ class Pinned:
             self._counted = None
 
     def unpack(self) -> torch.Tensor:
-        """The tensor.
-
-        Raises:
-            RuntimeError: It was written to since it was saved.
-        """
+        """The tensor. If it was written to since it was saved, that is a `RuntimeError`."""
         counted = self._counted
         is_written = self._is_written if counted is None else counted._version != self._version
         if is_written or any(watch.pin.written != watch.seen for watch in self._watches):

@@ -49,22 +49,24 @@ class FirstReadings:
             if first is None or count < first:
                 known[key] = count
 
-    def staleness(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
-        """The largest staleness of these parameters; None if the pass has read none of them through a hosted module."""
+    def staleness(
+        self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState], counts: int = 0
+    ) -> int | None:
+        """The largest staleness of these parameters; None if the pass has read none of them through a hosted module.
+
+        A step of the pass itself `counts` one, which does not make it stale; the states do not count it yet.
+        """
         worst = None
         for parameter, parameter_state in zip(parameters, parameter_states, strict=True):
             first = self._steps.get(id(parameter))
             if first is not None:
                 worst = max(worst or 0, parameter_state.steps - first)
+                self._steps[id(parameter)] = first + counts
         return worst
 
     def stepped(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
-        """Notes a step of the pass, which the states of its parameters do not count yet, and returns `staleness`."""
-        worst = self.staleness(parameters, parameter_states)
-        for key in map(id, parameters) if worst is not None else ():
-            if key in self._steps:
-                self._steps[key] += 1  # its own steps do not make it stale
-        return worst
+        """Notes a step of the pass, and returns `staleness`."""
+        return self.staleness(parameters, parameter_states, counts=1)
 
 
 @dataclass(frozen=True, slots=True)

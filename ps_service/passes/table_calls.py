@@ -27,14 +27,9 @@ LOOK_UP = "look_up"
 
 
 def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Any:
-    """Calls a method of a table.
+    """Calls a method of a table. Raises as `calls.call`, and as `HostedTable.look_up`.
 
     A recorded look-up is a record as any other: its leaves are the parameters that stand for all rows of the tables.
-
-    Raises:
-        UnknownMethodError, NotAllowedError: The method cannot be called.
-        ContextEndedError: The context has ended.
-        InvalidArgumentError, TooLargeError: As in `HostedTable.look_up`.
     """
     known = target.method(method)
     arguments, args, kwargs, _, recording, keep = asked
@@ -64,11 +59,8 @@ _unpack = methodcaller("unpack")
 
 
 def _tables(engine: PassHost, target: HostedObject, args: tuple[Any, ...]) -> list[HostedObject]:
-    """The tables of a look-up. One that was left out would get no gradient, without a word.
-
-    Raises:
-        InvalidArgumentError: A part has a reference that is not to a table of this owner.
-    """
+    """The tables of a look-up. One that was left out would get no gradient, without a word: a part that refers to
+    something else than a table of this owner is an `InvalidArgumentError`."""
     found = {id(target): target}
     for part in args[0] if args and isinstance(args[0], list) else ():
         if not isinstance(part, tuple) or not part or part[0] is None:

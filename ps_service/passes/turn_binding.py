@@ -48,13 +48,12 @@ class TurnBinding(Binding):
         code, _, self._recorded = kind
         self.module: nn.Module = hosted.value
         self._parts = list(self.module.modules())
-        self._holds: list[Any] = []
         self._set: list[tuple[int, str, Any]] | None = None
         exclusive = self._writing if code in hosted.writers else None
         self.turn = Turn(hosted.views.turns, nested, self._around(), exclusive, is_patient=not code)
         self.turn.begin()
         self.leaves = [
-            Leaf(ref, parameter, parameter, self._holds)
+            Leaf(ref, parameter, parameter)
             for ref, parameter in zip(hosted.parameter_refs, self.parameters, strict=True)
         ]
         self.steps = [state.steps for state in hosted.parameter_states]
@@ -130,14 +129,8 @@ class TurnBinding(Binding):
         return self.internals.found()
 
     def hold(self) -> None:
-        """Has a backward find the values of this call, because code of the module may run in it."""
-        if self._recorded and not self._holds:
-            self._holds.append(PassValues(self, self._mode))
-
-    @property
-    def is_held(self) -> bool:
-        """Whether code of the module may run in the backward."""
-        return bool(self._holds)
+        if self._recorded and not self.is_held:
+            self.is_held, self.values = True, PassValues(self.hosted, self.parameter_locks, self._mode)
 
     def finds_parameters(self) -> None:
         """Nothing: its leaves are the parameters themselves."""
@@ -170,10 +163,8 @@ class TurnBinding(Binding):
             self.views.examine_again()
         self.internals.end_histories(self._historic)
         if self._contents is not None:
-            is_clean = (
-                not (changes or self.has_set) and self._failed is None and not self._holds and self._contents.are_same()
-            )
-            self.views.note(self.kind, is_clean)
+            is_changed = changes or self.has_set or self.is_held or self._failed is not None
+            self.views.note(self.kind, is_clean=not is_changed and self._contents.are_same())
         if any(map(gt, self._count_references(), self._references)):
             self.hold()  # code that is left behind, such as a hook of the graph, may use them
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.autograd.graph import increment_version
 
 from ps_service.hosting.contents import ABSENT
-from ps_service.hosting.histories import Ending, has_open_history
+from ps_service.hosting.histories import has_open_history
 from ps_service.hosting.internals import Found
-from ps_service.hosting.replacing import Counterpart
+from ps_service.hosting.leaves import is_written
+from ps_service.hosting.replacing import Replacing
 from ps_service.hosting.structure import tensors_below
-from ps_service.parameters.leaves import is_written
 from ps_service.passes.binding import Binding
 
 if TYPE_CHECKING:
@@ -35,11 +35,9 @@ class ViewBinding(Binding):
     Attributes:
         storages: Addresses of the memory of the leaves.
         saved: Always empty. In turns, buffers that a backward needs are copied, because the call may change them.
-        is_held: Whether code of the module may run in the backward.
         uses_others: Whether the graph of the call may reach leaves that are not those of the view, as far as is known.
     """
 
-    is_held = False
     saved: Sequence[torch.Tensor] = ()
 
     def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call, nested: bool) -> None:
@@ -50,9 +48,9 @@ class ViewBinding(Binding):
         self._touched: Sequence[int] = ()
         self._overtaken: set[int] = set()
         self.uses_others = hosted.uses_others
-        views, writers = self.views, self.views.writers
+        views, turns = self.views, self.views.turns
         with parameter_locks.lock:
-            while writers.writing or (writers.claimed and not nested):
+            while turns.writing or (turns.claimed and not nested):
                 parameter_locks.wait()
             self._view, self._shared = views.begin(kind[1])
             self._begun = self._shared.current
@@ -150,14 +148,16 @@ class ViewBinding(Binding):
         if any(not name for _, name, _ in changes):
             return self.restructured()
         leaves = {id(leaf.tensor): leaf.parameter for leaf in self.leaves}
-        parts = Counterpart({**leaves, **{id(made): original for made, original in self._view.modules}})
+        known = {**leaves, **{id(made): original for made, original in self._view.modules}}
+        ends = {*known, *map(id, known.values())}
+        parts = Replacing(lambda part: known.get(id(part), part), everywhere=True, ends=ends)
         for original, name, value in changes:
             if self._is_alias(value, leaves):
                 return self.aliased(name)
             if value is ABSENT:
                 original.__dict__.pop(name, None)
             else:
-                original.__dict__[name] = parts.of(self.internals.without_history(value, Ending()))
+                original.__dict__[name] = parts.of(self.internals.without_history(value))
         return None
 
 

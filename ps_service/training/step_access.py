@@ -56,7 +56,7 @@ class StepAccess:
                 if not any(map(_is_used, all_readers)):
                     self._readers = all_readers
                     for readers in all_readers:
-                        readers.writers.writing += 1
+                        readers.turns.writing += 1
                     for state in self.states:
                         state.stepped = True
                         state.changes += 1
@@ -76,7 +76,7 @@ class StepAccess:
             return
         with self.locks.lock:
             for readers in self._readers:
-                readers.writers.writing -= 1
+                readers.turns.writing -= 1
             for state in self.states:
                 state.stepped = False
                 if self.consistent:

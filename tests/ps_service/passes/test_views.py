@@ -200,7 +200,7 @@ def test_a_hook_of_the_graph_finds_the_values_of_its_pass(warm: int, anew: bool)
         viewed.forward(x)
         viewed.forward(x)
     forward = viewed.forward(x)
-    held = forward.leaves[0].holds
+    held = forward.values
     result, leaf = forward.result, forward.leaves[1].tensor
     del forward
     viewed.step()
