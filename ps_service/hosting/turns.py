@@ -32,9 +32,9 @@ class Turn:
 
     It is `nested` if the call has another module already, or is nested in another request: a step may be waiting for
     that one, so this one waits only for steps that have begun to write. `around` makes what is entered whenever the
-    call gets the module, and left whenever others get it; none of it waits. `exclusive` makes what is entered before,
-    if the call writes to parameters, as a step does. If it `is_patient`, it waits for a call that does not end for as
-    long as that takes.
+    call gets the module, and left whenever others get it; none of it waits. `exclusive` makes what is entered before
+    that, if the call writes to parameters, as a step does. `entered` has all of them. If it `is_patient`, it waits for
+    a call that does not end for as long as that takes.
 
     It `is_lost` if others went on before the call had ended, and `is_ending` while it gives the module to others.
     `resumed` is called after others had the module.
@@ -60,8 +60,7 @@ class Turn:
         self._turns = turns
         self._around = around
         self._exclusive = exclusive
-        self._entered = ExitStack()
-        self._access = ExitStack()
+        self.entered = ExitStack()
         self._is_paused = False
 
     def begin(self) -> None:
@@ -75,33 +74,29 @@ class Turn:
 
     def _take(self) -> None:
         outer = self._turns.holder
-        with ExitStack() as stack:
+        try:
             # A call that it is nested in may write, and has excluded others already.
             is_mine = outer is not None and outer.writes and outer.thread == self.thread
             if self._exclusive is not None and not is_mine:
-                stack.enter_context(self._exclusive())
+                self.entered.enter_context(self._exclusive())
             self._turns.take(self)
-            self._access = stack.pop_all()
-        try:
             for each in self._around:
-                self._entered.enter_context(each())
+                self.entered.enter_context(each())
         except BaseException:
             self._give()
             raise
 
     def _give(self) -> None:
-        if self._turns.keep(self):
-            try:
-                self.leave()
-            finally:
-                self._turns.give(self)
-
-    def leave(self) -> None:
-        """Leaves what was entered for the call."""
+        turns, lock = self._turns, self._turns.locks.lock
+        with lock:
+            self.is_ending = turns.holder is self  # from now on nobody takes the module from the call
         try:
-            self._entered.close()
+            self.entered.close()
         finally:
-            self._access.close()
+            if self.is_ending:
+                with lock:
+                    turns.holder = self.outer
+                    turns.locks.notify()
 
     def end(self) -> None:
         """The call has ended."""
@@ -141,7 +136,7 @@ class Turns(state.Turns):
     def __init__(self, locks: ParameterLocks) -> None:
         self.claimed = self.writing = 0
         self.users: WeakSet[TakesTurns] = WeakSet()
-        self._locks = locks
+        self.locks = locks
         self.holder: Turn | None = None
         self._patience = FIRST_PATIENCE_SECONDS
         self._longest = 0.0
@@ -152,7 +147,7 @@ class Turns(state.Turns):
             if self.holder is not None:
                 self._wait_for(self.holder)
             elif self.writing or self.claimed:
-                self._locks.wait()
+                self.locks.wait()
             else:
                 return
 
@@ -169,29 +164,17 @@ class Turns(state.Turns):
 
     def take(self, turn: Turn) -> None:
         """Waits until nobody else has the module, and gives it to a call."""
-        with self._locks.lock:
+        with self.locks.lock:
             while not self._is_mine():
                 if self.holder is not None:
                     self._wait_for(self.holder, turn.is_patient)
                 elif not turn.writes and (self.writing or (self.claimed and not turn.nested)):
-                    self._locks.wait()
+                    self.locks.wait()
                 else:
                     break
             turn.outer, self.holder = self.holder, turn
             turn.is_ending = False
             turn.began = time.monotonic()
-
-    def keep(self, turn: Turn) -> bool:
-        """Whether a call still has the module; nobody takes it from the call any more."""
-        with self._locks.lock:
-            turn.is_ending = self.holder is turn
-            return turn.is_ending
-
-    def give(self, turn: Turn) -> None:
-        """A call does not have the module any more."""
-        with self._locks.lock:
-            self.holder = turn.outer
-            self._locks.notify()
 
     def end(self, turn: Turn) -> None:
         """Notes how long a call took that has ended, whether or not it was lost."""
@@ -205,17 +188,17 @@ class Turns(state.Turns):
         """Waits until something has changed. Takes the module from a call that does not end."""
         left = holder.began + self._patience - time.monotonic()
         if is_patient or holder.is_ending:
-            self._locks.wait()
+            self.locks.wait()
         elif left > 0:
-            self._locks.wait(left)
+            self.locks.wait(left)
         else:
             turn: Turn | None = holder
             while turn is not None:
                 turn.is_lost = True
-                turn.leave()
+                turn.entered.close()
                 turn = turn.outer
             self.holder = None
-            self._locks.notify()
+            self.locks.notify()
 
 
 def shared_turns(locks: ParameterLocks, users: Iterable[TakesTurns]) -> Turns:
