@@ -50,11 +50,8 @@ class ThisThread(threading.local):
 
 
 class StepLock(ReportingLock):
-    """A lock that knows deadlines, and threads that must not block.
-
-    A block raises `WouldBlock` if another thread holds the lock and this thread must not block, and
-    `DeadlineExceededError` if the caller's deadline passes before the lock is free.
-    """
+    """The lock of an optimizer, which others may hold for long. A block raises `WouldBlock` if another thread holds it
+    and this thread must not block, and `DeadlineExceededError` if the caller's deadline passes before it is free."""
 
     __slots__ = ("_this_thread",)
 
@@ -83,11 +80,9 @@ class Reading(NamedTuple):
 
 
 class ParameterLocks:
-    """Knows the parameter states of all parameters of an owner, and holds the one lock that guards their counts.
-
-    `lock` is held for microseconds. `changed` is a condition on it, notified when a reader or a step has ended.
-    `first_mark` is a random number, from which the marks of this process count.
-    """
+    """The states of all parameters of an owner, and the one lock that guards their counts, which is held for
+    microseconds. `changed` is a condition on it, notified when a reader or a step has ended. The marks of this process
+    count from `first_mark`."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -139,11 +134,9 @@ class ParameterLocks:
     def reading(
         self, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState], nested: bool = False
     ) -> Iterator[Reading]:
-        """Pins parameters while a block runs, so that no consistent step lies between them.
-
-        Waits for a consistent step in progress. If it is `nested` in another read of the same caller, a step may be
-        waiting for that one, so this one waits only for steps that have begun to write.
-        """
+        """Pins parameters while a block runs, so that no consistent step lies between them. It waits for one that is in
+        progress. If it is `nested` in another read of the same caller, a step may be waiting for that one, so this one
+        waits only for steps that have begun to write."""
         with self.lock:
             while any(state.writing or (state.claimed and not nested) for state in states):
                 self.wait()
@@ -231,7 +224,7 @@ class ParameterLocks:
                 for state in states:
                     state.writing = True
                     state.changes += counts
-                pinned = _in_use(states, all_readers)
+                pinned = [i for i, uses in enumerate(_uses(states, all_readers)) if any(uses)]
             for i in pinned:
                 # New storage in the same Parameter object: optimizers identify parameters by object.
                 parameters[i].data = parameters[i].data.clone()
@@ -250,10 +243,8 @@ class ParameterLocks:
     def _await_readers(
         self, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState], all_readers: Iterable[Readers]
     ) -> None:
-        """Waits for calls on modules themselves, and for forwards that only read parameters that are costly to copy.
-
-        For these it waits at most for the time of the copy.
-        """
+        """Waits for calls on modules themselves, and for forwards that only read parameters that are costly to copy,
+        for these at most for the time of the copy."""
         began = time.monotonic()
         while True:
             while any([readers.turns.await_calls() for readers in all_readers]):
@@ -276,25 +267,19 @@ def _copied_bytes(parameters: Sequence[torch.Tensor], states: Sequence[Parameter
     ]
     if not large:
         return 0
-    running = [readers for readers in readers_of(state for state, _ in large) if readers.running]
-    read = {id(state) for state, _ in large if any(each() in running for each in state.readers)} if running else set()
-    saved = set().union(*(readers.saved() for readers in running))
-    return sum(
-        nbytes
-        for state, nbytes in large
-        if (state.pin.reading or id(state) in read) and not state.pin.saved and id(state) not in saved
-    )
+    large_states = [state for state, _ in large]
+    uses = _uses(large_states, readers_of(large_states))
+    return sum(nbytes for (_, nbytes), (is_read, is_saved) in zip(large, uses, strict=True) if is_read and not is_saved)
 
 
-def _in_use(states: Sequence[ParameterState], all_readers: Iterable[Readers]) -> list[int]:
-    """The positions of parameters that a call, an open graph or other code needs as they are."""
+def _uses(states: Sequence[ParameterState], all_readers: Iterable[Readers]) -> list[tuple[bool, bool]]:
+    """For each parameter, whether a call reads it now, and whether an open graph or other code needs it as it is."""
     running = {readers for readers in all_readers if readers.running}
     saved = set().union(*(readers.saved() for readers in all_readers))
     return [
-        i
-        for i, state in enumerate(states)
-        if state.pin.reading
-        or state.pin.saved
-        or id(state) in saved
-        or any(each() in running for each in state.readers)
+        (
+            bool(state.pin.reading) or any(each() in running for each in state.readers),
+            bool(state.pin.saved) or id(state) in saved,
+        )
+        for state in states
     ]
