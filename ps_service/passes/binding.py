@@ -26,6 +26,7 @@ class Binding:
 
     `code` is the name of the method or function that runs, and `has_set` tells whether that has set an attribute of a
     module. If it `is_held`, code of the module may run in the backward; on the module itself, that finds the `values`.
+    It `uses_others` if the graph of the call may reach leaves that are not those of the module, as far as is known.
     `leaves` has for each parameter what a record keeps of it, and `steps` the number of its steps when the call began.
     The errors say what to do instead.
     """
@@ -44,15 +45,19 @@ class Binding:
         self.internals = hosted.internals
         self.views = hosted.views
         self.parameters = hosted.views.parameters
+        self.uses_others = hosted.uses_others
         self._failed: PsError | None = None
 
     def hold(self) -> None:
-        """Has a backward find the values of this call, because code of the module may run in it."""
-        raise NotImplementedError
+        """Notes that code of the module may run in the backward, where it finds the values of this call."""
+        self.is_held = True
 
     def finds_parameters(self) -> None:
-        """Notes that the call has computed with parameters themselves, and not with the leaves of its view."""
-        raise NotImplementedError
+        """Notes that the graph of the call reaches parameters themselves, beside leaves of a view."""
+
+    def private_ids(self) -> set[int]:
+        """`id()` of the modules and leaves that belong to calls."""
+        return set()
 
     def name(self, i: int) -> str:
         """The dotted name of a parameter."""
@@ -63,12 +68,8 @@ class Binding:
         return next((self.name(i) for i, each in enumerate(self.leaves) if each.tensor is leaf), None)
 
     def settle(self, raised: bool) -> None:
-        """Raises the error for what the code has done, after the module was given back.
-
-        Raises:
-            InvalidArgumentError: It has changed the structure, or something else that is refused.
-            ContextLostError: Others went on before the call had ended, or a step changed what it has written to.
-        """
+        """Raises the error for what the code has done and may not do, or others have done meanwhile. The module has
+        been given back."""
         if self._failed is not None and not raised:
             raise self._failed
 
@@ -119,9 +120,7 @@ class Binding:
         self, i: int, moved: torch.Tensor, before: torch.Tensor, others: Sequence[torch.Tensor]
     ) -> InvalidArgumentError | None:
         """The error for a call that has given a parameter another shape or dtype, or the memory of something else.
-
-        `moved` is the parameter or its leaf with its new memory, and `others` are the other ones of the module.
-        """
+        `moved` is the parameter or its leaf with its new memory, and `others` are the other ones of the module."""
         if moved.shape != before.shape or moved.dtype != before.dtype:
             return InvalidArgumentError(
                 f"{self.code} has given parameter {self.name(i)!r} of {self.hosted} another shape or dtype; "

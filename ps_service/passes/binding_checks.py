@@ -83,7 +83,7 @@ def _examine(binding: Binding, leaves: Sequence[torch.Tensor], known: Container[
     if any(is_stand_in(leaf) and id(leaf) not in known for leaf in leaves):
         raise InvalidArgumentError(f"{binding.code} of {binding.hosted} {REFUSAL}")
     if any(id(leaf) not in known for leaf in leaves):
-        binding.hosted.uses_others = True
+        binding.hosted.uses_others = binding.uses_others = True
     if hooked_nodes(leaf for leaf in leaves if id(leaf) in known):
         raise InvalidArgumentError(
             f"{binding.code} of {binding.hosted} has registered a hook at the node of torch's graph that accumulates a "

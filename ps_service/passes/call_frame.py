@@ -145,8 +145,8 @@ class CallFrame(Borrower):
         if isinstance(binding, TurnBinding):
             self._watch(binding)
             binding.turn.resumed = partial(self._watch, binding)
-        if binding.saved:
-            self._buffers.update(storage_of(each) for each in binding.saved if not each.is_sparse)
+            # A backward needs copies of these, because other calls may change them.
+            self._buffers.update(storage_of(each) for each in binding.internals.found().tensors if not each.is_sparse)
         return binding.module
 
     def _bound(self, hosted: HostedObject, is_target: bool, code: str) -> TurnBinding | ViewBinding:

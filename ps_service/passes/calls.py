@@ -174,8 +174,8 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
         # Code of the module that runs in the backward may make requests.
         inline_backward = method.is_inline or (method.may_run_inline and not call_frame.is_held)
         latency = method.backward_latency if inline_backward else None
-        others = call_frame.uses_others or target.uses_others
-        used = Used(call_frame.leaves, call_frame.steps, others, call_frame.count_saved(), call_frame.values)
+        others, shares = call_frame.uses_others, call_frame.count_saved()
+        used = Used(call_frame.leaves, call_frame.steps, others, shares, call_frame.values)
         return record(engine, context, recording.call, arguments, used, result, latency)
 
 

@@ -115,11 +115,9 @@ class Contexts:
 
     def find(self, id: ContextId) -> PassContext:
         """The context with that id. One that this owner has not seen counts as lost."""
-        context = self._open.get(id)
+        context = self._open.get(id) or self.get(id)
         if context is None:
-            context = self.get(id)
-            if context is None:
-                raise lost_error(id)
+            raise lost_error(id)
         context.used = self.clock()
         return context
 
@@ -214,16 +212,16 @@ class Contexts:
 
 
 class PassHost(Host, Protocol):
-    """The parts of an owner that calls and their backward need; see `Engine`."""
+    """The parts of an owner that calls and their backward need; see `Engine`.
+
+    `held` counts what contexts and results that stay here hold, by trainer.
+    """
 
     @property
-    def contexts(self) -> Contexts:
-        """The open passes."""
+    def contexts(self) -> Contexts: ...
 
     @property
-    def held(self) -> HeldByAll:
-        """What contexts and results that stay here hold, by trainer."""
+    def held(self) -> HeldByAll: ...
 
     @property
-    def membership(self) -> Membership:
-        """The group that the owner is a member of."""
+    def membership(self) -> Membership: ...

@@ -142,16 +142,13 @@ class Record:
         self._lock = ReportingLock()
         self._is_spent = False
         self._outputs: list[Output | None] = []
-        # Number of outputs that require grad.
-        self._output_count = 0
         for output in outputs:
-            if output.requires_grad:
-                # Torch keeps a node written in Python alive through a view, and sparse tensors have no views.
-                held = output if output.layout is torch.strided else output.clone()
-                self._outputs.append(Output(get_gradient_edge(held), held.shape, held.dtype))
-                self._output_count += 1
-            else:
+            if not output.requires_grad:
                 self._outputs.append(None)
+                continue
+            # Torch keeps a node written in Python alive through a view, and sparse tensors have no views.
+            held = output if output.layout is torch.strided else output.clone()
+            self._outputs.append(Output(get_gradient_edge(held), held.shape, held.dtype))
         # Positions of the outputs whose graph a backward has freed.
         self._spent: set[int] = set()
         self._entry = entry
@@ -211,27 +208,26 @@ class Record:
             leaves, found = self._propagate(places, seeds, retain_graph, backward)
             if not retain_graph:
                 self._free(places)
-            entered = self._entry.take_gradients() if self._entry is not None else ()
+            entered = () if self._entry is None else self._entry.take_gradients()
             if self._latency is not None and began is not None:
                 self._latency.end(began, self._nbytes)
         of_parameters = []
         for leaf, of_leaf in zip(leaves, found, strict=False):
             if of_leaf is not None:
                 of_parameters.append(Gradient(leaf.ref, leaf.parameter, of_leaf))
-        if not entered:
-            return Propagated([None] * self._wanted, of_parameters, [])
         of_kept = []
         for kept, of_input in zip(self._kept_inputs, entered[self._wanted :], strict=False):
             if of_input is not None:
                 of_kept.append((kept, of_input))
-        return Propagated(list(entered[: self._wanted]), of_parameters, of_kept)
+        of_inputs: list[torch.Tensor | None] = list(entered[: self._wanted]) if entered else [None] * self._wanted
+        return Propagated(of_inputs, of_parameters, of_kept)
 
     @contextmanager
     def _found_values(self) -> Iterator[None]:
         """Gives modules whose code runs in the backward the values of the pass."""
         with ExitStack() as stack:
             for values in self._values or ():
-                stack.enter_context(values)
+                stack.enter_context(values.found())
             yield
 
     def decoded(self, position: int, gradient: torch.Tensor | Encoded) -> torch.Tensor:
@@ -305,7 +301,7 @@ class Record:
         """Frees what the call holds, if backwards have freed the graphs of all of its outputs, those at these places
         included."""
         self._spent.update(places)
-        if len(self._spent) < self._output_count:
+        if len(self._spent) < len(self._outputs) - self._outputs.count(None):
             return
         self.shares = ()
         if self._values:

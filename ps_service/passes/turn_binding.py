@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    import torch
-
     from ps_service.hosting.internals import Found
     from ps_service.hosting.objects import HostedObject
     from ps_service.hosting.views import Call
@@ -91,8 +89,8 @@ class TurnBinding(Binding):
         self._contents = Contents(self.module) if self.views.asks_for(self.kind) else None
         self._attributes = Dicts([each.__dict__ for each in (*self._parts, *self.parameters)])
         self._structure = Dicts([each for part in self._parts for each in (part._parameters, part._modules)])
-        self._found = self.internals.found()
-        self._historic = {id(tensor) for tensor in self._found.tensors if tensor.requires_grad}
+        self._historic = {id(tensor) for tensor in self.internals.found().tensors if tensor.requires_grad}
+        self.uses_others = self.uses_others or bool(self._historic)
         if any(each._backward_hooks for each in self.parameters) or any(map(_has_hooks, self._parts)):
             self.hold()
         self._references = self._count_references()
@@ -109,20 +107,6 @@ class TurnBinding(Binding):
         """Addresses of the memory of the parameters."""
         return set(map(storage_of, self.parameters))
 
-    @property
-    def uses_others(self) -> bool:
-        """Whether the graph of the call may reach leaves that are not parameters of the module, as far as is known."""
-        return self.hosted.uses_others or any(each.requires_grad for each in self._found.tensors)
-
-    @property
-    def saved(self) -> Sequence[torch.Tensor]:
-        """The tensors besides the parameters that a backward needs copies of, because other calls may change them."""
-        return self.internals.found().tensors
-
-    def private_ids(self) -> set[int]:
-        """Nothing: the parts of the module belong to no call."""
-        return set()
-
     def kept(self) -> Found:
         """The tensors besides the parameters that outlive the call."""
         self._learn()
@@ -131,9 +115,6 @@ class TurnBinding(Binding):
     def hold(self) -> None:
         if self._recorded and not self.is_held:
             self.is_held, self.values = True, PassValues(self.hosted, self.parameter_locks, self._mode)
-
-    def finds_parameters(self) -> None:
-        """Nothing: its leaves are the parameters themselves."""
 
     def give_back(self) -> bool:
         """Ends the turn, because the code has ended. There is something to `settle`."""

@@ -18,7 +18,6 @@ from ps_service.passes.binding import Binding
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
     from torch import nn
 
     from ps_service.hosting.objects import HostedObject
@@ -28,17 +27,10 @@ if TYPE_CHECKING:
 
 
 class ViewBinding(Binding):
-    """A view of a module, which other calls use at the same time.
+    """A view of a module, which other calls use at the same time. `storages` are the addresses of its leaves' memory.
 
     The construction waits for a consistent step that writes. `give_back` undoes it.
-
-    Attributes:
-        storages: Addresses of the memory of the leaves.
-        saved: Always empty. In turns, buffers that a backward needs are copied, because the call may change them.
-        uses_others: Whether the graph of the call may reach leaves that are not those of the view, as far as is known.
     """
-
-    saved: Sequence[torch.Tensor] = ()
 
     def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call, nested: bool) -> None:
         super().__init__(parameter_locks, hosted, kind)
@@ -47,7 +39,6 @@ class ViewBinding(Binding):
         self._leaves_histories = False
         self._touched: Sequence[int] = ()
         self._overtaken: set[int] = set()
-        self.uses_others = hosted.uses_others
         views, turns = self.views, self.views.turns
         with parameter_locks.lock:
             while turns.writing or (turns.claimed and not nested):
@@ -60,7 +51,6 @@ class ViewBinding(Binding):
         self.storages = self._begun.storages
 
     def private_ids(self) -> set[int]:
-        """`id()` of the modules and leaves of the view."""
         return self._view.private_ids()
 
     def kept(self) -> Found:
@@ -72,21 +62,13 @@ class ViewBinding(Binding):
             is_all &= tensors_below(value, tensors)
         return Found(tensors, is_all)
 
-    def hold(self) -> None:
-        """Notes that code of the module may run in the backward, where it finds its values: steps see used leaves."""
-        self.is_held = True
-
     def finds_parameters(self) -> None:
-        """Has later calls run on the module itself; the gradients of this one reach the parameters, too."""
         self.views.refuse_all()
-        self.uses_others = True
+        self.uses_others = True  # the gradients of this call go to the parameters, too
 
     def give_back(self) -> bool:
-        """Ends the read of the parameters, because the code has ended. Later calls find the attributes that it has set.
-
-        If the call has changed anything, later calls of the kind run on the module itself. Returns whether there is
-        something to `settle`.
-        """
+        """Ends the read of the parameters, because the code has ended. Later calls find the attributes that it has set,
+        and run on the module itself if it has changed anything. Returns whether there is something to `settle`."""
         with self.parameter_locks.lock:
             try:
                 # Before the view gets other leaves for the next call.
@@ -107,7 +89,6 @@ class ViewBinding(Binding):
                 self.parameter_locks.notify()
 
     def settle(self, raised: bool) -> None:
-        """Applies what the call has done to leaves, and raises as `Binding.settle`."""
         for i in self._touched:
             self._failed = self._take_over_leaf(i) or self._failed
         super().settle(raised)

@@ -206,6 +206,6 @@ def test_a_hook_of_the_graph_finds_the_values_of_its_pass(warm: int, anew: bool)
     viewed.step()
     with ExitStack() as stack:
         for each in held:
-            stack.enter_context(each)
+            stack.enter_context(each.found())
         (found,) = torch.autograd.grad(result.sum(), leaf)
     assert torch.equal(found, x)

@@ -41,7 +41,7 @@ class Forward(NamedTuple):
         leaves = [each.tensor for each in self.leaves]
         with ExitStack() as stack:
             for each in self.values:
-                stack.enter_context(each)
+                stack.enter_context(each.found())
             found = torch.autograd.grad(self.result, leaves, gradient, allow_unused=True)
         return [torch.zeros_like(each) if g is None else g for each, g in zip(leaves, found, strict=True)]
 
