@@ -25,16 +25,12 @@ class Extent(NamedTuple):
     last: int
 
     def meets(self, other: Extent) -> bool:
-        """Whether two ranges overlap."""
         return self.first < other.last and other.first < self.last
 
 
 def check_aliases(class_name: str, module: nn.Module) -> None:
-    """Refuses a new module whose parameters share memory with another tensor or array that it keeps.
-
-    Raises:
-        InvalidArgumentError: Two of them share memory.
-    """
+    """Raises `InvalidArgumentError` for a new module whose parameters share memory with another tensor or array that it
+    keeps."""
     parameters = {name: each for name, each in module.named_parameters() if _has_memory(each)}
     extents = sorted((_extent(each), name) for name, each in parameters.items())
     for (lower, name), (upper, other) in itertools.pairwise(extents):

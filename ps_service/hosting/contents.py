@@ -67,9 +67,7 @@ class Dicts:
 
 class Contents:
     """The objects behind a module's attributes: its parts, containers, closures and instances, each with its contents.
-
-    Running statistics do not count: they have locks of their own.
-    """
+    Running statistics do not count: they have locks of their own."""
 
     def __init__(self, module: nn.Module) -> None:
         statistics = {id(each) for layer in with_statistics(module) for each in layer.buffers()}

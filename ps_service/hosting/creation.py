@@ -38,13 +38,9 @@ def create(
     from something else. With a `seed`, the constructor draws the numbers that follow `torch.manual_seed(seed)`; the
     generators of the process are not changed. `object_id` is its id before a restart of the owner.
 
-    Raises:
-        NotAllowedError: The class is not on the allow-list.
-        NameConflictError: An object with that name exists and was made with another class or other arguments.
-        InvalidArgumentError: It is a module with parameters without shapes, with hooks that cannot run here, or with
-            attributes in the memory of parameters.
-        TooLargeError: It is a module of torch, and larger than the limit.
-        Exception: The constructor raised it.
+    Raises `NotAllowedError` for a class that is not on the allow-list, `NameConflictError` as `Registry.get_or_make`,
+    `InvalidArgumentError` for a module that cannot be hosted, `TooLargeError` for one of torch that is larger than the
+    limit, and what the constructor raises.
     """
     constructor = engine.allowlist.functions.constructor(engine.allowlist.hosted(class_name), class_name)
 

@@ -27,10 +27,8 @@ REFUSAL: Final = (
 
 
 class History(NamedTuple):
-    """The recorded call that a value is a result of.
-
-    `positions` has, for each tensor of the value, its position among the call's outputs; None if it has no history.
-    """
+    """The recorded call that a value is a result of. `positions` has, for each tensor of the value, its position among
+    the call's outputs; None if it has no history."""
 
     context: ContextId
     call: CallKey

@@ -21,11 +21,7 @@ _OF_SEVERAL: Final = "register_multi_grad_hook.<locals>.get_inner_hook"
 
 
 def check_hooks(class_name: str, module: nn.Module) -> None:
-    """Refuses a new module with hooks that would not run as they do locally.
-
-    Raises:
-        InvalidArgumentError: It has such a hook.
-    """
+    """Raises `InvalidArgumentError` for a new module with hooks that would not run as they do locally."""
     for name, parameter in module.named_parameters():
         if getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise InvalidArgumentError(

@@ -28,11 +28,9 @@ _MAKING: Final = Parameter.__new__.__code__
 
 
 class StandIn(Parameter):
-    """A leaf on a parameter's storage that detects writes to it.
-
-    Torch's version counter misses writes through `.data`, which has a counter of its own. So that tensor is kept.
-    `data_was_read` tells whether code has asked for the `.data` of any leaf of this process.
-    """
+    """A leaf on a parameter's storage that detects writes to it. Torch's version counter misses writes through `.data`,
+    which has a counter of its own. So that tensor is kept. `data_was_read` tells whether code has asked for the `.data`
+    of any leaf of this process."""
 
     data_was_read = False
 
@@ -78,10 +76,8 @@ def is_written(leaf: torch.Tensor) -> bool:
 
 
 class Leaf(NamedTuple):
-    """The leaf of a parameter in a recorded call. If it `is_shared`, other calls have it, too.
-
-    `ref` is the parameter's handle; None if it does not belong to a hosted module.
-    """
+    """The leaf of a parameter in a recorded call. If it `is_shared`, other calls have it, too. `ref` is the parameter's
+    handle; None if it does not belong to a hosted module."""
 
     ref: Ref | None
     parameter: torch.Tensor
@@ -130,11 +126,9 @@ class LeafSet:
 
 
 class SharedLeaves:
-    """One leaf for each parameter. A step writes to the memory in place if nothing needs the leaf as it is.
-
-    `current` has the leaves. It is replaced when leaves are, so that calls and records keep theirs; `version` counts
-    that. `uses` counts the references to the leaves.
-    """
+    """One leaf for each parameter. A step writes to the memory in place if nothing needs the leaf as it is. `current`
+    has the leaves. It is replaced when leaves are, so that calls and records keep theirs; `version` counts that. `uses`
+    counts the references to the leaves."""
 
     def __init__(self, parameters: Sequence[Parameter], refs: Sequence[Ref], states: Sequence[ParameterState]) -> None:
         self._parameters = parameters

@@ -45,11 +45,9 @@ LONG_SECONDS: Final = 0.25
 
 
 class Method:
-    """A method that trainers may call: an unbound function, whose first argument is the object.
-
-    It `is_inline` if it is of a layer of torch, or marked `@remote(inline=True)`, and `is_deferred` if it is marked
-    `@async_execution`. If it `may_run_inline`, calls that are expected to be short run on the event loop.
-    """
+    """A method that trainers may call: an unbound function, whose first argument is the object. It `is_inline` if it is
+    of a layer of torch, or marked `@remote(inline=True)`, and `is_deferred` if it is marked `@async_execution`. If it
+    `may_run_inline`, calls that are expected to be short run on the event loop."""
 
     __slots__ = ("_calls", "backward_latency", "function", "is_deferred", "is_inline", "latency", "may_run_inline")
 
@@ -70,11 +68,9 @@ class Method:
 
 
 class CreationSpec(NamedTuple):
-    """The request that an object was made from, so that the owner can make it again after a restart.
-
-    The `dependencies` are the objects that the request refers to; they are kept as long as this one. It `is_whole` if
-    the request refers to no other objects, such as those of another owner.
-    """
+    """The request that an object was made from, so that the owner can make it again after a restart. The `dependencies`
+    are the objects that the request refers to; they are kept as long as this one. It `is_whole` if the request refers
+    to no other objects, such as those of another owner."""
 
     operation: str
     request: Message
@@ -87,17 +83,15 @@ class HostedObject:
     """An object on an owner, under a name if it has one. `object_id` is its id before a restart of the owner, if any.
 
     `parameters` are those of a module by dotted name, with `parameter_refs` and `parameter_states` in the same order.
-    A module has `internals` (its other tensors) and `views`. `readers` are the names of methods and functions that have
-    run on it without writing to its parameters, and `writers` of those that write. It `uses_others` if a call has
-    computed with leaves that are not its parameters. `recorded` counts the recorded calls of each method, of which
-    `binding_checks.inspect` examines some. It `is_layer` if it consists only of modules of torch; `layer_check` tells
-    which of its calls need no checks.
+    `readers` are the names of methods and functions that have run on it without writing to them, and `writers` of those
+    that write. It `uses_others` if a call has computed with leaves that are not its parameters. `recorded` counts the
+    recorded calls of each method, of which `binding_checks.inspect` examines some. It `is_layer` if it consists only of
+    modules of torch; `layer_check` tells which of its calls need no checks.
 
-    It `is_detached` from the graph of the call that computed it, or not. `references` counts those of all sessions, and
-    `shares` its bytes if it is a result that stays. `made_with` is the call of a client that makes such an object, for
-    messages. `creation_spec` is None unless the owner keeps checkpoints and a trainer made it. `dependents` are removed
-    with it: optimizers of its parameters, schedulers of an optimizer. It does not keep them alive. `when_removed` is
-    called under the lock of the registry.
+    `references` counts those of all sessions, and `shares` its bytes if it is a result that stays. `made_with` is the
+    call of a client that makes such an object, for messages. `creation_spec` is None unless the owner keeps checkpoints
+    and a trainer made it. `dependents` are removed with it, such as optimizers of its parameters; it does not keep them
+    alive. `when_removed` is called under the lock of the registry.
     """
 
     internals: Internals
@@ -181,9 +175,7 @@ class HostedObject:
 
     def parameter(self, name: str) -> torch.Tensor:
         """The parameter with that dotted name. A tensor that is a leaf of torch's graph is a parameter without a name.
-
-        Raises `UnknownNameError` if there is none, and `InvalidArgumentError` for a tensor that was computed.
-        """
+        Raises `UnknownNameError` if there is none, and `InvalidArgumentError` for a tensor that was computed."""
         found = self.parameters.get(name)
         if found is not None:
             return found

@@ -179,11 +179,8 @@ class Registry:
             raise UnknownNameError(f"owner {self.owner!r} hosts nothing under the name {name!r}{close}") from None
 
     def find(self, ref: Ref) -> HostedObject:
-        """The object that a handle refers to.
-
-        Raises `ForeignHandleError` if it belongs to another owner, `StaleHandleError` if the object no longer exists,
-        and `UnknownNameError` if that has no such parameter.
-        """
+        """The object that a handle refers to. Raises `ForeignHandleError` if it belongs to another owner,
+        `StaleHandleError` if the object no longer exists, and `UnknownNameError` if that has no such parameter."""
         if ref.owner != self.owner:
             raise ForeignHandleError(f"the handle {ref} belongs to owner {ref.owner!r}; this is {self.owner!r}")
         found = self._objects.get(ref.object_id)
@@ -266,10 +263,8 @@ class Registry:
 
 
 def _removal(removed: HostedObject, root: HostedObject, is_replaced: bool) -> str:
-    """What happened to a named object that was removed with `root`, or by itself, and what to do.
-
-    If the root `is_replaced`, there is another object of its name now.
-    """
+    """What happened to a named object that was removed with `root`, or by itself, and what to do. If the root
+    `is_replaced`, there is another object of its name now."""
     call, name = removed.made_with, removed.name
     how = "was replaced, because a trainer asked with replace=True" if is_replaced else "was deleted"
     if root.name in ("", name):

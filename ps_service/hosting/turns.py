@@ -64,11 +64,7 @@ class Turn:
         self._is_paused = False
 
     def begin(self) -> None:
-        """Waits until the call has the module.
-
-        Raises:
-            WouldBlock: This thread must not wait.
-        """
+        """Waits until the call has the module. Raises `WouldBlock` if this thread must not wait."""
         self._take()
         waiting.held = (*waiting.held, self)
 
@@ -127,11 +123,9 @@ class TakesTurns(Protocol):
 
 
 class Turns(state.Turns):
-    """Lets one call at a time run on a module itself, and steps wait for it.
-
-    After a bounded wait the others go on, and the call is lost: it may have seen values of two versions. The lock of
-    the parameters guards everything. `holder` is the turn of the call that has the module.
-    """
+    """Lets one call at a time run on a module itself, and steps wait for it. After a bounded wait the others go on, and
+    the call is lost: it may have seen values of two versions. The lock of the parameters guards everything. `holder` is
+    the turn of the call that has the module."""
 
     def __init__(self, locks: ParameterLocks) -> None:
         self.claimed = self.writing = 0
@@ -202,10 +196,8 @@ class Turns(state.Turns):
 
 
 def shared_turns(locks: ParameterLocks, users: Iterable[TakesTurns]) -> Turns:
-    """The turns that some modules share from now on, because another module has parameters of all of them.
-
-    New ones if there is no such module. The lock of the parameters is held.
-    """
+    """The turns that some modules share from now on, because another module has parameters of all of them. New ones if
+    there is no such module. The lock of the parameters is held."""
     shared, *others = list({id(each.turns): each.turns for each in users}.values()) or [Turns(locks)]
     for other in others:
         other.await_idle()

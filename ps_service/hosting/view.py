@@ -83,10 +83,8 @@ class View:
         return any(map(gt, map(sys.getrefcount, self._counted), self._references))
 
     def changes(self) -> list[tuple[nn.Module, str, Any]]:
-        """What calls have set or deleted: a module, the name of the attribute, and the value or `ABSENT`.
-
-        The modules are the originals. The name is empty for a parameter or submodule.
-        """
+        """What calls have set or deleted: a module, the name of the attribute, and the value or `ABSENT`. The modules
+        are the originals. The name is empty for a parameter or submodule."""
         if self._begun.are_same():
             return []
         return [(self.modules[i // 3][1], name if i % 3 == 0 else "", new) for i, name, new in self._begun.changes()]
@@ -97,10 +95,8 @@ class View:
         return {*map(id, self._own), *leaves}
 
     def _shallow(self, module: nn.Module, index: dict[int, int], made: dict[int, nn.Module]) -> nn.Module:
-        """A copy of the dicts of a module and its submodules.
-
-        `index` has the positions of the parameters by `id()`, and `made` the copies so far by `id()` of the module.
-        """
+        """A copy of the dicts of a module and its submodules. `index` has the positions of the parameters by `id()`,
+        and `made` the copies so far by `id()` of the module."""
         if id(module) in made:
             return made[id(module)]
         found: nn.Module = object.__new__(type(module))

@@ -128,10 +128,8 @@ class Views(Readers):
         self._of.clear()
 
     def expected_bytes(self, call: Call, nbytes: int) -> int | None:
-        """The bytes that torch saves in a call with arguments of this length; None if they are to be counted.
-
-        They are counted in the first such call, and now and then in later ones.
-        """
+        """The bytes that torch saves in a call with arguments of this length; None if they are to be counted. They are
+        counted in the first such call, and now and then in later ones."""
         self._calls += 1
         return None if self._calls % COUNTED_EVERY == 0 else self._saved_bytes.get((call, nbytes))
 
@@ -177,10 +175,8 @@ class Views(Readers):
                     each.leave(self._leaves.uses)
 
     def await_views(self) -> None:
-        """Waits until no call runs on a view, for a bounded time. New calls wait meanwhile, because a step writes.
-
-        The buffers of views are those of the module.
-        """
+        """Waits until no call runs on a view, for a bounded time. New calls wait meanwhile, because a step writes. The
+        buffers of views are those of the module."""
         until = time.monotonic() + PATIENCE_SECONDS
         with self._locks.lock:
             while any([view.running for view in self._made]) and (left := until - time.monotonic()) > 0:

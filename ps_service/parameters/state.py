@@ -13,20 +13,15 @@ if TYPE_CHECKING:
 
 
 class Turns(Protocol):
-    """The turns of the calls on a module itself, as steps see them.
-
-    `claimed` is the number of steps that are about to write to parameters of the module or write now, and `writing` of
-    those that do.
-    """
+    """The turns of the calls on a module itself, as steps see them. `claimed` is the number of steps that are about to
+    write to parameters of the module or write now, and `writing` of those that do."""
 
     claimed: int
     writing: int
 
     def await_calls(self, that_write: bool = False) -> bool:
-        """Waits for the call on the module itself, or only for one that writes to parameters.
-
-        Returns whether it has waited, so that other calls may have begun. The lock of the parameters is held.
-        """
+        """Waits for the call on the module itself, or only for one that writes to parameters. Returns whether it has
+        waited, so that other calls may have begun. The lock of the parameters is held."""
 
 
 class Readers(Protocol):
@@ -52,11 +47,9 @@ class Readers(Protocol):
 
 
 class Pin:
-    """Counts the users of one storage of a parameter.
-
-    `reading` is the number of running reads, and `written` counts the in-place writes by hosted code outside of steps.
-    What an open graph keeps of the storage refers to the `token`, so that it counts until the graph is freed.
-    """
+    """Counts the users of one storage of a parameter. `reading` is the number of running reads, and `written` counts
+    the in-place writes by hosted code outside of steps. What an open graph keeps of the storage refers to the `token`,
+    so that it counts until the graph is freed."""
 
     __slots__ = ("reading", "token", "written")
 

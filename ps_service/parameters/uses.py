@@ -57,10 +57,8 @@ class LeafUses:
         self._referrers[i] += references
 
     def used(self, others: Callable[[int], list[torch.Tensor]] = no_others) -> list[bool]:
-        """For each leaf, whether an open graph or other code may need it, or another tensor on its memory.
-
-        `others` returns the leaves of other modules with the parameter at a position. These have their own counts.
-        """
+        """For each leaf, whether an open graph or other code may need it, or another tensor on its memory. `others`
+        returns the leaves of other modules with the parameter at a position. These have their own counts."""
         leaves = self.leaves
         if not _AS_EXPECTED:
             return [True] * len(leaves)

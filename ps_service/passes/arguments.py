@@ -50,12 +50,9 @@ class Recording(NamedTuple):
 
 
 class Invocation(NamedTuple):
-    """What a request asks of a call.
-
-    `arguments` has read `args` and `kwargs`. Without `training`, each module runs in the mode that it has here; a
-    function gets modules in evaluation mode if `training` is false, and otherwise in their own. Without `recording`,
-    the call is not recorded.
-    """
+    """What a request asks of a call. `arguments` has read `args` and `kwargs`. Without `training`, each module runs in
+    the mode that it has here; a function gets modules in evaluation mode if `training` is false, and otherwise in their
+    own. Without `recording`, the call is not recorded."""
 
     arguments: Arguments
     args: tuple[Any, ...]
@@ -88,10 +85,8 @@ class Arguments:
         self._copying: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {}
 
     def tensor(self, tensor: torch.Tensor, wants_grad: bool) -> torch.Tensor:
-        """The tensor that hosted code gets for a received one.
-
-        Outside of a pass it is a leaf if this owner is one of several: the code may call them in its own pass.
-        """
+        """The tensor that hosted code gets for a received one. Outside of a pass it is a leaf if this owner is one of
+        several: the code may call them in its own pass."""
         if self._engine.device.type != "cpu":
             tensor = tensor.to(self._engine.device)
         if not wants_grad:
@@ -121,11 +116,9 @@ class Arguments:
         return tensor if hosted.output(tensor) is None else self._noted(hosted, tensor, tensor.detach())
 
     def result(self, position: int) -> Any:
-        """The value of a result that stays on this owner. Tensors with a history in this pass will enter the graph.
-
-        If it is several arguments, they have lists and dicts of their own and the same tensors, as if they were sent.
-        Raises `InvalidArgumentError` if there is no result at that position, and as `kept_values.find`.
-        """
+        """The value of a result that stays on this owner. Tensors with a history in this pass will enter the graph. If
+        it is several arguments, they have lists and dicts of their own and the same tensors, as if they were sent.
+        Raises `InvalidArgumentError` if there is no result at that position, and as `kept_values.find`."""
         results = self._request.results if self._request is not None else ()
         if position >= len(results):
             raise InvalidArgumentError(f"argument {position} among {len(results)} results that stay here")

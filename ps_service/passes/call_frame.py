@@ -249,9 +249,7 @@ class CallFrame(Borrower):
 
     def own(self, result: Any) -> Any:
         """The result, with copies of tensors that share memory with a module, because other calls may change those.
-
-        Looks through the graph of a recorded result, and raises `InvalidArgumentError` as `binding_checks.inspect`.
-        """
+        Looks through the graph of a recorded result, and raises `InvalidArgumentError` as `binding_checks.inspect`."""
         taken = self._kept_after()
         if self._recorded:
             is_one = isinstance(result, torch.Tensor) and result.requires_grad

@@ -40,12 +40,9 @@ being measured."""
 
 
 def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Any:
-    """Runs a method of a hosted object; without a name, `forward`.
-
-    Returns the result, or a `Deferred` if the method is marked `@async_execution`. No other code will write to the
-    tensors of the result; they may still have a history. Raises as `HostedObject.method` and `Contexts.open`, and what
-    the method raises.
-    """
+    """Runs a method of a hosted object; without a name, `forward`. Returns the result, or a `Deferred` if the method is
+    marked `@async_execution`. No other code will write to the tensors of the result; they may still have a history.
+    Raises as `HostedObject.method` and `Contexts.open`, and what the method raises."""
     if target.is_module:
         return _call_module(engine, target, method or "forward", asked)
     if target.is_table:
@@ -180,11 +177,9 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
 
 
 def fetch(engine: PassHost, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
-    """A copy of the value of a handle; recorded if the value has a history in the pass.
-
-    Raises as `Registry.find`; `InvalidArgumentError` if the value is a module, which cannot be sent; and
-    `ContextLostError` if this owner has lost the pass, and the history of the value with it.
-    """
+    """A copy of the value of a handle; recorded if the value has a history in the pass. Raises as `Registry.find`;
+    `InvalidArgumentError` if the value is a module, which cannot be sent; and `ContextLostError` if this owner has lost
+    the pass, and the history of the value with it."""
     target = engine.registry.find(ref)
     if recording is not None:
         if _is_differentiable(target, ref, recording.context):

@@ -212,10 +212,8 @@ class Contexts:
 
 
 class PassHost(Host, Protocol):
-    """The parts of an owner that calls and their backward need; see `Engine`.
-
-    `held` counts what contexts and results that stay here hold, by trainer.
-    """
+    """The parts of an owner that calls and their backward need; see `Engine`. `held` counts what contexts and results
+    that stay here hold, by trainer."""
 
     @property
     def contexts(self) -> Contexts: ...

@@ -25,12 +25,9 @@ class Gradient(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Where the backward of one call stands in the order in which gradients are added.
-
-    `backward` is the number of the trainer's backward, from 1. `place` has the numbers of the calls that the call is
-    nested in, and its own. `after` is the number of the call whose gradients are added just before, 0 for the first;
-    None if it is not known.
-    """
+    """Where the backward of one call stands in the order in which gradients are added. `backward` is the number of the
+    trainer's backward, from 1. `place` has the numbers of the calls that the call is nested in, and its own. `after` is
+    the number of the call whose gradients are added just before, 0 for the first; None if it is not known."""
 
     backward: int
     place: tuple[int, ...]

@@ -34,20 +34,16 @@ def _count(tensor: torch.Tensor) -> _Count:
 
 
 class Holders:
-    """The references to the large tensors among a call's arguments, counted before the call begins.
-
-    The arguments are those that are tensors themselves; references to tensors in containers cannot be counted. The
-    caller keeps the sequence until the result is there, because it counts as a reference.
-    """
+    """The references to the large tensors among a call's arguments, counted before the call begins. The arguments are
+    those that are tensors themselves; references to tensors in containers cannot be counted. The caller keeps the
+    sequence until the result is there, because it counts as a reference."""
 
     def __init__(self, arguments: Sequence[torch.Tensor]) -> None:
         self._before = {id(tensor): _count(tensor) for tensor in arguments if _is_plain(tensor)}
 
     def sent(self, result: Any) -> Any:
-        """The result as it is sent: detached, with copies of tensors that other code may refer to.
-
-        Pass the return value directly: a variable of the caller would count as a reference.
-        """
+        """The result as it is sent: detached, with copies of tensors that other code may refer to. Pass the return
+        value directly: a variable of the caller would count as a reference."""
         if isinstance(result, torch.Tensor) and _is_plain(result) and self._is_alone(result, _count(result)):
             return result
         return None if result is None else mapped(result, marked_copy_of)

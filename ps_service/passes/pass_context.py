@@ -168,11 +168,9 @@ class PassContext:
             return brought.unscale(parameters, factor)
 
     def end(self, over: Over = NOTHING_SAID, why_lost: str = "") -> None:
-        """Frees what the pass held. Does not wait: a backward that still runs frees its part when it is done.
-
-        `over` says which other contexts of its trainer have ended, for the owners that this one has called. `why_lost`
-        is the reason if the owner ended it; empty if its trainer did.
-        """
+        """Frees what the pass held. Does not wait: a backward that still runs frees its part when it is done. `over`
+        says which other contexts of its trainer have ended, for the owners that this one has called. `why_lost` is the
+        reason if the owner ended it; empty if its trainer did."""
         with self._door:
             self._why_lost = why_lost
             self._ended = True

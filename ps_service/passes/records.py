@@ -37,10 +37,8 @@ tensors asks which of them take part."""
 
 
 class GraphEntry:
-    """The node at which the tensor arguments of one recorded call enter the graph; it collects their gradients.
-
-    `token` is an extra input of the node, so that `autograd.grad` propagates back to the inputs.
-    """
+    """The node at which the tensor arguments of one recorded call enter the graph; it collects their gradients. `token`
+    is an extra input of the node, so that `autograd.grad` propagates back to the inputs."""
 
     def __init__(self) -> None:
         self.token = torch.empty(0, requires_grad=True)
@@ -327,11 +325,9 @@ def gradients_of(
     seeds: Sequence[torch.Tensor],
     retain_graph: bool,
 ) -> Sequence[torch.Tensor | None]:
-    """Like `torch.autograd.grad`, for first derivatives; the gradient of a target that was not reached is None.
-
-    That function checks every argument before it calls torch's engine. For a small graph the checks, which an owner has
-    made already, take longer than the computation. Without targets it is a `RuntimeError`.
-    """
+    """Like `torch.autograd.grad`, for first derivatives; the gradient of a target that was not reached is None. That
+    function checks every argument before it calls torch's engine. For a small graph the checks, which an owner has made
+    already, take longer than the computation. Without targets it is a `RuntimeError`."""
     if not targets:
         # Without targets the engine would accumulate at all leaves of the graph.
         raise RuntimeError("there is nothing whose gradient could be wanted: no input and no parameter requires grad")

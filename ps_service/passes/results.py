@@ -49,11 +49,9 @@ def record(
     latency: Latency | None = None,
     computed: Any = None,
 ) -> Any:
-    """Keeps what the backward of a call needs, and returns the result of the call.
-
-    The latency is that of the `Record`. `computed` is what was computed, if the result is a copy of it that is sent and
-    freed. Raises `ContextEndedError` if the context ended while the call ran.
-    """
+    """Keeps what the backward of a call needs, and returns the result of the call. The latency is that of the `Record`.
+    `computed` is what was computed, if the result is a copy of it that is sent and freed. Raises `ContextEndedError` if
+    the context ended while the call ran."""
     outputs, tokens = _outputs(engine, context, call, result)
     shares = used.shares
     if shares is None:

@@ -50,11 +50,9 @@ class Watch:
 
 
 class Pinned:
-    """A saved parameter, or a part of one; keeps its storage pinned as long as torch keeps it.
-
-    It is kept as an alias with a version of its own: a step that moves the parameter counts in the parameter's version.
-    The watches notice writes of other calls to its storage.
-    """
+    """A saved parameter, or a part of one; keeps its storage pinned as long as torch keeps it. It is kept as an alias
+    with a version of its own: a step that moves the parameter counts in the parameter's version. The watches notice
+    writes of other calls to its storage."""
 
     __slots__ = ("_counted", "_is_written", "_tensor", "_tokens", "_version", "_watches")
 

@@ -52,10 +52,8 @@ class FirstReadings:
     def staleness(
         self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState], counts: int = 0
     ) -> int | None:
-        """The largest staleness of these parameters; None if the pass has read none of them through a hosted module.
-
-        A step of the pass itself `counts` one, which does not make it stale; the states do not count it yet.
-        """
+        """The largest staleness of these parameters; None if the pass has read none of them through a hosted module. A
+        step of the pass itself `counts` one, which does not make it stale; the states do not count it yet."""
         worst = None
         for parameter, parameter_state in zip(parameters, parameter_states, strict=True):
             first = self._steps.get(id(parameter))

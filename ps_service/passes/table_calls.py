@@ -27,10 +27,8 @@ LOOK_UP = "look_up"
 
 
 def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Any:
-    """Calls a method of a table. Raises as `calls.call`, and as `HostedTable.look_up`.
-
-    A recorded look-up is a record as any other: its leaves are the parameters that stand for all rows of the tables.
-    """
+    """Calls a method of a table. Raises as `calls.call`, and as `HostedTable.look_up`. A recorded look-up is a record
+    as any other: its leaves are the parameters that stand for all rows of the tables."""
     known = target.method(method)
     arguments, args, kwargs, _, recording, keep = asked
     if recording is None or method != LOOK_UP:

@@ -59,11 +59,8 @@ def _noted(function: Any, note: Callable[[Borrower], None]) -> Any:
 
 @contextmanager
 def forbidding(error_message: str) -> Iterator[None]:
-    """Like `torch.autograd.graph.disable_saved_tensors_hooks`, but removes the hooks of the running call.
-
-    Raises:
-        RuntimeError: Other hooks are set.
-    """
+    """Like `torch.autograd.graph.disable_saved_tensors_hooks`, but removes the hooks of the running call. Other hooks
+    are a `RuntimeError`."""
     call, hooks = binder.get(), _torchs._top_saved_tensors_default_hooks(True)
     if hooks is None or call is None or not call.lift(hooks[0]):
         with _forbid(error_message):

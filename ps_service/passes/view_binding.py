@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 class ViewBinding(Binding):
     """A view of a module, which other calls use at the same time. `storages` are the addresses of its leaves' memory.
-
-    The construction waits for a consistent step that writes. `give_back` undoes it.
-    """
+    The construction waits for a consistent step that writes. `give_back` undoes it."""
 
     def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call, nested: bool) -> None:
         super().__init__(parameter_locks, hosted, kind)
