@@ -19,7 +19,7 @@ from ps_wire.refs import CallKey, ContextId, Ref
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ps_service.hosting.objects import HostedObject
+    from ps_service.hosting.objects import HostedObject, Method
     from ps_service.passes.contexts import PassHost
     from ps_wire.v1.operations_pb2 import CallRequest
     from ps_wire.v1.values_pb2 import Handle
@@ -52,7 +52,7 @@ class Recording(NamedTuple):
 class Invocation(NamedTuple):
     """What a request asks of a call. `arguments` has read `args` and `kwargs`. Without `training`, each module runs in
     the mode that it has here; a function gets modules in evaluation mode if `training` is false, and otherwise in their
-    own. Without `recording`, the call is not recorded."""
+    own. Without `recording`, the call is not recorded. The `method` may have been looked up already."""
 
     arguments: Arguments
     args: tuple[Any, ...]
@@ -60,6 +60,7 @@ class Invocation(NamedTuple):
     training: bool | None
     recording: Recording | None = None
     keep: Keep = NO
+    method: Method | None = None
 
 
 class Arguments:

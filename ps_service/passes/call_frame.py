@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 from functools import partial
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -20,7 +20,7 @@ from ps_service.memory.held import Share, storages
 from ps_service.numerics import rng_states
 from ps_service.parameters.locks import WouldBlock
 from ps_service.passes import binding_checks, torch_patches
-from ps_service.passes.saved_tensors import Kept, Pinned, Watch
+from ps_service.passes.saved_tensors import Kept, Pinned, Watch, unpack
 from ps_service.passes.turn_binding import TurnBinding
 from ps_service.passes.view_binding import ViewBinding
 from ps_wire.codec.trees import mapped, parts_of
@@ -170,7 +170,7 @@ class CallFrame(Borrower):
                 self._expected += expected
             elif torch_patches.are_hooks_allowed():
                 # Not before: code without hosted modules may use all of torch, such as transforms that refuse hooks.
-                hooks = saved_tensors_hooks(self._pack, _unpack)
+                hooks = saved_tensors_hooks(self._pack, unpack)
                 hooks.__enter__()
                 self._hooks = hooks
             else:
@@ -355,7 +355,6 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 _NO_TRANSFORM: Final = nullcontext()
-_unpack = methodcaller("unpack")
 _tensor = attrgetter("tensor")
 
 

@@ -34,6 +34,12 @@ _hosting = threading.Lock()
 _NO_ARGUMENTS: Final = Holders(())
 _ALONE: Final = nullcontext()
 
+_SENT: Final = partial(mapped, change=marked_copy_of)
+_STORED: Final = partial(mapped, change=copy_of)
+_PRIVATE: Final = partial(mapped, change=torch.clone)
+"""Make copies of the tensors of a result, because others may write to these: copies that tell whether they require
+grad, that have no history, or that are part of the graph."""
+
 SMALL_INLINE_BYTES: Final = 64 * 1024
 """Largest arguments with which a method marked `@remote(inline=True)` of an object that is no module is short without
 being measured."""
@@ -49,7 +55,7 @@ def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation)
         return table_calls.call(engine, target, method, asked)
     if target.is_tensor:
         return call_function(engine, _method_of_tensor(engine, target, method, asked), asked)
-    known = target.method(method or "forward")
+    known = asked.method or target.method(method or "forward")
     bound, nbytes = partial(known.function, target.value), asked.arguments.nbytes
     if nbytes <= SMALL_INLINE_BYTES or not known.is_inline:
         return call_function(engine, bound, asked, known.is_deferred)
@@ -62,7 +68,7 @@ def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation)
 def call_function(engine: PassHost, function: Callable[..., Any], asked: Invocation, deferred: bool = False) -> Any:
     """Runs a function, or the bound method of an object that is not a module; if it is `deferred`, it returns a future.
     Returns and raises as `call`."""
-    _, args, kwargs, training, recording, keep = asked
+    _, args, kwargs, training, recording, keep, _ = asked
     if recording is not None:
         return _record_function(engine, function, asked, recording, deferred)
     # References to tensors inside containers are not counted, because references to the container do not show.
@@ -74,7 +80,7 @@ def call_function(engine: PassHost, function: Callable[..., Any], asked: Invocat
         engine.parameter_locks.this_thread.nonblocking = False
         if keep is NO and not deferred:
             return holders.sent(function(*args, **kwargs))
-        finish = partial(_kept, keep, call_frame, _sent if keep is NO else _stored)
+        finish = partial(_kept, keep, call_frame, _SENT if keep is NO else _STORED)
         return Deferred(function(*args, **kwargs), finish) if deferred else finish(function(*args, **kwargs))
 
 
@@ -87,10 +93,10 @@ def _record_function(
     with call_frame, context.calling(engine.membership, recording.place):
         args, kwargs = arguments.enter((asked.args, asked.kwargs))
         engine.parameter_locks.this_thread.nonblocking = False
-        own = kept_values.unchanged if _is_torchs(function) else _private
+        own = kept_values.unchanged if _is_torchs(function) else _PRIVATE
 
         def finish(result: Any) -> Any:
-            computed = result if keep is NO and own is _private else None
+            computed = result if keep is NO and own is _PRIVATE else None
             result = _kept(keep, call_frame, own, result)
             used = Used(call_frame.leaves, call_frame.steps, values=call_frame.values)
             return record(engine, context, recording.call, arguments, used, result, computed=computed)
@@ -118,14 +124,14 @@ def _method_of_tensor(engine: PassHost, target: HostedObject, method: str, asked
 
 
 def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invocation) -> Any:
-    method = target.method(code)
+    method = asked.method or target.method(code)
     if method.is_deferred:
         raise InvalidArgumentError(
             f"{code} of {target} is decorated with @async_execution, which methods of modules cannot be: "
             "parameters are lent to a call only while it runs. Decorate a function with it, and call the "
             "module through its reference"
         )
-    arguments, args, kwargs, training, recording, keep = asked
+    arguments, args, kwargs, training, recording, keep, _ = asked
     recorded = recording is not None
     context = None if recording is None else engine.contexts.open(recording.context, recording.call.caller)
     if code in MODES:
@@ -268,21 +274,6 @@ def _needs_gradient(part: Any) -> bool:
 def _copied(result: Any) -> Any:
     """The result with copies of the tensors that are not part of a graph."""
     return mapped(result, lambda tensor: tensor if tensor.requires_grad else tensor.clone())
-
-
-def _private(result: Any) -> Any:
-    """The result with copies of its tensors, which are part of the graph, because the function may have kept them."""
-    return mapped(result, torch.clone)
-
-
-def _sent(result: Any) -> Any:
-    """The result with copies of its tensors that tell whether these require grad."""
-    return mapped(result, marked_copy_of)
-
-
-def _stored(result: Any) -> Any:
-    """The result with copies of its tensors that have no history."""
-    return mapped(result, copy_of)
 
 
 def _is_torchs(function: Callable[..., Any]) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from operator import methodcaller
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -82,3 +83,6 @@ class Pinned:
                 f"a parameter of shape {tuple(self._tensor.shape)}, by {by}"
             )
         return self._tensor
+
+
+unpack: Final = methodcaller("unpack")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,13 +12,12 @@ from ps_service.hosting.references import RRef
 from ps_service.passes import kept_values
 from ps_service.passes.arguments import NO
 from ps_service.passes.results import Used, record
-from ps_service.passes.saved_tensors import Kept
+from ps_service.passes.saved_tensors import Kept, unpack
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
-    from ps_service.memory.held import Held
     from ps_service.passes.arguments import Invocation, Keep
     from ps_service.passes.contexts import PassHost
 
@@ -29,8 +27,8 @@ LOOK_UP = "look_up"
 def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Any:
     """Calls a method of a table. Raises as `calls.call`, and as `HostedTable.look_up`. A recorded look-up is a record
     as any other: its leaves are the parameters that stand for all rows of the tables."""
-    known = target.method(method)
-    arguments, args, kwargs, _, recording, keep = asked
+    known = asked.method or target.method(method)
+    arguments, args, kwargs, _, recording, keep, _ = asked
     if recording is None or method != LOOK_UP:
         with torch.no_grad():
             return _kept(known.function(target.value, *args, **kwargs), keep)
@@ -38,22 +36,12 @@ def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation)
     args, kwargs = arguments.enter((args, kwargs))
     tables = _tables(engine, target, args)
     leaves, steps = [_leaf(each) for each in tables], [each.parameter_states[0].steps for each in tables]
-    with torch.enable_grad(), _counted(context.held):
+    share = context.held.share  # counts for the pass what is saved for its backward, for as long as it is kept
+    hooks = saved_tensors_hooks(lambda tensor: Kept(tensor, share(tensor.untyped_storage())), unpack)
+    with torch.enable_grad(), hooks:
         found = known.function(target.value, *args, **(kwargs | {"recorded": True}))
     used, result = Used(leaves, steps, others=False), _kept(found, keep)
     return record(engine, context, recording.call, arguments, used, result, known.backward_latency)
-
-
-def _counted(held: Held) -> saved_tensors_hooks:
-    """Counts what is saved for a backward for the pass, for as long as it is kept."""
-
-    def pack(tensor: torch.Tensor) -> Kept:
-        return Kept(tensor, held.share(tensor.untyped_storage()))
-
-    return saved_tensors_hooks(pack, _unpack)
-
-
-_unpack = methodcaller("unpack")
 
 
 def _tables(engine: PassHost, target: HostedObject, args: tuple[Any, ...]) -> list[HostedObject]:

@@ -23,7 +23,7 @@ from ps_wire.runtime.nothing import nothing
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.execution.deferred import Deferred
-    from ps_service.hosting.objects import HostedObject
+    from ps_service.hosting.objects import HostedObject, Method
     from ps_service.hosting.references import RRef
     from ps_service.passes.arguments import Recording
     from ps_service.requests.probe import Probe
@@ -51,6 +51,7 @@ class RequestContext:
         frame: The frame of a deferred reply.
         began: When the request was accepted, on the clock `time.perf_counter`.
         abandoned: Whether the reply will not be sent, because the request has another answer.
+        method: The method that is called; None if it was not looked up yet.
         may_restart: Whether it runs code on the event loop that may make requests: it restarts in a thread if the code
             does.
     """
@@ -70,6 +71,7 @@ class RequestContext:
     frame: Frame | None = None
     began: float = field(default_factory=time.perf_counter)
     abandoned: bool = False
+    method: Method | None = None
     may_restart: bool = False
     _reader: PayloadReader | None = None
     _written: PayloadWriter | None = None
@@ -80,7 +82,7 @@ class RequestContext:
         """Resets the context, because the first try has stopped. What it has changed stays in `progress`."""
         self.recording = None
         self.result_id = ""
-        self._reader = self._written = self._found = None
+        self._reader = self._written = self._found = self.method = None
 
     def find(self, message: Handle) -> HostedObject:
         """The object, or one of those, that the request is for. Raises as `Registry.find`."""

@@ -80,7 +80,7 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     if not request.function:
         target = ctx.find(request.target)
         arguments, args, kwargs = ctx.read_arguments(request, request)
-        asked = Invocation(arguments, args, kwargs, training, recording, keep)
+        asked = Invocation(arguments, args, kwargs, training, recording, keep, ctx.method)
         return calls.call(engine, target, request.method, asked)
     if keep is REFERENCE and engine.allowlist.is_hosted(request.function):
         made, _ = make_instance(ctx, request)
