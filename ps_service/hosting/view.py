@@ -34,9 +34,21 @@ class View:
         self.version = -1
         # For each parameter, the dicts of modules in which it stands.
         self._places: list[list[tuple[dict[str, Any], str]]] = [[] for _ in module.parameters()]
+        positions = {id(each): i for i, each in enumerate(module.parameters())}
         originals = list(module.modules())
-        self.module = self._shallow(module, {id(each): i for i, each in enumerate(module.parameters())}, {})
-        self._own = list(self.module.modules())
+        twins: dict[int, nn.Module] = {id(each): object.__new__(type(each)) for each in originals}
+        for original in originals:
+            attributes = twins[id(original)].__dict__
+            attributes.update(original.__dict__)
+            attributes["_parameters"] = parameters = dict.fromkeys(original._parameters)
+            attributes["_modules"] = {
+                name: None if each is None else twins[id(each)] for name, each in original._modules.items()
+            }
+            for name, parameter in original._parameters.items():
+                if parameter is not None:
+                    self._places[positions[id(parameter)]].append((parameters, name))
+        self._own = list(twins.values())
+        self.module = self._own[0]
         self.modules = list(zip(self._own, originals, strict=True))
         if training is not None:
             self.module.train(training)
@@ -93,20 +105,3 @@ class View:
         """`id()` of its modules and leaves."""
         leaves = (id(leaf.tensor) for leaf in self._present if leaf is not None)
         return {*map(id, self._own), *leaves}
-
-    def _shallow(self, module: nn.Module, index: dict[int, int], made: dict[int, nn.Module]) -> nn.Module:
-        """A copy of the dicts of a module and its submodules. `index` has the positions of the parameters by `id()`,
-        and `made` the copies so far by `id()` of the module."""
-        if id(module) in made:
-            return made[id(module)]
-        found: nn.Module = object.__new__(type(module))
-        made[id(module)] = found
-        found.__dict__.update(module.__dict__)
-        parameters = found.__dict__["_parameters"] = dict.fromkeys(module._parameters)
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                self._places[index[id(parameter)]].append((parameters, name))
-        submodules = found.__dict__["_modules"] = {}
-        for name, each in module._modules.items():
-            submodules[name] = None if each is None else self._shallow(each, index, made)
-        return found

@@ -223,8 +223,3 @@ class Views(Readers):
     def leaf_of(self, state: ParameterState) -> torch.Tensor | None:
         """Its leaf for a parameter, if calls have run on views."""
         return None if self._leaves is None else self._leaves.uses.leaves[self._states.index(state)]
-
-    @property
-    def has_leaves(self) -> bool:
-        """Whether calls have run on views."""
-        return self._leaves is not None

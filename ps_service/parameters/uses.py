@@ -32,11 +32,6 @@ use_count: Any = torch.Tensor._use_count  # type: ignore[attr-defined]
 """The number of references to a tensor that torch counts: one of its Python object, and those of graphs."""
 
 
-def no_others(i: int) -> list[torch.Tensor]:
-    """Of a module that shares no parameters."""
-    return []
-
-
 class LeafUses:
     """Counts the references to some leaves, one for each parameter. Nothing uses them yet."""
 
@@ -56,7 +51,7 @@ class LeafUses:
         """Notes further references of the owner to a leaf."""
         self._referrers[i] += references
 
-    def used(self, others: Callable[[int], list[torch.Tensor]] = no_others) -> list[bool]:
+    def used(self, others: Callable[[int], list[torch.Tensor]]) -> list[bool]:
         """For each leaf, whether an open graph or other code may need it, or another tensor on its memory. `others`
         returns the leaves of other modules with the parameter at a position. These have their own counts."""
         leaves = self.leaves
@@ -92,7 +87,7 @@ def _counts_as_expected() -> bool:
     uses = LeafUses([parameter.data.requires_grad_()])
 
     def used(_: Any) -> bool:
-        return uses.used() == [True]
+        return uses.used(lambda i: []) == [True]
 
     leaf = uses.leaves
     unused = [used(None), used(torch.nn.functional.embedding(torch.tensor([1]), leaf[0]))]

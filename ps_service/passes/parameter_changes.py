@@ -116,9 +116,7 @@ class ParameterChanges:
             if state.changes != lent.changes:
                 return  # the code has moved it, or others have written to its own memory meanwhile
             if is_changed and not self._is_lost():
-                state.changes += 1
-                for readers in readers_of([state]):
-                    readers.note_moved()
+                _note_changed(state)
             else:
                 parameter.data, state.pin = lent.data, lent.pin
 
@@ -163,10 +161,14 @@ class ParameterChanges:
             return False
         self.written = True
         state.pin = Pin()
-        state.changes += 1
-        for readers in readers_of([state]):
-            readers.note_moved()
+        _note_changed(state)
         return True
+
+
+def _note_changed(state: ParameterState) -> None:
+    state.changes += 1
+    for readers in readers_of([state]):
+        readers.note_moved()
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

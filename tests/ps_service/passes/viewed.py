@@ -83,8 +83,7 @@ class Viewed:
     @property
     def has_views(self) -> bool:
         """Whether calls have run on views."""
-        assert self.hosted.views is not None
-        return self.hosted.views.has_leaves
+        return self.hosted.views.leaf_of(self.hosted.parameter_states[0]) is not None
 
     def forward(self, *args: torch.Tensor, code: str = "forward") -> Forward:
         """Runs a method as a recorded call."""
