@@ -103,7 +103,12 @@ class Registry:
         known = self._begin(name, fingerprint if replace else None)
         if known is None:
             try:
-                return self._place(make()), True
+                new = make()
+                with self._lock:
+                    before = self._names.get(name)
+                    if before is not None:
+                        self._remove(before, before, is_replaced=True)
+                    return self.add(new), True
             finally:
                 with self._lock:
                     made = self._making.pop(name)
@@ -136,14 +141,6 @@ class Registry:
                     return known
             with waiting:
                 made.result()
-
-    def _place(self, made: HostedObject) -> HostedObject:
-        """Adds a new object under its name, and removes the one that had it."""
-        with self._lock:
-            before = self._names.get(made.name)
-            if before is not None:
-                self._remove(before, before, is_replaced=True)
-            return self.add(made)
 
     def add(self, made: HostedObject) -> HostedObject:
         with self._lock:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import nn
 
 from ps_service.hosting.structure import (
-    SEQUENCES,
     WEAK,
     all_below,
     attributes_of,
@@ -64,9 +63,9 @@ class Replacing:
             return known[1]
         made = self._substitute(value)
         if made is value and (isinstance(value, _FIXED) or (self._everywhere and type(value) in WEAK)):
-            before = _items(value)
+            before, assemble = _taken_apart(value)
             after = [self._resolved(item) for item in before]
-            made = value if _are_same(before, after) else _assembled(value, after)
+            made = value if _are_same(before, after) else assemble(after)
         self._made[id(value)] = value, made
         return made
 
@@ -116,34 +115,26 @@ def _are_same(before: Sequence[Any], after: Sequence[Any]) -> bool:
     return all(old is new for old, new in zip(before, after, strict=True))
 
 
-def _items(value: Any) -> list[Any]:
-    """What an immutable value or a weak reference is assembled from."""
+def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """What an immutable value or a weak reference is assembled from, and what assembles a value like it from others."""
     if type(value) in WEAK:
-        return [target_of(value)]
-    if isinstance(value, SEQUENCES):
-        return list(value)
-    if isinstance(value, types.MethodType):
-        return [value.__self__, value.__func__]
-    if isinstance(value, types.BuiltinMethodType):
-        return [value.__self__]
-    return [value.func, *value.args, *value.keywords.values()]
-
-
-def _assembled(value: Any, items: Sequence[Any]) -> Any:
-    """A value like `value`, with other items."""
-    if type(value) in WEAK:
-        return _weak(value, items[0])
+        return [target_of(value)], lambda items: _weak(value, items[0])
     if isinstance(value, tuple):
-        return type(value)(*items) if hasattr(value, "_fields") else tuple.__new__(type(value), items)
+        is_named = hasattr(value, "_fields")
+        return list(value), lambda items: type(value)(*items) if is_named else tuple.__new__(type(value), items)
     if isinstance(value, frozenset):
-        return type(value)(items)
+        return list(value), type(value)
     if isinstance(value, types.MethodType):
-        return types.MethodType(items[1], items[0])
+        return [value.__func__, value.__self__], lambda items: types.MethodType(*items)
     if isinstance(value, types.BuiltinMethodType):
-        return getattr(items[0], value.__name__)
-    count = 1 + len(value.args)
-    keywords = dict(zip(value.keywords, items[count:], strict=True))
-    return functools.partial(items[0], *items[1:count], **keywords)
+        return [value.__self__], lambda items: getattr(items[0], value.__name__)
+    count = len(value.args)
+
+    def partial(items: list[Any]) -> Any:
+        function, args, named = items[0], items[1 : count + 1], items[count + 1 :]
+        return functools.partial(function, *args, **dict(zip(value.keywords, named, strict=True)))
+
+    return [value.func, *value.args, *value.keywords.values()], partial
 
 
 def _weak(value: Any, target: Any) -> Any:
