@@ -85,7 +85,7 @@ class HostedObject:
     `parameters` are those of a module by dotted name, with `parameter_refs` and `parameter_states` in the same order.
     `readers` are the names of methods and functions that have run on it without writing to them, and `writers` of those
     that write. It `uses_others` if a call has computed with leaves that are not its parameters. `recorded` counts the
-    recorded calls of each method, of which `binding_checks.inspect` examines some. It `is_layer` if it consists only of
+    recorded calls of each method, of which `Binding.inspect` examines some. It `is_layer` if it consists only of
     modules of torch; `layer_check` tells which of its calls need no checks.
 
     `references` counts those of all sessions, and `shares` its bytes if it is a result that stays. `made_with` is the

@@ -19,7 +19,8 @@ from ps_service.memory.addresses import lies_in, memory_of, storage_of
 from ps_service.memory.held import Share, storages
 from ps_service.numerics import rng_states
 from ps_service.parameters.locks import WouldBlock
-from ps_service.passes import binding_checks, torch_patches
+from ps_service.passes import torch_patches
+from ps_service.passes.binding import results_in
 from ps_service.passes.saved_tensors import Kept, Pinned, Watch, unpack
 from ps_service.passes.turn_binding import TurnBinding
 from ps_service.passes.view_binding import ViewBinding
@@ -249,14 +250,14 @@ class CallFrame(Borrower):
 
     def own(self, result: Any) -> Any:
         """The result, with copies of tensors that share memory with a module, because other calls may change those.
-        Looks through the graph of a recorded result, and raises `InvalidArgumentError` as `binding_checks.inspect`."""
+        Looks through the graph of a recorded result, and raises as `Binding.inspect`."""
         taken = self._kept_after()
         if self._recorded:
             is_one = isinstance(result, torch.Tensor) and result.requires_grad
-            roots = [result] if is_one else binding_checks.results_in(result)
+            roots = [result] if is_one else results_in(result)
             known = set(map(id, map(_tensor, self.leaves)))
             for binding in self._bindings.values():
-                binding_checks.inspect(binding, roots, known)
+                binding.inspect(roots, known)
                 self.uses_others |= binding.uses_others
                 self.is_held |= binding.is_held
         if isinstance(result, torch.Tensor):
