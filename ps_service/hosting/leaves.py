@@ -1,23 +1,22 @@
-"""The autograd leaves that stand for parameters during a call, and those that all views of a module share."""
+"""The autograd leaves that stand for parameters during calls, and whether anything uses them."""
 
 from __future__ import annotations
 
 import sys
 import weakref
 from itertools import repeat
-from operator import attrgetter, is_not, methodcaller
+from operator import attrgetter, gt, is_not, methodcaller, or_, sub
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
-from ps_service.parameters.uses import LeafUses
+from ps_service.parameters.state import ParameterState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from ps_service.parameters.state import ParameterState
     from ps_wire.refs import Ref
 
 _data: Any = torch.Tensor.data
@@ -25,6 +24,20 @@ _detach: Any = torch.Tensor.detach
 
 _MAKING: Final = Parameter.__new__.__code__
 """The code object of `Parameter.__new__`, which calls `detach()` on tensors that are not plain parameters."""
+
+_UNUSED: Final = 3
+"""References to the storage of a parameter: of the parameter, of its leaf, and of the storage's object in Python while
+they are counted."""
+
+_UNSAVED: Final = 1
+"""References to a leaf in an open graph that has not saved it: of its Python object. If it is trained, its accumulating
+node has one more."""
+
+_count: Any = torch._C._storage_Use_Count
+_storage: Any = torch.Tensor.untyped_storage
+_address: Final = attrgetter("_cdata")
+use_count: Any = torch.Tensor._use_count  # type: ignore[attr-defined]
+"""The number of references to a tensor that torch counts: one of its Python object, and those of graphs."""
 
 
 class StandIn(Parameter):
@@ -125,12 +138,22 @@ class LeafSet:
         return bool(self._states[i].visible_of(self.leaves[i].parameter).data_ptr() != self._pointers[i])
 
 
+def references(leaves: Sequence[torch.Tensor]) -> list[int]:
+    """The numbers of references from Python. Torch has one of its own to the object of a tensor that C++ refers to."""
+    return list(map(sub, map(sys.getrefcount, leaves), map(gt, map(use_count, leaves), repeat(1))))
+
+
 class SharedLeaves:
     """One leaf for each parameter. A step writes to the memory in place if nothing needs the leaf as it is. `current`
-    has the leaves. It is replaced when leaves are, so that calls and records keep theirs; `version` counts that. `uses`
-    counts the references to the leaves."""
+    has the leaves. It is replaced when leaves are, so that calls and records keep theirs; `version` counts that.
 
-    def __init__(self, parameters: Sequence[Parameter], refs: Sequence[Ref], states: Sequence[ParameterState]) -> None:
+    Whether anything needs a leaf shows in counts of references. Torch's are not public. So they are checked when this
+    module is imported: where they do not count as expected, every leaf counts as used, and steps move all parameters.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Parameter], refs: Sequence[Ref | None], states: Sequence[ParameterState]
+    ) -> None:
         self._parameters = parameters
         self._refs = refs
         self._states = states
@@ -138,8 +161,11 @@ class SharedLeaves:
         # Leaves that were replaced, and that open graphs may still have saved.
         self._former: list[list[weakref.ref[torch.Tensor]]] = [[] for _ in parameters]
         self.current = LeafSet([self._leaf(i) for i in range(len(parameters))], states)
-        self.uses = LeafUses(list(map(_tensor, self.current.leaves)))
-        self._dropped: set[int] = set()
+        self.tensors = list(map(_tensor, self.current.leaves))
+        # The references to them that are no use: those from here, and from views.
+        self._referrers = references(self.tensors)
+        # Positions of leaves to replace although their parameters have not moved.
+        self.dropped: set[int] = set()
 
     def _leaf(self, i: int) -> Leaf:
         """A fresh leaf, which has neither hooks nor attributes."""
@@ -153,7 +179,7 @@ class SharedLeaves:
     def renew(self) -> None:
         """Replaces the leaves of parameters that have moved, were frozen or were written to by hosted code."""
         leaves = self.current.leaves
-        old = [i for i, leaf in enumerate(leaves) if i in self._dropped or not self._is_current(i, leaf)]
+        old = [i for i, leaf in enumerate(leaves) if i in self.dropped or not self._is_current(i, leaf)]
         if not old:
             return
         leaves = leaves.copy()
@@ -161,11 +187,12 @@ class SharedLeaves:
             self._former[i] = [each for each in self._former[i] if each() is not None]
             self._former[i].append(weakref.ref(leaves[i].tensor))
             leaves[i] = self._leaf(i)
-            self.uses.leaves[i] = leaves[i].tensor
-            self.uses.note_replaced(i)
+            self.tensors[i] = leaves[i].tensor
+            (self._referrers[i],) = references(self.tensors[i : i + 1])
+            self._referrers[i] -= 1  # that of the slice
         self.version += 1
         self.current = LeafSet(leaves, self._states)
-        self._dropped.clear()
+        self.dropped.clear()
 
     def _is_current(self, i: int, leaf: Leaf) -> bool:
         present = self._states[i].visible_of(leaf.parameter)
@@ -173,17 +200,40 @@ class SharedLeaves:
             leaf.tensor.data_ptr() == present.data_ptr() and leaf.tensor.requires_grad is leaf.parameter.requires_grad
         )
 
+    def expect(self, i: int, references: int) -> None:
+        """Notes further references of the owner to a leaf."""
+        self._referrers[i] += references
+
+    def used(self, others: Callable[[int], list[torch.Tensor]]) -> list[bool]:
+        """For each leaf, whether an open graph or other code may need it, or another tensor on its memory. `others`
+        returns the leaves of other modules with the parameter at a position. These have their own counts."""
+        leaves = self.tensors
+        if not _AS_EXPECTED:
+            return [True] * len(leaves)
+        memory = list(map(_count, map(_address, map(_storage, leaves))))
+        if memory and max(memory) > _UNUSED:
+            memory = [n if n <= _UNUSED else n - self._beside(i, others(i)) for i, n in enumerate(memory)]
+        saved = map(gt, map(sub, map(use_count, leaves), map(_is_trained, leaves)), repeat(_UNSAVED))
+        in_graphs = map(or_, saved, map(gt, memory, repeat(_UNUSED)))
+        # Such as those of an autograd function that has kept a leaf; counted as in `references`.
+        now = list(map(sub, map(sys.getrefcount, leaves), map(gt, map(use_count, leaves), repeat(1))))
+        used = list(map(or_, in_graphs, map(gt, now, self._referrers)))
+        # References of the owner that are gone must not hide those of others.
+        self._referrers = list(map(min, now, self._referrers))
+        return used
+
+    def _beside(self, i: int, others: list[torch.Tensor]) -> int:
+        """How many of some tensors lie on the memory of a leaf."""
+        place = self.tensors[i].untyped_storage().data_ptr()
+        return sum(each.untyped_storage().data_ptr() == place for each in others)
+
     def note_written(self, i: int) -> None:
         """Has graphs raise that have saved a leaf of a parameter that hosted code has written to."""
         pointer = self._parameters[i].data_ptr()
-        for leaf in (self.uses.leaves[i], *(each() for each in self._former[i])):
+        for leaf in (self.tensors[i], *(each() for each in self._former[i])):
             if leaf is not None and leaf.data_ptr() == pointer:
                 increment_version(leaf)
-        self._dropped.add(i)
-
-    def drop(self, positions: Iterable[int]) -> None:
-        """Has some leaves replaced when leaves are renewed, whether or not their parameters have moved."""
-        self._dropped.update(positions)
+        self.dropped.add(i)
 
 
 _tensor: Final = attrgetter("tensor")
@@ -193,3 +243,28 @@ _late_hooks: Final = attrgetter("_post_accumulate_grad_hooks")
 _grad: Final = attrgetter("grad")
 _is_trained: Final = attrgetter("requires_grad")
 _pointer: Any = methodcaller("data_ptr")
+
+
+def _counts_as_expected() -> bool:
+    """Whether counts tell a leaf that a graph has saved, or an alias of it, from one that it has not."""
+    parameter = Parameter(torch.ones(2, 2))
+    x = torch.ones(1, 2, requires_grad=True)
+    shared = SharedLeaves([parameter], [None], [ParameterState()])
+
+    def used(_: Any) -> bool:
+        return shared.used(lambda i: []) == [True]
+
+    leaf = shared.tensors
+    unused = [used(None), used(torch.nn.functional.embedding(torch.tensor([1]), leaf[0]))]
+    saved = [used(x @ leaf[0]), used(torch.nn.functional.linear(x, leaf[0].detach()))]
+    leaf = []  # the former one lies on the same memory
+    parameter.requires_grad_(False)
+    shared = SharedLeaves([parameter], [None], [ParameterState()])
+    unused.append(used(None))
+    leaf = shared.tensors
+    saved += [used(x @ leaf[0]), used(torch.nn.functional.linear(x, leaf[0].detach()))]
+    return not any(unused) and all((*saved, used(parameter.data), used(leaf[0])))
+
+
+_AS_EXPECTED = True
+_AS_EXPECTED = _counts_as_expected()

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ps_service.hosting.leaves import Leaf
     from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
-    from ps_service.parameters.uses import LeafUses
     from ps_wire.refs import Ref
 
 Call = tuple[str, bool | None, bool]
@@ -47,14 +46,11 @@ MOST_LENGTHS: Final = 256
 
 
 class View:
-    """A shallow structure that the calls of one mode share.
+    """A shallow structure that the calls of one mode share: modules of the same classes as the originals, with the same
+    attributes. Without `training`, the parts have the modes that those of the module have now.
 
-    Its modules are of the same classes as the originals, with the same attributes. Tied parameters stay tied, and
-    shared layers shared. Without `training`, the parts have the modes that those of the module have now.
-
-    `modules` are those of the structure, each with the one that it was made from. `running` is the number of calls that
-    run on it, and `version` that of its leaves. `follows` tells whether the attributes of the original are those that
-    it was made with.
+    `modules` are those of the structure, each with its original. `running` is the number of calls that run on it, and
+    `version` that of its leaves. `follows` tells whether the attributes of the originals are as when it was made.
     """
 
     def __init__(self, module: nn.Module, training: bool | None, internals: Internals) -> None:
@@ -103,7 +99,7 @@ class View:
             self._present[i] = leaf
             for place, name in self._places[i]:
                 place[name] = leaf.tensor
-            leaves.uses.expect(i, self._references_to[i])
+            leaves.expect(i, self._references_to[i])
         for layer in map(self._own.__getitem__, self._recurrent):
             names: Any = layer._flat_weights_names
             weights = [getattr(layer, name, None) for name in names]
@@ -112,11 +108,11 @@ class View:
         self.version = leaves.version
         self._begun = Dicts([each for made in self._own for each in (made.__dict__, made._parameters, made._modules)])
 
-    def leave(self, uses: LeafUses) -> None:
+    def leave(self, leaves: SharedLeaves) -> None:
         """Its references to the leaves are not expected any more, because it is dropped: they would hide others."""
         for i, leaf in enumerate(self._present):
-            if leaf is not None and leaf.tensor is uses.leaves[i]:
-                uses.expect(i, -self._references_to[i])
+            if leaf is not None and leaf.tensor is leaves.tensors[i]:
+                leaves.expect(i, -self._references_to[i])
 
     def is_referred(self) -> bool:
         """Whether other objects, such as closures in an open graph, refer to its modules or dicts of parameters."""
@@ -136,14 +132,12 @@ class View:
 
 
 class Views(Readers):
-    """The views of a module, one for each mode, and the calls that may run on them.
+    """The views of a module, one for each mode, and the calls that may run on them. They are used under the lock of the
+    parameters. For steps, it stands for all calls of the module, also those on the module itself (`turns`).
 
     A module is ordinary if only its own dicts refer to its parameters and submodules, and if its calls change nothing
-    of it. The first is examined when it is made. For the second, the first calls of each kind run on the module itself,
-    one at a time, and changes are looked for after them. A view is used under the lock of the parameters.
-
-    For steps, it stands for all calls of the module, those on the module itself (`turns`) included. Modules that share
-    parameters share their turns, too.
+    of it. The first is examined when it is made (`is_ordinary`). For the second, the first calls of each kind run on
+    the module itself, one at a time, and changes are looked for after them.
     """
 
     turns: Turns
@@ -165,7 +159,7 @@ class Views(Readers):
         self._refs = refs
         self._states = states
         self._internals = internals
-        self._is_ordinary = is_ordinary(module)
+        self.is_ordinary = is_ordinary(module)
         # Of each kind, the calls in a row that changed nothing, and all that changed something.
         self._clean: Counter[Call] = Counter()
         self._changes: Counter[Call] = Counter()
@@ -187,7 +181,7 @@ class Views(Readers):
         name, training, is_recorded = call
         # Code without a name never writes to parameters.
         is_reading = not name and not is_recorded and self._changes[call] <= MOST_CHANGES
-        if not self._is_ordinary or (not is_reading and self._clean[call] < CLEAN_CALLS):
+        if not self.is_ordinary or (not is_reading and self._clean[call] < CLEAN_CALLS):
             return False
         view = self._of.get(training)
         turns = self.turns
@@ -195,13 +189,13 @@ class Views(Readers):
             return view is not None  # that call may be changing attributes
         if view is None or not view.follows():
             # Earlier calls may have set attributes that refer to parameters.
-            self._is_ordinary = is_ordinary(self._module)
+            self.is_ordinary = is_ordinary(self._module)
             self._of.pop(training, None)
-        return self._is_ordinary
+        return self.is_ordinary
 
     def asks_for(self, call: Call) -> bool:
         """Whether it is to be told if a call on the module itself changes nothing."""
-        return self._is_ordinary and self._changes[call] <= MOST_CHANGES
+        return self.is_ordinary and self._changes[call] <= MOST_CHANGES
 
     def note(self, call: Call, is_clean: bool) -> None:
         """Notes whether a call on the module itself has changed nothing."""
@@ -213,10 +207,6 @@ class Views(Readers):
         self._clean[call], self._changes[call] = 0, MOST_CHANGES + 1
         self._are_stale = True
         self._of = {training: each for training, each in self._of.items() if each is not view}
-
-    def refuse_all(self) -> None:
-        """Has no call run on a view any more, because one has found parameters in another way than through the view."""
-        self._is_ordinary = False
 
     def examine_again(self) -> None:
         """Has the module examined before the next call on a view, because parameters may have hooks or attributes."""
@@ -267,7 +257,7 @@ class Views(Readers):
                 if each in current or each.running or each.is_referred():
                     self._made.append(each)
                 elif self._leaves is not None:
-                    each.leave(self._leaves.uses)
+                    each.leave(self._leaves)
 
     def await_views(self) -> None:
         """Waits until no call runs on a view, for a bounded time. New calls wait meanwhile, because a step writes. The
@@ -287,7 +277,7 @@ class Views(Readers):
                 return True
         if self.turns.holder is not None and self.turns.are_taken():
             return True
-        return self._leaves is not None and any(self._leaves.uses.used(self._leaves_of_others))
+        return self._leaves is not None and any(self._leaves.used(self._leaves_of_others))
 
     def saved(self) -> set[int]:
         if self._leaves is None:
@@ -295,7 +285,7 @@ class Views(Readers):
         # The frames of running calls refer to views, too.
         if any([not view.running and view.is_referred() for view in self._made]):
             return set(map(id, self._states))
-        used = self._leaves.uses.used(self._leaves_of_others)
+        used = self._leaves.used(self._leaves_of_others)
         return {id(state) for state, is_used in zip(self._states, used, strict=True) if is_used}
 
     def note_moved(self) -> None:
@@ -317,4 +307,4 @@ class Views(Readers):
 
     def leaf_of(self, state: ParameterState) -> torch.Tensor | None:
         """Its leaf for a parameter, if calls have run on views."""
-        return None if self._leaves is None else self._leaves.uses.leaves[self._states.index(state)]
+        return None if self._leaves is None else self._leaves.tensors[self._states.index(state)]

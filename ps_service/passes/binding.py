@@ -15,10 +15,9 @@ from torch.autograd.function import AUTOGRAD_FUNCTION_COUNTER, BackwardCFunction
 from ps_service.hosting.aliases import WHY, is_within
 from ps_service.hosting.histories import REFUSAL, reaches_ended
 from ps_service.hosting.hooks import hooked_nodes
-from ps_service.hosting.leaves import is_stand_in
+from ps_service.hosting.leaves import is_stand_in, use_count
 from ps_service.hosting.references import RRef
 from ps_service.hosting.structure import tensors_below
-from ps_service.parameters.uses import use_count
 from ps_wire.codec.trees import leaves_in, parts_of
 from ps_wire.errors import ContextLostError, InvalidArgumentError
 from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, leaves_of, reached_from

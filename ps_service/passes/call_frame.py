@@ -45,16 +45,14 @@ class CallFrame(Borrower):
 
     The modules are in training mode if `training` is true, and in their own modes if it is None. Torch builds a graph
     with `grad`, which a `recorded` call needs. `code` is the function, or the name of the method, that runs; empty for
-    code that never writes to parameters. `held` counts the bytes that torch saves for the backward, and `nbytes` is the
-    length of the message with the arguments.
+    code that never writes to parameters. `held` counts the bytes that torch saves for the backward of a call whose
+    arguments came in a message of `nbytes`.
 
     `leaves` are those of the parameters of these modules, and `steps` has for each the number of steps of its parameter
     when the call first used the module. It `uses_others` if its graph may reach other leaves, and `is_held` if code of
-    the call will run in its backward. The backward gives modules the `values` back, which are there once the call has
-    ended.
+    the call will run in its backward, which gives modules the `values` back. These are there once the call has ended.
 
-    A call that returns a future (`@async_execution`) cannot use modules: its frame would have to stay open in one
-    thread while its code continues in others.
+    A call that returns a future cannot use modules: its code continues in other threads.
     """
 
     # Calls of plain objects do not need these; a call that binds a module sets them.
@@ -142,8 +140,9 @@ class CallFrame(Borrower):
             self._add_leaves(binding)
         else:
             self.leaves, self.steps = binding.leaves, binding.steps
-        self._storages = self._storages | binding.storages if self._storages else binding.storages
-        if isinstance(binding, TurnBinding):
+        if isinstance(binding, ViewBinding):
+            self._storages = self._storages | binding.storages if self._storages else binding.storages
+        else:
             self._watch(binding)
             binding.turn.resumed = partial(self._watch, binding)
             # A backward needs copies of these, because other calls may change them.
@@ -187,7 +186,7 @@ class CallFrame(Borrower):
 
     def _watch(self, binding: TurnBinding) -> None:
         """Notes where the parameters of a module lie now."""
-        self._storages = self._storages | binding.storages
+        self._storages = self._storages | set(map(storage_of, binding.parameters))
         for leaf, watch in zip(binding.leaves, binding.changes.watches, strict=True):
             self._watches.setdefault(storage_of(leaf.tensor), []).append((watch, binding))
 

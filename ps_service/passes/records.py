@@ -112,12 +112,11 @@ class Record:
     Of the outputs only their edges in the graph are kept. A backward that does not retain the graph frees the tensors
     that torch has saved. The nodes stay, so that a second backward raises the same error as locally.
 
-    `wanted` is the number of the caller's inputs that need a gradient; the `kept_inputs` entered after them. `steps`
-    has for each leaf the number of steps of its parameter when the call began; of both, the record keeps those of
-    parameters that are trained. `nbytes` is the length of the message with the arguments. `latency` measures the
-    backward; None if that must not run on the event loop. `tokens` are the positions of the outputs that stand for
-    results on other owners. There are `others` if the graph may reach further leaves. The `values` are filled when the
-    call has ended. The `shares` count the tensors that are held until its last backward has run.
+    `wanted` is the number of the caller's inputs that need a gradient; the `kept_inputs` entered after them. `leaves`,
+    and the numbers of `steps` of their parameters when the call began, are kept of those that are trained. `nbytes` is
+    the length of the message with the arguments. `latency` measures the backward; None if that must not run on the
+    event loop. `tokens` are the positions of the outputs that stand for results on other owners. There are `others` if
+    the graph may reach further leaves. The `values` are there when the call has ended. The `shares` count what is held.
     """
 
     def __init__(

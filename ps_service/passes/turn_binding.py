@@ -12,13 +12,11 @@ import torch
 from torch import nn
 
 from ps_service.hosting.contents import Contents, Dicts
-from ps_service.hosting.leaves import Leaf
+from ps_service.hosting.leaves import Leaf, references
 from ps_service.hosting.structure import is_atom
 from ps_service.hosting.turns import Turn
-from ps_service.memory.addresses import storage_of
 from ps_service.parameters.locks import COPY_AT_MOST
-from ps_service.parameters.state import UNSAVED, Pin, readers_of
-from ps_service.parameters.uses import references
+from ps_service.parameters.state import Pin, readers_of
 from ps_service.passes.binding import Binding
 from ps_service.passes.pass_values import PassValues, lost
 from ps_service.passes.saved_tensors import Watch
@@ -37,24 +35,30 @@ if TYPE_CHECKING:
 
 
 class TurnBinding(Binding):
-    """A module while a call runs on it and has it to itself.
+    """A module while a call runs on it and has it to itself. `turn` is that of the call, and `changes` notices what the
+    code does to the parameters.
 
     What the code does to the module is done: attributes, containers, hooks and caches are those of Python. What
-    autograd saves of a parameter is an alias of its memory, and steps move the parameters that are saved. Code that
-    runs for the first time has memory of its own for the parameters, because it may write to them in ways that do not
-    show.
-
-    `turn` is that of the call, and `changes` notices what the code does to the parameters.
+    autograd saves of a parameter is an alias of its memory, and steps move the parameters that are saved.
     """
 
     def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call, nested: bool) -> None:
         super().__init__(parameter_locks, hosted, kind)
-        code, _, self._recorded = kind
+        code, training, self._recorded = kind
         self.module: nn.Module = hosted.value
         self._parts = list(self.module.modules())
+        # Makes what has the module in the mode of the call.
+        self._mode: Callable[[], AbstractContextManager[None]] = nullcontext
+        if training is not None:
+            self._mode = partial(_in_mode, self.module, self._parts, training)
         self._set: list[tuple[int, str, Any]] | None = None
+        is_unsettled = code not in hosted.readers or self.views.asks_for(kind)
+        is_unknown = is_unsettled and bool(code) and code not in hosted.writers
+        self.changes = ParameterChanges(self, is_unknown)
+        quiet = [self.internals.quiet] if self.internals.norm_locks else []
+        around = [self._mode, *quiet, self.changes.noticed]
         exclusive = self._writing if code in hosted.writers else None
-        self.turn = Turn(hosted.views.turns, nested, self._around(), exclusive, is_patient=not code)
+        self.turn = Turn(hosted.views.turns, nested, around, exclusive, is_patient=not code)
         self.turn.begin()
         self.leaves = [
             Leaf(ref, parameter, parameter)
@@ -66,20 +70,6 @@ class TurnBinding(Binding):
         except BaseException:
             self.turn.end()
             raise
-
-    def _around(self) -> list[Callable[[], AbstractContextManager[None]]]:
-        """Makes what is entered whenever the call gets the module."""
-        is_unsettled = self.code not in self.hosted.readers or self.views.asks_for(self.kind)
-        is_unknown = is_unsettled and bool(self.code) and self.code not in self.hosted.writers
-        self.changes = ParameterChanges(self, is_unknown, lambda: self.turn.is_lost)
-        around = [self._mode, self.internals.quiet] if self.internals.norm_locks else [self._mode]
-        return [*around, self.changes.noticed]
-
-    @property
-    def _mode(self) -> Callable[[], AbstractContextManager[None]]:
-        """Makes what has the module in the mode of the call."""
-        training = self.kind[1]
-        return nullcontext if training is None else partial(_in_mode, self.module, self._parts, training)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -97,7 +87,8 @@ class TurnBinding(Binding):
         self._structure = Dicts([each for part in self._parts for each in (part._parameters, part._modules)])
         self._historic = {id(tensor) for tensor in self.internals.found().tensors if tensor.requires_grad}
         self.uses_others = self.uses_others or bool(self._historic)
-        if any(each._backward_hooks for each in self.parameters) or any(map(_has_hooks, self._parts)):
+        hooks = [each._backward_hooks or each._backward_pre_hooks for each in self._parts]
+        if any(hooks) or any(each._backward_hooks for each in self.parameters):
             self.hold()
         self._references = self._count_references()
 
@@ -107,11 +98,6 @@ class TurnBinding(Binding):
             return []
         dicts = [each._parameters for each in self._parts]
         return [*map(getrefcount, self._parts), *map(getrefcount, dicts), *references(self.parameters)]
-
-    @property
-    def storages(self) -> set[int]:
-        """Addresses of the memory of the parameters."""
-        return set(map(storage_of, self.parameters))
 
     def kept(self) -> Found:
         """The tensors besides the parameters that outlive the call."""
@@ -169,15 +155,12 @@ class TurnBinding(Binding):
         super().settle(raised)
 
 
-def _has_hooks(part: nn.Module) -> bool:
-    return bool(part._backward_hooks or part._backward_pre_hooks)
-
-
 @contextmanager
 def _in_mode(module: nn.Module, parts: Sequence[nn.Module], training: bool) -> Iterator[None]:
     """Has a module with these parts in one mode inside a block. Then each part has its former mode again."""
     before = [each.training for each in parts]
-    if all(each is training for each in before) and not any(map(_has_own_train, parts)):
+    has_own_train = any(type(each).train is not nn.Module.train for each in parts)
+    if not has_own_train and all(each is training for each in before):
         yield
         return
     module.train(training)
@@ -189,10 +172,6 @@ def _in_mode(module: nn.Module, parts: Sequence[nn.Module], training: bool) -> I
         for part, each in zip(parts, before, strict=True):
             if part.training is not each:
                 part.training = each
-
-
-def _has_own_train(part: nn.Module) -> bool:
-    return type(part).train is not nn.Module.train
 
 
 class _Lent(NamedTuple):
@@ -212,17 +191,16 @@ compared with, if there are any, and its former memory, if it got memory of its 
 class ParameterChanges:
     """Notices inside a block what code does to parameters, and afterwards tells those who have read them.
 
-    If it `is_unknown` whether code writes to them, it gets memory of its own for them, with the same values. So others
-    never see half of what it writes, and open passes keep their values, also where it writes unseen by torch, through
-    numpy for example. A parameter that it has not written to gets its former memory back. Very large ones are only
-    copied if an open pass has saved them. What code has written is dropped if it `is_lost`: it may not have ended.
+    If it `is_unknown` whether code writes to them, it gets memory of its own for them, so that others never see half of
+    what it writes, and open passes keep their values, also where it writes unseen by torch. A parameter that it has not
+    written to gets its former memory back. Very large ones are only copied if an open pass has saved them. What code
+    has written is dropped if its turn is lost: it may not have ended.
 
     `watches` has the watch of each parameter's storage; it is another list each time that the block begins. `saved` are
-    the parameters that autograd has saved since then. `written` tells whether the code has written to a parameter, and
-    `failed` is the error for what is refused.
+    the parameters that autograd has saved since then. The code has `written` to a parameter, or has `failed`.
     """
 
-    def __init__(self, bound: Binding, is_unknown: bool, is_lost: Callable[[], bool]) -> None:
+    def __init__(self, bound: TurnBinding, is_unknown: bool) -> None:
         self.watches: list[Watch] = []
         self.written = False
         self.failed: InvalidArgumentError | None = None
@@ -230,7 +208,6 @@ class ParameterChanges:
         self._bound = bound
         self._states = bound.hosted.parameter_states
         self._is_unknown = is_unknown
-        self._is_lost = is_lost
         self._is_writer = bound.code in bound.hosted.writers
 
     @contextmanager
@@ -262,7 +239,7 @@ class ParameterChanges:
         compares = bool(self._bound.code)
         saved = set().union(*(readers.saved() for readers in readers_of(self._states))) if compares else set()
         for parameter, state in zip(self._bound.parameters, self._states, strict=True):
-            is_saved = getrefcount(state.pin.token) > UNSAVED
+            is_saved = state.pin.saved > 0
             lent = values = None
             if self._is_unknown and (is_saved or parameter.nbytes <= COPY_AT_MOST):
                 lent = self._lend(parameter, state)
@@ -289,7 +266,7 @@ class ParameterChanges:
             state.visible = lent.visible
             if state.changes != lent.changes:
                 return  # the code has moved it, or others have written to its own memory meanwhile
-            if is_changed and not self._is_lost():
+            if is_changed and not self._bound.turn.is_lost:
                 _note_changed(state)
             else:
                 parameter.data, state.pin = lent.data, lent.pin

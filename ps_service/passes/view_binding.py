@@ -61,7 +61,7 @@ class ViewBinding(Binding):
         return Found(tensors, is_all)
 
     def finds_parameters(self) -> None:
-        self.views.refuse_all()
+        self.views.is_ordinary = False  # later calls run on the module itself
         self.uses_others = True  # the gradients of this call go to the parameters, too
 
     def give_back(self) -> bool:
@@ -75,7 +75,7 @@ class ViewBinding(Binding):
                 if not (self._touched or changes or self.has_set or self._leaves_histories):
                     return False
                 self.views.refuse(self._view, self.kind)
-                self._shared.drop(self._touched)
+                self._shared.dropped.update(self._touched)
                 self._overtaken = set(filter(self._begun.is_overtaken, self._touched))
                 if self._leaves_histories:
                     self.internals.end_histories(())
