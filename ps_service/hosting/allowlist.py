@@ -63,14 +63,12 @@ class AllowList:
         if not _is_offered(value):
             raise ValueError(f"{value!r} is decorated with neither @hosted nor @remote")
         for name in {name_of(value), *names}:
-            if inspect.isclass(value):
-                if is_hosted(value):
-                    self._enter(name, value)
-                else:
-                    self._functions[name] = value
-                self._enter_methods(name, value)
+            if inspect.isclass(value) and is_hosted(value):
+                self._enter(name, value)
             else:
                 self._functions[name] = value
+            if inspect.isclass(value):
+                self._enter_methods(name, value)
 
     def function(self, name: str) -> Callable[..., Any]:
         """The function of that name, which may also be a method of a hosted class or its constructor."""

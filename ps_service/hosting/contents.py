@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-MOST: Final = 10_000
-"""Most objects of a module that are compared."""
-
 ABSENT: Final = type("Absent", (), {})()
 """The value of an attribute that is not there."""
 
@@ -71,7 +68,7 @@ class Contents:
 
     def __init__(self, module: nn.Module) -> None:
         statistics = {id(each) for layer in with_statistics(module) for each in layer.buffers()}
-        self._contents = [(each, _within(each)) for each in all_below(module, MOST) if id(each) not in statistics]
+        self._contents = [(each, _within(each)) for each in all_below(module) if id(each) not in statistics]
 
     def are_same(self) -> bool:
         """Whether all of them refer to the same objects as before, and no tensor was written to."""

@@ -193,9 +193,7 @@ class HostedObject:
 
     def parameter_state(self, name: str) -> ParameterState:
         """The parameter state of that parameter, which must exist."""
-        if name not in self.parameters:
-            return self._parameter_locks.state(self.value)
-        return self.parameter_states[list(self.parameters).index(name)]
+        return self._parameter_locks.state(self.parameter(name))
 
     def method(self, name: str) -> Method:
         """The method of that name. Raises `UnknownMethodError` if there is none, and `NotAllowedError` if it may not be

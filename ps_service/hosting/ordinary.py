@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 RECURRENT: Final = ("_flat_weights", "_flat_weight_refs")
 """Attributes in which recurrent layers of torch keep lists of their parameters."""
 
-MOST: Final = 10_000
-"""Most objects of a module that are searched for an `id()`."""
-
 _SMALLEST: Final = 1 << 20
 """Smaller numbers are no `id()`."""
 
@@ -46,7 +43,7 @@ def is_ordinary(module: nn.Module) -> bool:
     # It may have stored values under its own identity, or under that of a part.
     if any(map(_is_in_weak_table, (*submodules, *parameters))):
         return False
-    return not any(number in parts for each in all_below(module, MOST) for number in _numbers(each))
+    return not any(number in parts for each in all_below(module) for number in _numbers(each))
 
 
 def _is_plain_parameter(parameter: nn.Parameter) -> bool:

@@ -74,11 +74,6 @@ class Registry:
         with self._lock:
             return {object_id: count for object_id, count in self._holders.get(trainer, {}).items() if count > 0}
 
-    def references_of(self, trainer: bytes) -> int:
-        """The number of references of a session."""
-        with self._lock:
-            return self._holders.get(trainer, Counter()).total()
-
     def objects(self) -> list[HostedObject]:
         with self._lock:
             return list(self._objects.values())

@@ -34,6 +34,9 @@ WEAK: Final = (weakref.ReferenceType, weakref.WeakMethod, weakref.ProxyType, wea
 MOST: Final = 1000
 """Most objects behind one attribute that are searched for tensors."""
 
+MOST_OF_MODULE: Final = 10_000
+"""Most objects of a module that are looked at."""
+
 _HEAP_TYPE: Final = 1 << 9
 """The flag of classes that a class statement has made."""
 
@@ -75,7 +78,9 @@ def below(value: Any) -> Iterator[Any]:
             yield each
 
 
-def all_below(value: Any, most: int, into_modules: bool = True, ends: Container[int] = ()) -> Iterator[Any]:
+def all_below(
+    value: Any, most: int = MOST_OF_MODULE, into_modules: bool = True, ends: Container[int] = ()
+) -> Iterator[Any]:
     """A value and the objects that it refers to, but not more than `most`. Those whose `id()` is in `ends` are not
     followed, and modules only if it goes `into_modules`."""
     stack, seen = [value], {id(value): value}

@@ -32,12 +32,10 @@ class Turn:
 
     It is `nested` if the call has another module already, or is nested in another request: a step may be waiting for
     that one, so this one waits only for steps that have begun to write. `around` makes what is entered whenever the
-    call gets the module, and left whenever others get it; none of it waits. `exclusive` makes what is entered before
-    that, if the call writes to parameters, as a step does. `entered` has all of them. If it `is_patient`, it waits for
-    a call that does not end for as long as that takes.
-
-    It `is_lost` if others went on before the call had ended, and `is_ending` while it gives the module to others.
-    `resumed` is called after others had the module.
+    call gets the module, without waiting, and `exclusive` what is entered before that, if the call writes to parameters
+    as a step does; `entered` has all of it. If it `is_patient`, it waits for a call that does not end for as long as
+    that takes. It `is_lost` if others went on before the call had ended, and `is_ending` while it gives the module to
+    others. `resumed` is called after others had the module.
     """
 
     def __init__(

@@ -1,12 +1,9 @@
 """The locks under which calls read parameters and steps write them, so that passes keep the data that they need.
 
 A forward reads parameters through leaves that share their storage. While it runs, and for as long as an open context
-saved a parameter for its backward, that storage is pinned. A `consistent` step (the default) first moves a pinned
-parameter to fresh storage and then writes there. Open passes stay exact, and only parameters that were saved are
-copied.
-A very large parameter that is only being read (an embedding look-up saves nothing) is not copied at once. The step
-first waits for as long as the copy would take. Most readers finish in that time; a long evaluation does not, and delays
-the step no longer than that. An `inconsistent` step writes in place, even while others read, as Hogwild does.
+has saved a parameter for its backward, that storage is pinned. A `consistent` step (the default) moves a pinned
+parameter to fresh storage and writes there. If a very large one is only being read, it first waits for as long as the
+copy would take. An `inconsistent` step writes in place, even while others read, as Hogwild does.
 """
 
 from __future__ import annotations
@@ -103,9 +100,7 @@ class ParameterLocks:
 
     def lends(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a parameter of a hosted module itself, not a leaf that replaces one."""
-        with self.lock:
-            state: ParameterState | None = self._states.get(tensor)
-            return state is not None and state.of_module
+        return any(state.of_module for state in self.known([tensor]))
 
     def known(self, tensors: Sequence[torch.Tensor]) -> list[ParameterState]:
         """The states of those tensors that are hosted parameters."""

@@ -117,8 +117,10 @@ def _method_of_tensor(engine: PassHost, target: HostedObject, method: str, asked
 
     def bound(*args: Any, **kwargs: Any) -> Any:
         result = function(kept.local_value(), *args, **kwargs)
+        if not is_needed or asked.keep is not REFERENCE:
+            return result
         # A view that stays here could be written to later.
-        return _copied(result) if is_needed and asked.keep is REFERENCE else result
+        return mapped(result, lambda tensor: tensor if tensor.requires_grad else tensor.clone())
 
     return bound
 
@@ -212,15 +214,16 @@ def _is_differentiable(target: HostedObject, ref: Ref, context: ContextId) -> bo
         return target.parameter(ref.parameter).requires_grad
     if target.history is not None and target.history.context == context:
         return True
-    return not target.is_module and any(map(_needs_gradient, parts_of(target.value)))
+    parts = () if target.is_module else parts_of(target.value)
+    return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
 
 
 def hosted(engine: PassHost, rref: RRef, trainer: bytes = b"", object_id: str = "") -> HostedObject:
     """The object that a reference refers to. A value that is not hosted yet becomes an anonymous object, as it is, with
     a random id if none is given. Its bytes count for the trainer that has made it, if any.
 
-    A value that a recorded call has computed is detached, so that the object does not keep the graph of the pass, and
-    so is one that was computed with parts of a module that belong to a call. Their containers are copies. Raises
+    A value that a recorded call has computed, or that was computed with parts of a module that belong to a call, is
+    detached, in copies of its containers, so that the object does not keep the graph of the pass. Raises
     `OverloadedError` if the trainer holds too much already, and `InvalidArgumentError` if the id is in use.
     """
     with _hosting:
@@ -265,15 +268,6 @@ def _writes(method: str) -> bool:
     if method.endswith("__"):
         return method.startswith("__i") and hasattr(torch.Tensor, f"__{method[3:]}")
     return method.endswith("_")
-
-
-def _needs_gradient(part: Any) -> bool:
-    return isinstance(part, torch.Tensor) and part.requires_grad
-
-
-def _copied(result: Any) -> Any:
-    """The result with copies of the tensors that are not part of a graph."""
-    return mapped(result, lambda tensor: tensor if tensor.requires_grad else tensor.clone())
 
 
 def _is_torchs(function: Callable[..., Any]) -> bool:

@@ -126,11 +126,10 @@ class Contexts:
         other contexts of its trainer have ended."""
         with self._lock:
             context = self._open.pop(id, None)
-            self._end(id)
-            ended = self._ended.get(id.trainer)
-            if over.before and ended is not None:
+            ended = self._end(id)
+            if over.before:
                 ended.cover(over.before, over.but)
-            if context is not None and ended is not None and context.others():
+            if context is not None and context.others():
                 # Other owners do not see all contexts, so they get the numbers that are known here.
                 holes = ended.holes
                 over = Over(ended.floor + 1, holes) if len(holes) <= _MOST_TOLD else NOTHING_SAID
@@ -183,7 +182,7 @@ class Contexts:
         for context in gone:
             context.end()
 
-    def _end(self, id: ContextId) -> None:
+    def _end(self, id: ContextId) -> SeenNumbers:
         ended = self._ended.get(id.trainer)
         if ended is None:
             ended = self._ended[id.trainer] = SeenNumbers(_REMEMBERED)
@@ -193,6 +192,7 @@ class Contexts:
             del self._lost[id.trainer]
         if len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
+        return ended
 
     def _is_last(self, trainer: bytes, context: PassContext) -> bool:
         if context.id.trainer == trainer:

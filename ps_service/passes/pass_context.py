@@ -35,10 +35,8 @@ class PassContext:
     """One pass on this owner. Its times are on the clock of `Contexts`; `used` is when a request last used it.
 
     Its `callers` are the trainer whose pass it is, and owners that were called in the pass. `held` counts the bytes
-    that it and other passes of its trainer hold. `attempt` tells which steps other attempts of the pass have applied;
-    None if it is not run again.
-
-    Once it has ended, what would use it raises a `ContextEndedError`, or a `ContextLostError` if the owner ended it.
+    that all passes of its trainer hold. `attempt` tells which steps other attempts of the pass have applied; None if it
+    is not run again. Once it has ended, what would use it raises as `Contexts.find`.
     """
 
     def __init__(self, id: ContextId, held: Held, now: float = 0.0) -> None:

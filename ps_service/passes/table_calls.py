@@ -35,7 +35,9 @@ def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation)
     context = engine.contexts.open(recording.context, recording.call.caller)
     args, kwargs = arguments.enter((args, kwargs))
     tables = _tables(engine, target, args)
-    leaves, steps = [_leaf(each) for each in tables], [each.parameter_states[0].steps for each in tables]
+    # Without a handle: what a trainer would get as the gradient of a table are numbers of rows, which it does not know.
+    leaves = [Leaf(None, parameter, parameter) for each in tables for parameter in each.parameters.values()]
+    steps = [each.parameter_states[0].steps for each in tables]
     share = context.held.share  # counts for the pass what is saved for its backward, for as long as it is kept
     hooks = saved_tensors_hooks(lambda tensor: Kept(tensor, share(tensor.untyped_storage())), unpack)
     with torch.enable_grad(), hooks:
@@ -58,12 +60,6 @@ def _tables(engine: PassHost, target: HostedObject, args: tuple[Any, ...]) -> li
             raise InvalidArgumentError("a part of a look-up refers to something else than a table of this owner")
         found[id(hosted)] = hosted
     return list(found.values())
-
-
-def _leaf(table: HostedObject) -> Leaf:
-    # Without a handle: what a trainer would get as the gradient of a table are numbers of rows, which it does not know.
-    (parameter,) = table.parameters.values()
-    return Leaf(None, parameter, parameter)
 
 
 def _kept(result: Any, keep: Keep) -> Any:

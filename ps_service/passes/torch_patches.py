@@ -1,14 +1,12 @@
 """Replaces functions of torch, so that running calls notice what their code does.
 
-The code of hooks runs in the backward, and may look parameters up on its module. The recomputation of
-`torch.utils.checkpoint` is such code, too: it sets hooks of saved tensors. What a call changes of a module and changes
-back does not show afterwards, but other calls would see it meanwhile: attributes, hooks, frozen parameters, and the
-parameters that `torch.func.functional_call` replaces.
+The code of hooks runs in the backward, and may look parameters up on its module; so does the recomputation of
+`torch.utils.checkpoint`, which sets hooks of saved tensors. What a call changes of a module and changes back does not
+show afterwards, but other calls would see it meanwhile.
 
-Torch refuses `torch.func.grad` and the other transforms while hooks of saved tensors are set, and a call on a module
-itself sets such hooks to learn which parameters its backward will need. So what torch calls in order to forbid hooks
-lifts those of the running call for the length of the transform, and all parameters of the call stay pinned until its
-graph is gone.
+Torch refuses `torch.func.grad` and the other transforms while hooks of saved tensors are set, as a call on a module
+itself sets them. So what torch calls in order to forbid hooks lifts those of the running call for the length of the
+transform, and all parameters of the call stay pinned until its graph is gone.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _session(engine: Engine, session: SessionState, contexts: list[PassContext])
         waiting_bytes=holding.waiting,
         answer_bytes=engine.reply_cache.nbytes_of(trainer) + holding.unsent,
         context_bytes=engine.held.nbytes_of(trainer),
-        references=engine.registry.references_of(trainer),
+        references=sum(engine.registry.held_by(trainer).values()),
         program=process.program,
         host_name=process.host_name,
         process_id=process.id,
