@@ -129,7 +129,7 @@ class Contexts:
             ended = self._end(id)
             if over.before:
                 ended.cover(over.before, over.but)
-            if context is not None and context.others():
+            if context is not None and context.called is not None:
                 # Other owners do not see all contexts, so they get the numbers that are known here.
                 holes = ended.holes
                 over = Over(ended.floor + 1, holes) if len(holes) <= _MOST_TOLD else NOTHING_SAID

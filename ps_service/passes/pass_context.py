@@ -82,11 +82,6 @@ class PassContext:
         nested_pass = self._nested_pass
         return nested_pass if nested_pass is not None and nested_pass.others() else None
 
-    def others(self) -> list[str]:
-        """Names of the owners that this one has called in the pass."""
-        nested_pass = self._nested_pass
-        return [] if nested_pass is None else nested_pass.others()
-
     def add(self, call: CallKey, record: Record) -> None:
         """Keeps a recorded call."""
         with self._lock:

@@ -71,7 +71,8 @@ def gradients(engine: PassHost, context_id: ContextId) -> list[Gradient]:
 def others(engine: PassHost, context_id: ContextId) -> list[str]:
     """Names of the owners that this one has called in a context."""
     context = engine.contexts.get(context_id)
-    return [] if context is None else context.others()
+    called = None if context is None else context.called
+    return [] if called is None else called.others()
 
 
 def power_sum(engine: PassHost, context_id: ContextId, refs: Sequence[Ref], norm_type: float) -> float:

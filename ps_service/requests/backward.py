@@ -192,7 +192,7 @@ def _check_ahead(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId
     except BaseException as raised:
         reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
         return
-    reply.checked = context is None or not context.others()
+    reply.checked = context is None or context.called is None
 
 
 def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:

@@ -179,7 +179,7 @@ async def test_a_pass_that_has_called_other_owners_is_not_checked_ahead(
 ) -> None:
     made = await recorded(ask, 1.0)
     opt = await ask.optimizer(made)
-    monkeypatch.setattr(PassContext, "others", lambda self: ["ps1"])
+    monkeypatch.setattr(PassContext, "called", object())
     reply = await ask("backward", request(torch.ones(1, 1), checks=[opt.handle]))
     assert not reply.checked and not reply.HasField("step_error")
 
