@@ -34,13 +34,10 @@ def create(
 ) -> tuple[HostedObject, bool]:
     """Makes an object of an allowed class, or finds the existing one of that name. Returns whether it was made, too.
 
-    A named object is made once and stays until it is deleted; with `replace`, it takes the place of one that was made
-    from something else. With a `seed`, the constructor draws the numbers that follow `torch.manual_seed(seed)`; the
-    generators of the process are not changed. `object_id` is its id before a restart of the owner.
-
-    Raises `NotAllowedError` for a class that is not on the allow-list, `NameConflictError` as `Registry.get_or_make`,
-    `InvalidArgumentError` for a module that cannot be hosted, `TooLargeError` for one of torch that is larger than the
-    limit, and what the constructor raises.
+    With a `seed`, the constructor draws the numbers that follow `torch.manual_seed(seed)`; the generators of the
+    process are not changed. `object_id` is its id before a restart of the owner. Raises `NotAllowedError` for a class
+    that is not on the allow-list, `InvalidArgumentError` for a module that cannot be hosted, `TooLargeError` for one of
+    torch that is larger than the limit, as `Registry.get_or_make`, and what the constructor raises.
     """
     constructor = engine.allowlist.functions.constructor(engine.allowlist.hosted(class_name), class_name)
 

@@ -6,7 +6,6 @@ import threading
 from contextlib import nullcontext
 from functools import partial
 from operator import attrgetter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import torch
@@ -97,19 +96,17 @@ class CallFrame(Borrower):
             torch._C._set_grad_enabled(self._grad)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         self._thread = 0
         if self._hooks is not None:
-            self._hooks.__exit__(kind, error, trace)
+            self._hooks.__exit__(*raised)
             self._hooks = None  # they refer to this frame, and its leaves would be freed late
         if torch.is_grad_enabled() is not self._grad_before:
             torch._C._set_grad_enabled(self._grad_before)
         binder.reset(self._token)
         self._measured = None  # hooks of an open graph may refer to this frame, and must not to a view
         if self._bindings:
-            self._settle(error is not None)
+            self._settle(raised[0] is not None)
 
     def bind(self, hosted: HostedObject, is_target: bool = False) -> nn.Module:
         """If it `is_target`, the call is one of its own methods, whose caller chooses the mode. Other code finds a

@@ -52,7 +52,7 @@ def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation)
     if target.is_module:
         return _call_module(engine, target, method or "forward", asked)
     if target.is_table:
-        return table_calls.call(engine, target, method, asked)
+        return table_calls.call_table(engine, target, method, asked)
     if target.is_tensor:
         return call_function(engine, _method_of_tensor(engine, target, method, asked), asked)
     known = asked.method or target.method(method or "forward")
@@ -80,7 +80,7 @@ def call_function(engine: PassHost, function: Callable[..., Any], asked: Invocat
         engine.parameter_locks.this_thread.nonblocking = False
         if keep is NO and not deferred:
             return holders.sent(function(*args, **kwargs))
-        finish = partial(_kept, keep, call_frame, _SENT if keep is NO else _STORED)
+        finish = partial(_returned, keep, call_frame, _SENT if keep is NO else _STORED)
         return Deferred(function(*args, **kwargs), finish) if deferred else finish(function(*args, **kwargs))
 
 
@@ -97,7 +97,7 @@ def _record_function(
 
         def finish(result: Any) -> Any:
             computed = result if keep is NO and own is _PRIVATE else None
-            result = _kept(keep, call_frame, own, result)
+            result = _returned(keep, call_frame, own, result)
             used = Used(call_frame.leaves, call_frame.steps, values=call_frame.values)
             return record(engine, context, recording.call, arguments, used, result, computed=computed)
 
@@ -173,7 +173,7 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
             scope = None if may_restart else current_scope.get()
             method.note(seconds, waited=scope is not None and scope.has_nested)
         del run  # no variable of this function may refer to the module now
-        result = _kept(keep, call_frame, call_frame.own, result)
+        result = _returned(keep, call_frame, call_frame.own, result)
         if recording is None or context is None:
             return result
         # Code of the module that runs in the backward may make requests.
@@ -250,7 +250,7 @@ def hosted(engine: PassHost, rref: RRef, trainer: bytes = b"", object_id: str = 
     return found
 
 
-def _kept(keep: Keep, call_frame: CallFrame, own: Callable[[Any], Any], result: Any) -> Any:
+def _returned(keep: Keep, call_frame: CallFrame, own: Callable[[Any], Any], result: Any) -> Any:
     """The result of a call, or a reference to it."""
     if keep is REFERENCE and not isinstance(result, RRef):
         rref = RRef(result)

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 LOOK_UP = "look_up"
 
 
-def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Any:
+def call_table(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Any:
     """Calls a method of a table. Raises as `calls.call`, and as `HostedTable.look_up`. A recorded look-up is a record
     as any other: its leaves are the parameters that stand for all rows of the tables."""
     known = asked.method or target.method(method)
     arguments, args, kwargs, _, recording, keep, _ = asked
     if recording is None or method != LOOK_UP:
         with torch.no_grad():
-            return _kept(known.function(target.value, *args, **kwargs), keep)
+            return _returned(known.function(target.value, *args, **kwargs), keep)
     context = engine.contexts.open(recording.context, recording.call.caller)
     args, kwargs = arguments.enter((args, kwargs))
     tables = _tables(engine, target, args)
@@ -42,7 +42,7 @@ def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation)
     hooks = saved_tensors_hooks(lambda tensor: Kept(tensor, share(tensor.untyped_storage())), unpack)
     with torch.enable_grad(), hooks:
         found = known.function(target.value, *args, **(kwargs | {"recorded": True}))
-    used, result = Used(leaves, steps, others=False), _kept(found, keep)
+    used, result = Used(leaves, steps, others=False), _returned(found, keep)
     return record(engine, context, recording.call, arguments, used, result, known.backward_latency)
 
 
@@ -62,5 +62,5 @@ def _tables(engine: PassHost, target: HostedObject, args: tuple[Any, ...]) -> li
     return list(found.values())
 
 
-def _kept(result: Any, keep: Keep) -> Any:
+def _returned(result: Any, keep: Keep) -> Any:
     return result if keep is NO else RRef(kept_values.by_value(result))
