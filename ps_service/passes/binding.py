@@ -5,6 +5,7 @@ The autograd graph behind a call's result is examined, so that its backward can 
 
 from __future__ import annotations
 
+import functools
 from itertools import repeat
 from operator import ne
 from typing import TYPE_CHECKING, Any, Final
@@ -44,9 +45,6 @@ _KNOWN: Final = ("torch", "ps_service", "ps_wire", "trainer_client")
 
 _COUNTER: Final = AUTOGRAD_FUNCTION_COUNTER
 """Counts the autograd functions defined in this process; listing them takes longer than a small call."""
-
-_made = ""
-_has = False
 
 
 class Binding:
@@ -231,11 +229,12 @@ def results_in(result: Any) -> list[torch.Tensor]:
 
 def has_own_functions() -> bool:
     """Whether hosted code has defined autograd functions, so that graphs have to be examined."""
-    global _made, _has
-    made = repr(_COUNTER)
-    if made != _made:
-        _made, _has = made, any(map(_is_own, _below(torch.autograd.Function)))
-    return _has
+    return _have_own(repr(_COUNTER))
+
+
+@functools.lru_cache(maxsize=1)
+def _have_own(made: str) -> bool:
+    return any(map(_is_own, _below(torch.autograd.Function)))
 
 
 def runs_own_function(roots: Sequence[torch.Tensor]) -> bool:
