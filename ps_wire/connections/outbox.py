@@ -55,7 +55,7 @@ class Outbox:
         # A small message does not wait for large ones.
         if connection is not None and nbytes <= (_SMALL if self.waiting else self._part_bytes):
             try:
-                gone = connection.send_now(Packet(frame, tuple(chunks)) if chunks else Packet(frame), later, at_once)
+                gone = connection.send_now(Packet(frame, tuple(chunks)), later, at_once)
             except ConnectionBroken:
                 # The task that reads from the connection notices this, too, and ends it.
                 gone = True

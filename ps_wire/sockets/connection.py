@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from ps_wire.connections.connection import Connection, ConnectionBroken, Traffic
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.sockets.reader import END, HEADER, RecordReader, inline_record
+from ps_wire.sockets.reader import END, HEADER, INLINE, RecordReader
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ps_wire.connections.connection import Handle, Place
     from ps_wire.connections.frames import Packet
     from ps_wire.sockets.stream_socket import StreamSocket
@@ -63,21 +65,20 @@ class RecordConnection(Connection):
         # While the other side is slow, messages wait in the outbox, where they are counted.
         if self._stream.unsent:
             return False
-        frame, payload = packet
-        if payload:
-            nbytes = packet.nbytes
-            if nbytes > _JOINED_BYTES:
-                return self._send_payload(packet, nbytes)
-            self._records.write(b"".join((inline_record(frame, nbytes), *payload)))
-        elif later:
-            self._records.postpone(inline_record(frame, 0))
+        frame, payload = packet.frame.SerializeToString(), packet.payload
+        nbytes = sum(map(len, payload))
+        if nbytes > _JOINED_BYTES:
+            return self._send_payload(frame, payload, nbytes)
+        record = b"".join((HEADER.pack(INLINE, len(frame), 0, nbytes), frame, *payload))
+        if later:
+            self._records.postpone(record)
         else:
-            self._records.write(inline_record(frame, 0), (), at_once)
+            self._records.write(record, (), at_once)
         return True
 
-    def _send_payload(self, packet: Packet, nbytes: int) -> bool:
+    def _send_payload(self, frame: bytes, payload: Sequence[memoryview], nbytes: int) -> bool:
         """Sends a packet with a longer payload; returns whether it was sent."""
-        self._records.write(inline_record(packet.frame, nbytes), packet.payload)
+        self._records.write(HEADER.pack(INLINE, len(frame), 0, nbytes) + frame, payload)
         return True
 
     def gather(self) -> None:

@@ -46,14 +46,7 @@ _MOST_FRAME_BYTES: Final = MAX_FRAME_BYTES + MIB
 
 _HEADER_BYTES: Final = HEADER.size
 _header: Final = HEADER.unpack_from
-_pack: Final = HEADER.pack
 _frame: Final = cast("Callable[[bytearray], Frame]", Frame.FromString)
-
-
-def inline_record(frame: Frame, payload_bytes: int) -> bytes:
-    """The beginning of a record, up to its payload."""
-    data = frame.SerializeToString()
-    return _pack(INLINE, len(data), 0, payload_bytes) + data
 
 
 class _Buffers(threading.local):

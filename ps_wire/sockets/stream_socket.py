@@ -66,7 +66,7 @@ class StreamSocket:
         self.drained.set()
         self.reading = True
         self._sock = sock
-        # Like `_transmit`, for a single piece.
+        # Like `_transmit`, for a single piece: `send` is cheaper than `sendmsg`.
         self._send: Callable[[Piece], int] = sock.send
         self._loop = asyncio.get_running_loop()
         self._reader = reader
@@ -78,21 +78,6 @@ class StreamSocket:
         forks.belongs_here(self._loop)
         forks.put_away_in_children(self)
 
-    def write_one(self, piece: bytes) -> None:
-        """Like `write`, for a single piece."""
-        if self.is_closed or self.unsent:
-            self.write((piece,))
-            return
-        sent = 0
-        try:
-            sent = self._send(piece)
-        except BlockingIOError:
-            pass  # the kernel takes nothing now: all of it is kept
-        except OSError as error:
-            raise self._fail(error) from error
-        if sent < len(piece):
-            self._keep(rest((piece,), sent))
-
     def write(self, pieces: Sequence[Piece]) -> None:
         """Writes pieces, or raises `ConnectionBroken`. They must not change until the kernel has taken them."""
         if self.is_closed:
@@ -102,7 +87,7 @@ class StreamSocket:
         sent = 0
         if not self.unsent:
             try:
-                sent = self._transmit(pieces[:_PIECES_PER_CALL])
+                sent = self._send(pieces[0]) if len(pieces) == 1 else self._transmit(pieces[:_PIECES_PER_CALL])
             except BlockingIOError:
                 pass  # the kernel takes nothing now
             except OSError as error:
@@ -149,8 +134,7 @@ class StreamSocket:
 
     def _transmit(self, pieces: Sequence[Piece]) -> int:
         """Passes pieces to the kernel; returns the number of bytes that it took."""
-        # `send` is cheaper than `sendmsg`.
-        return self._send(pieces[0]) if len(pieces) == 1 else self._sock.sendmsg(pieces)
+        return self._sock.sendmsg(pieces)
 
     def _transmit_kept(self, pieces: Sequence[Piece]) -> int:
         """Like `_transmit`, for pieces that had to wait."""

@@ -65,12 +65,8 @@ class RecordWriter:
             return
         if self._postponed or self._reports:
             record = self._notes() + record
-        self._traffic.sent += len(record)
-        if payload:
-            self._traffic.sent += sum(map(len, payload))
-            self._socket.write((record, *payload))
-        else:
-            self._socket.write_one(record)
+        self._traffic.sent += len(record) + sum(map(len, payload))
+        self._socket.write((record, *payload))
 
     def _waits(self, record: bytes, payload: Sequence[memoryview]) -> bool:
         """Collects a record, or postpones it to the end of the turn; returns false if it has to be written now."""
@@ -150,7 +146,7 @@ class RecordWriter:
             record = self._notes() + record
         self._gathered.append(record)
         self._gathered += payload
-        self._gathered_bytes += len(record) + sum(map(len, payload)) if payload else len(record)
+        self._gathered_bytes += len(record) + sum(map(len, payload))
 
     def _take_gathered(self) -> list[Piece]:
         """The collected pieces, which are counted as sent."""
