@@ -23,7 +23,7 @@ from trainer_client.graph.engine import propagate, propagate_from
 from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
 from trainer_client.graph.short_graphs import Graph, short_graph
 from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
-from trainer_client.pending import Pending, raiser, when_all_done
+from trainer_client.pending import Pending, when_all_done
 from trainer_client.session.in_flight import InFlightRequest
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Backwards:
         else:
             done.resolve(nothing)
         if waited_for is not None:
-            waited_for.resolve(nothing if failure is None else raiser(failure))
+            waited_for.resolve(nothing if failure is None else Failure(failure))
 
     def _cancelled(self, number: int, closing: Closing | None) -> None:
         """Nobody waits for a backward any more, and the steps that follow. If it has begun, it goes on all the same."""

@@ -10,8 +10,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ps_wire.errors import CancelledCallError, InvalidArgumentError
-from ps_wire.runtime.failures import Origin
-from trainer_client.pending import Pending, raiser
+from ps_wire.runtime.failures import Failure, Origin
+from trainer_client.pending import Pending
 from trainer_client.session.stepped import Stepped, owner_seconds
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Closing:
                 return
             result = self._end(*self._stepped())
         except BaseException as error:
-            done.resolve(raiser(error))
+            done.resolve(Failure(error))
         else:
             done.resolve(lambda: result)
 

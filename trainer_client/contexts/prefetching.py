@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.nothing import nothing
 from trainer_client.graph.current import inside
-from trainer_client.pending import Pending, raiser
+from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
@@ -79,8 +80,8 @@ class LookedUp(Generic[R]):
 
     def hurry(self) -> None:
         """Sends what has begun: the program may compute for long before it awaits anything."""
-        if isinstance(self._result, Pending):
-            self._result._hurry()
+        if isinstance(self._result, Pending) and self._result.hurry is not None:
+            self._result.hurry()
 
     def __repr__(self) -> str:
         return f"<LookedUp {'done' if self.done() else 'on its way'}, in {self.context!r}>"
@@ -134,7 +135,7 @@ def _begin(
             return LookedUp(context, run(batch))
         except Exception as error:
             failed: Pending[R] = Pending(loop)
-            failed.resolve(raiser(error))
+            failed.resolve(Failure(error))
             return LookedUp(context, failed)
 
 

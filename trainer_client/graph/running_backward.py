@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.codec.numerics import write_numerics
 from ps_wire.numerics.autocast import is_active
+from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.latency import Latencies, Latency
 from ps_wire.runtime.nothing import nothing
 from trainer_client.graph.batch import Batch
-from trainer_client.pending import Pending, raiser
+from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -211,7 +212,7 @@ def _send_in_turn(batches: Iterator[Batch], done: Pending[None], before: Pending
             sent, _ = batch.send()
             sent.on_done(partial(_send_in_turn, batches, done, sent))
     except Exception as error:
-        done.resolve(raiser(error))
+        done.resolve(Failure(error))
 
 
 _latencies: Final[Latencies[tuple[int, tuple[str, ...]]]] = Latencies()

@@ -17,13 +17,13 @@ from ps_wire.codec.values import Encoder, Instead
 from ps_wire.errors import PsError
 from ps_wire.numerics.autocast import is_active
 from ps_wire.refs import Ref, new_object_id
-from ps_wire.runtime.failures import Origin
+from ps_wire.runtime.failures import Failure, Origin
 from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
 from trainer_client.handles.arrivals import all_there, seconds_left
 from trainer_client.handles.references import Reference, RRef, fetch_in, handle_message, receive
-from trainer_client.pending import DEFAULT, Pending, raiser
+from trainer_client.pending import DEFAULT, Pending
 from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.watched import begin
 
@@ -278,8 +278,6 @@ class PendingCall(InFlightRequest[Any]):
     (promise pipelining). It is fetched if something waits for it later.
     """
 
-    __slots__ = ()
-
     _session: Session
 
     collects = True
@@ -295,7 +293,7 @@ class PendingCall(InFlightRequest[Any]):
             # A value that was fetched may have been changed here.
             return None if self.settled or self.staying.is_lost else self.staying.rref
         request = self.frame.request.call
-        if not (self.collected and session.is_here) or request.keep:
+        if self.hurry is None or not session.is_here or request.keep:
             return None
         with self._mutex:
             if self._wakers or self.settled:
@@ -336,7 +334,7 @@ class PendingCall(InFlightRequest[Any]):
         try:
             fetching = self._fetch(staying.rref)
         except PsError as error:
-            self.resolve(raiser(error))
+            self.resolve(Failure(error))
         else:
             staying.fetching = fetching
             fetching.on_done(lambda: self.resolve(fetching.result))
@@ -350,10 +348,6 @@ class PendingCall(InFlightRequest[Any]):
             return fetch_in(
                 None if context is None or context.ended else context, rref, left, () if self.answered else (self,)
             )
-
-    def _hurry(self) -> None:
-        if self.collected:
-            self._session.requests.hurry()
 
     def _when_cancelled(self) -> None:
         super()._when_cancelled()

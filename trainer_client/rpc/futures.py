@@ -16,8 +16,9 @@ import torch
 
 from ps_wire.codec.names import full_name
 from ps_wire.errors import remote_error
+from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.nothing import nothing
-from trainer_client.pending import Pending, cancel_all, raiser
+from trainer_client.pending import Pending, cancel_all
 from trainer_client.rpc.completions import complete_later
 from trainer_client.rpc.current import agent, has_agent
 
@@ -108,9 +109,9 @@ class Future(torch.futures.Future[T]):
             try:
                 result = callback(done)
             except Exception as error:
-                following._settle(raiser(_of_callback(error)))
+                following._settle(Failure(_of_callback(error)))
             except BaseException as error:
-                following._settle(raiser(error))
+                following._settle(Failure(error))
             else:
                 following.set_result(result)
 
@@ -173,7 +174,7 @@ class Future(torch.futures.Future[T]):
         """
         if not isinstance(error, BaseException):
             raise TypeError(f"set_exception() takes an exception, not a {type(error).__name__}")
-        self._settle(raiser(error))
+        self._settle(Failure(error))
 
     def cancel(self) -> None:
         """Cancels the call, also on the owner. Does nothing once the future is done."""
@@ -270,7 +271,7 @@ def _all_done(futures: Sequence[torch._C.Future[Any]]) -> Pending[None]:
         if part.error is not None:
             if part.failure is not None:
                 part.failure.read()
-            whole.resolve(raiser(part.error))
+            whole.resolve(Failure(part.error))
             return
         with lock:
             left[0] -= 1
@@ -294,7 +295,7 @@ def _pending_of(future: torch._C.Future[Any]) -> Pending[Any]:
         try:
             result = future.value()
         except BaseException as error:
-            pending.resolve(raiser(error))
+            pending.resolve(Failure(error))
         else:
             pending.resolve(lambda: result)
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ps_wire.codec.names import name_of
 from ps_wire.codec.records import codec_of
 from ps_wire.errors import DeadlineExceededError, UnavailableError, UnknownNameError
+from ps_wire.runtime.failures import Failure
 from trainer_client.handles import calls
 from trainer_client.handles.calls import CallOptions
-from trainer_client.pending import Pending, raiser
+from trainer_client.pending import Pending
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.options import UNSET
 from trainer_client.rpc.rref import RRef, future_of, wrapped
@@ -137,7 +138,7 @@ def _call(
         session = agent().session(to, timeout)
     except (UnavailableError, UnknownNameError, DeadlineExceededError) as error:
         failed: Pending[Any] = Pending(agent().loop)
-        failed.resolve(raiser(error))
+        failed.resolve(Failure(error))
         return failed
     options = CallOptions(timeout=agent().seconds(timeout), kind=kind, what=_shown(func))
     return calls.call(session, name, "", given, kwargs or {}, options, keep=kind == "remote")

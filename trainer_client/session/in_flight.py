@@ -60,19 +60,24 @@ class InFlightRequest(Pending[T]):
     requests whose results, which stay on the owner, it needs; they have it among their `followers`. Both are empty
     once the answer is there.
 
-    It is `answered` if the owner has answered it without an error, and `collected` while it is to be sent with
-    others. It has a number in the session once it was sent. If no caller waits for its answer, it may be sent some
-    milliseconds `later`, with another. `counted` bytes count towards the limit of bytes in flight, and `deadline`
-    is in seconds of the monotonic clock.
+    It is `answered` if the owner has answered it without an error. It has a number in the session once it was sent.
+    If no caller waits for its answer, it may be sent some milliseconds `later`, with another. `counted` bytes count
+    towards the limit of bytes in flight, and `deadline` is in seconds of the monotonic clock.
     """
-
-    __slots__ = (
-        *("_read", "_session", "answered", "chunks", "collected", "counted", "deadline", "followers", "follows"),
-        *("frame", "later", "nbytes", "number", "staying", "timeout", "watch"),
-    )
 
     collects = False
     """Whether it is sent at the end of the turn of the event loop, or when a task waits for it."""
+
+    # Defaults of the class, as those of `Pending`.
+    chunks: Sequence[memoryview] = ()
+    nbytes = 0
+    number = 0
+    counted = 0
+    deadline = math.inf
+    answered = False
+    followers: Sequence[InFlightRequest[Any]] = ()
+    staying: Any = None
+    watch: Watch | None = None
 
     def __init__(
         self,
@@ -85,22 +90,12 @@ class InFlightRequest(Pending[T]):
     ) -> None:
         super().__init__(session.loop)
         self.frame = frame
-        self.chunks: Sequence[memoryview] = ()
-        self.nbytes = 0
         if payload is not None:
             self.chunks, self.nbytes = payload.chunks, payload.nbytes
         self.timeout = timeout
         # Only calls are collected.
         self.later = not self.collects and frame.request.WhichOneof("operation") in NOT_AWAITED
-        self.number = 0
-        self.counted = 0
-        self.deadline = math.inf
-        self.answered = False
-        self.collected = False
         self.follows = follows
-        self.followers: Sequence[InFlightRequest[Any]] = ()
-        self.staying: Any = None
-        self.watch: Watch | None = None
         self._session = session
         self._read: Read[T] | None = read
 

@@ -71,7 +71,7 @@ class Requests:
             return
         if in_flight.follows:
             self._follow(in_flight)
-        in_flight.collected = True
+        in_flight.hurry = self.hurry
         self._collected.append(in_flight)
         if not self._in_turn:
             self._in_turn = True
@@ -81,10 +81,9 @@ class Requests:
         """Sends collected requests, as a task waits for one; once in a turn, so that others go together."""
         if not self._hurried:
             self._hurried = True
-            collected = self._collected
-            if len(collected) == 1:
-                in_flight = collected.pop()
-                in_flight.collected = False
+            if len(self._collected) == 1:
+                in_flight = self._collected.pop()
+                in_flight.hurry = None
                 self._begin(in_flight, True)
             else:
                 self.flush()
@@ -95,7 +94,7 @@ class Requests:
             collected, self._collected = self._collected, []
             with self.outbox.together if self.outbox is not None else _ALONE:
                 for in_flight in collected:
-                    in_flight.collected = False
+                    in_flight.hurry = None
                     self._begin(in_flight)
 
     def _end_turn(self) -> None:
