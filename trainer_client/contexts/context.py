@@ -18,7 +18,7 @@ from trainer_client.contexts.closing import Closing, Part, Stepping
 from trainer_client.contexts.gradients import LocalGradients, clip, gradients
 from trainer_client.graph.current import current_context, entered
 from trainer_client.graph.nodes import ROOT, WayBack
-from trainer_client.graph.recorder import RecordedCall, Reserved
+from trainer_client.graph.recorder import RecordedCall, Reserved, token_of
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
 
@@ -118,7 +118,8 @@ class Context(Block):
         with self._lock:
             self.check(session)
             number, place = reserved or self._reserve(session)
-        return RecordedCall(WayBack(self, session, number, place, inputs, latency), self.root, inputs, tokens)
+        call = WayBack(self, session, number, place, inputs, latency)
+        return RecordedCall(call, token_of(call, self.root, inputs, tokens) if inputs or tokens else self.root)
 
     def reserve(self, session: Session) -> Reserved:
         """Reserves the number and place of a call that is recorded later. Raises as `check`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from ps_wire.codec.numerics import write_numerics
-from ps_wire.codec.payload import PayloadReader, PayloadWriter
+from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder, Instead
 from ps_wire.errors import PsError
 from ps_wire.numerics.autocast import is_active
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ps_wire.runtime.failures import PassFailures
     from ps_wire.v1.values_pb2 import Handle
     from trainer_client.graph.nodes import Encode
-    from trainer_client.graph.recorder import RecordedCall, RecordingPass, Reserved
+    from trainer_client.graph.recorder import RecordingPass, Reserved
     from trainer_client.session.session import Session
     from trainer_client.session.watched import Watch
 
@@ -73,12 +74,23 @@ def call(
     a `Pending` then.
     """
     context = current_context()
-    made = _Call(session, target, method, args, kwargs, context)
-    made.request.training = options.training is not False
+    made = _Call(
+        session, target, method, args, kwargs, context, context is not None and torch.is_grad_enabled(), encode
+    )
+    request = made.frame.request.call
+    if isinstance(target, str):
+        request.function = target
+    else:
+        handle, ref = request.target, target.ref
+        handle.owner, handle.object_id = ref.owner, ref.object_id
+        if ref.parameter:
+            handle.parameter = ref.parameter
+        request.method = method
+    request.training = options.training is not False
     if options.training is None:
-        made.request.own_mode = True
+        request.own_mode = True
     if keep:
-        made.request.keep = keep
+        request.keep = keep
     try:
         encoded = made.encode()
     except _NotYet:
@@ -87,21 +99,18 @@ def call(
     if seed is None:
         seed = session.settings.seeding.next(context.seeds if context is not None else None)
     if seed is not None or is_active():
-        write_numerics(made.request, seed)
+        write_numerics(request, seed)
     settings = session.settings
     seconds = settings.timeout if options.timeout == DEFAULT else settings.seconds(options.timeout)
     if session.is_watched():
         what = options.what or _kind_of(target, method)
         made.watch = begin(settings, session.owner, made.frame, options.kind, what)
-    in_graph = context is not None and torch.is_grad_enabled()
     of_pass = None if context is None else context.failures
     if encoded is not None:
-        recorded = made.record(encoded[1]) if in_graph else None
-        if recorded is not None and encode is not None:
-            recorded.encode_gradients(encode)
-        return made.send(encoded[0], recorded, seconds, of_pass)
-    reserved = context.reserve(session) if context is not None and in_graph else None
-    whole = Pending.run(session.loop, made.send_later(reserved, seconds))
+        return made.send(*encoded, seconds, of_pass)
+    if context is not None and made.is_recorded:
+        made.reserved = context.reserve(session)
+    whole = Pending.run(session.loop, made.send_later(seconds))
     whole.origin = Origin(target, method, of_pass)
     return whole
 
@@ -110,64 +119,51 @@ class _NotYet(Exception):
     """An argument is the result of a call that has not come yet, and that does not stay on the owner."""
 
 
+@dataclass(slots=True)
 class _Call:
-    """A call on its way into its request; arguments as for `call`, and the context that it is made in."""
+    """A call on its way into its request; arguments as for `call`, and the context that it is made in.
 
-    __slots__ = ("_args", "_context", "_follows", "_handles", "_kwargs", "_of", "_session", "frame", "request", "watch")
+    `handles` are the object and the handles among the arguments, and it `follows` the calls whose results, which stay
+    on the owner, are arguments. A call that waits for others has its place in the graph `reserved`.
+    """
 
-    def __init__(
-        self,
-        session: Session,
-        target: RRef | str,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        context: RecordingPass | None,
-    ) -> None:
-        self._session = session
-        self._of = target, method
-        self._args, self._kwargs = args, kwargs
-        self._context = context
-        self.frame = Frame()
-        self.request = request = self.frame.request.call
-        self.watch: Watch | None = None
-        # The object, and the handles among the arguments.
-        self._handles: list[RRef] = []
-        # The calls whose results, which stay on the owner, are arguments.
-        self._follows: list[PendingCall] = []
-        if isinstance(target, RRef):
-            handle, ref = request.target, target.ref
-            handle.owner, handle.object_id = ref.owner, ref.object_id
-            if ref.parameter:
-                handle.parameter = ref.parameter
-            request.method = method
-        else:
-            request.function = target
+    session: Session
+    target: RRef | str
+    method: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    context: RecordingPass | None
+    is_recorded: bool
+    encode_gradient: Encode | None
+    reserved: Reserved | None = None
+    watch: Watch | None = None
+    frame: Frame = field(default_factory=Frame)
+    handles: list[RRef] = field(default_factory=list)
+    follows: list[PendingCall] = field(default_factory=list)
 
     def encode(self) -> tuple[PayloadWriter | None, Sequence[torch.Tensor]]:
         """The bytes of the tensors among the arguments, and the tensors. `_NotYet` if a value is not here yet."""
-        target = self._of[0]
-        self._handles = [target] if isinstance(target, RRef) else []
-        if not (self._args or self._kwargs):
+        self.handles = [self.target] if isinstance(self.target, RRef) else []
+        if not (self.args or self.kwargs):
             return None, ()
-        payload = PayloadWriter()
+        payload, request = PayloadWriter(), self.frame.request.call
         encoder = Encoder(payload, self._other, once=True)
-        if self._args:
-            encoder.encode_into(self.request.args, self._args)
-        if self._kwargs:
-            encoder.encode_into(self.request.kwargs, dict(self._kwargs))
+        if self.args:
+            encoder.encode_into(request.args, self.args)
+        if self.kwargs:
+            encoder.encode_into(request.kwargs, dict(self.kwargs))
         return payload, encoder.tensors
 
     def _other(self, value: Any) -> Handle | Instead | int | None:
         """What is sent in the place of a value that the codec does not know."""
         if not isinstance(value, Pending):
-            return handle_message(self._handles, self._context, value)
-        rref = value.stay(self._session, self._context) if isinstance(value, PendingCall) else None
+            return handle_message(self.handles, self.context, value)
+        rref = value.stay(self.session, self.context) if isinstance(value, PendingCall) else None
         if rref is not None and isinstance(value, PendingCall):
-            results = self.request.results
+            results = self.frame.request.call.results
             if rref.ref.object_id not in results:
-                self._handles.append(rref)
-                self._follows.append(value)
+                self.handles.append(rref)
+                self.follows.append(value)
                 results.append(rref.ref.object_id)
             return list(results).index(rref.ref.object_id)
         if not value.settled:
@@ -177,72 +173,60 @@ class _Call:
         except Exception as error:
             raise _NotYet from error  # the result of this call will be an error, too
 
-    def record(self, arguments: Sequence[torch.Tensor], reserved: Reserved | None = None) -> RecordedCall:
-        """Writes it into the graph of its context, at the place that was reserved for it."""
-        context, session, request = self._context, self._session, self.request
-        assert context is not None
-        inputs = list(filter(_needs_gradient, arguments))
-        tokens = []
-        for rref in self._handles:
-            token = rref.token(context.id)
-            if token is not None:
-                tokens.append(token)
-        latency = session.backwards.of((request.target.object_id, request.method or request.function))
-        recorded = context.record(session, inputs, tokens, latency, reserved)
-        request.context.CopyFrom(context.message)
-        request.call = recorded.number
-        if len(recorded.place) > 1:
-            request.place.extend(recorded.place)
-        return recorded
-
     def send(
         self,
         payload: PayloadWriter | None,
-        recorded: RecordedCall | None,
+        arguments: Sequence[torch.Tensor],
         seconds: float | None,
         of_pass: PassFailures | None,
     ) -> PendingCall:
-        """Sends it; returns its result."""
-        session = self._session
+        """Writes it into the graph, if it is recorded, and sends it; returns its result."""
+        session, context, recorded = self.session, self.context, None
+        if context is not None and self.is_recorded:
+            request = self.frame.request.call
+            inputs = list(filter(_needs_gradient, arguments))
+            tokens = []
+            for rref in self.handles:
+                token = rref.token(context.id)
+                if token is not None:
+                    tokens.append(token)
+            latency = session.backwards.of((request.target.object_id, self.method or request.function))
+            recorded = context.record(session, inputs, tokens, latency, self.reserved)
+            recorded.call.encode = self.encode_gradient
+            request.context.CopyFrom(context.message)
+            request.call, place = recorded.call.number, recorded.call.place
+            if len(place) > 1:
+                request.place.extend(place)
         # Keeps the handles among the arguments alive until the call has run.
-        read = partial(_result, session, recorded, (self._args, self._kwargs, self._handles))
-        pending = PendingCall(session, self.frame, payload, seconds, read, self._follows)
+        read = partial(receive, session, recorded, (self.args, self.kwargs, self.handles))
+        pending = PendingCall(session, self.frame, payload, seconds, read, self.follows)
         pending.watch = self.watch
-        pending.origin = Origin(*self._of, of_pass, None if recorded is None else self._context, recorded)
+        pending.origin = Origin(self.target, self.method, of_pass, None if recorded is None else context, recorded)
         session.send(pending)
         return pending
 
-    async def send_later(self, reserved: Reserved | None, seconds: float | None) -> Any:
+    async def send_later(self, seconds: float | None) -> Any:
         """Sends it once the results among its arguments have come; returns its result."""
         left, encoded = seconds_left(seconds), None
         while encoded is None:
-            await all_there((self._args, self._kwargs), self._stays, left)
-            for field in ("args", "kwargs", "results"):
-                self.request.ClearField(field)
-            self._follows.clear()
+            await all_there((self.args, self.kwargs), self._stays, left)
+            for part in ("args", "kwargs", "results"):
+                self.frame.request.call.ClearField(part)
+            self.follows.clear()
             try:
                 encoded = self.encode()
             except _NotYet as error:
                 # Without a cause, the owner has lost a result that was to stay there.
                 if error.__cause__ is not None:
                     raise error.__cause__ from None
-        payload, tensors = encoded
-        recorded = None
-        if reserved is not None:
-            with torch.enable_grad():  # grad mode counted when the call was made
-                recorded = self.record(tensors, reserved)
-        # Its pass hears of a failure from the whole.
-        return await self.send(payload, recorded, left(), None)
+        with torch.enable_grad():  # grad mode counted when the call was made
+            # Its pass hears of a failure from the whole.
+            sent = self.send(*encoded, left(), None)
+        return await sent
 
     def _stays(self, pending: Pending[Any]) -> bool:
         """Whether it can take a result without waiting for it."""
-        return isinstance(pending, PendingCall) and pending.stay(self._session, self._context) is not None
-
-
-def _result(
-    session: Session, recorded: RecordedCall | None, held: tuple[object, ...], reply: Reply, payload: PayloadReader
-) -> Any:
-    return receive(session, reply.call.result, payload, recorded)
+        return isinstance(pending, PendingCall) and pending.stay(self.session, self.context) is not None
 
 
 _needs_gradient: Final = attrgetter("requires_grad")
@@ -302,7 +286,7 @@ class PendingCall(InFlightRequest[Any]):
             self.staying, self.is_lazy = Staying(rref), True
         request.result_id = rref.ref.object_id
         if recorded is not None:
-            rref.mark(recorded.context, recorded.receive((), (), 1)[0])
+            rref.mark(recorded.call.context.id, recorded.receive((), (), 1)[0])
         return rref
 
     @property

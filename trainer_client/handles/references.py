@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ps_wire.codec.payload import PayloadReader
-    from ps_wire.v1.values_pb2 import Handle, Value
+    from ps_wire.v1.values_pb2 import Handle
     from trainer_client.graph.recorder import RecordedCall, RecordingPass
     from trainer_client.pending import Pending
     from trainer_client.session.in_flight import InFlightRequest
@@ -143,7 +143,7 @@ def fetch_in(
     context: RecordingPass | None, rref: RRef, timeout: float | None, follows: Sequence[InFlightRequest[Any]] = ()
 ) -> Pending[Any]:
     """Like `fetch`, in a given context or in none. A request that makes the value may have no answer yet."""
-    frame = Frame()
+    session, frame = rref.session, Frame()
     request = frame.request.fetch
     request.target.owner, request.target.object_id, request.target.parameter = rref.ref
     recorded = None
@@ -151,25 +151,24 @@ def fetch_in(
         # A value that was not computed in the pass may be a parameter, which only its owner knows.
         token = rref.token(context.id)
         tokens = () if token is None else (token,)
-        recorded = context.record(rref.session, (), tokens, rref.session.backwards.of(("", "fetch")))
+        recorded = context.record(session, (), tokens, session.backwards.of(("", "fetch")))
         request.context.CopyFrom(context.message)
-        request.call = recorded.number
-        if len(recorded.place) > 1:
-            request.place.extend(recorded.place)
-    # Keeps the handle alive until the answer is there.
-    return rref.session.submit(frame, None, partial(_fetched, rref, recorded), timeout, follows)
-
-
-def _fetched(rref: RRef, recorded: RecordedCall | None, reply: Reply, payload: PayloadReader) -> Any:
-    return receive(rref.session, reply.fetch.value, payload, recorded)
+        request.call, place = recorded.call.number, recorded.call.place
+        if len(place) > 1:
+            request.place.extend(place)
+    return session.submit(frame, None, partial(receive, session, recorded, rref), timeout, follows)
 
 
 def _marked(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def receive(session: Session, message: Value, payload: PayloadReader, recorded: RecordedCall | None) -> Any:
-    """Decodes a result: tensors get their history, if the call was recorded, and handles their references."""
+def receive(session: Session, recorded: RecordedCall | None, held: object, reply: Reply, payload: PayloadReader) -> Any:
+    """Decodes the result of a call or fetch: tensors get their history, if it was recorded, and handles references.
+
+    What is `held` lives until then: the handles among the arguments.
+    """
+    message = reply.call.result if reply.HasField("call") else reply.fetch.value
     if message.HasField("none"):
         return None
     if recorded is None:
@@ -200,7 +199,7 @@ def receive(session: Session, message: Value, payload: PayloadReader, recorded: 
         return value
     outputs = recorded.receive([found[place] for place in places], places, len(kept))
     for rref, token in zip(kept, outputs[len(places) :], strict=True):
-        rref.mark(recorded.context, token)
+        rref.mark(recorded.call.context.id, token)
     if isinstance(value, torch.Tensor):  # a sparse one
         return outputs[0]
     by_id = {id(found[place]): tensor for place, tensor in zip(places, outputs, strict=False)}

@@ -101,7 +101,7 @@ async def test_an_error_in_the_block_ends_the_context_too() -> None:
 async def test_calls_are_numbered() -> None:
     async with opened() as (session, _, _owner):
         context = new_context()
-        calls = [context.record(session, []) for _ in range(3)]
+        calls = [context.record(session, []).call for _ in range(3)]
         assert [(call.number, call.place) for call in calls] == [(1, (1,)), (2, (2,)), (3, (3,))]
         assert context.sessions == [session]
         assert repr(context) == f"<Context {context.id}, 3 calls on {session.owner}>"
