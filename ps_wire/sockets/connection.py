@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ps_wire.connections.connection import Connection, ConnectionBroken, Traffic
@@ -50,8 +49,7 @@ class RecordConnection(Connection):
     def _begin(self, sock: StreamSocket, writer: RecordWriter) -> None:
         self._stream = sock
         self._records = writer
-        # The answers to the requests that have arrived are written together.
-        self._reader.on_read = partial(writer.in_turn, self._hand_over)
+        self._reader.on_read = self._hand_over
 
     # Sending
 
@@ -110,8 +108,12 @@ class RecordConnection(Connection):
             self._handle = self._reader.place = None
 
     def _hand_over(self) -> None:
-        """Delivers the packets that have arrived."""
-        arrived, handle = self._arrived, self._handle
+        """Delivers the packets that have arrived.
+
+        It is a turn of its own, so that the answers to requests that have arrived together are written together when it
+        returns. Within another turn it is part of that.
+        """
+        arrived, handle, records = self._arrived, self._handle, self._records
         if self._pausing is not None:
             return
         if handle is None:
@@ -119,6 +121,7 @@ class RecordConnection(Connection):
                 self._wake()
             return
         began = time.perf_counter() if len(arrived) > 1 else 0.0
+        records.in_turn = not records.is_busy
         try:
             while arrived and self._handle is not None:
                 last = handle(arrived.popleft())
@@ -140,6 +143,11 @@ class RecordConnection(Connection):
                 self._wake()
         except Exception as error:
             self._fail(error)
+        finally:
+            if records.in_turn:
+                records.in_turn = False
+                if records.is_busy:
+                    records.end_turn()
 
     def _pause(self, until: asyncio.Future[bool]) -> None:
         """Stops reading until a future is done: the socket fills, and the other side has to wait."""

@@ -108,9 +108,12 @@ class RecordReader:
             self.buffer = self._whole
             try:
                 kind, frame_bytes, _, payload_bytes = _header(self._whole)
-                if frame_bytes + _HEADER_BYTES == nbytes and kind == INLINE and not (payload_bytes or self._rest):
-                    # One message without a payload, the usual case.
-                    self.arrived.append(Packet(_frame(self._bytes[_HEADER_BYTES:nbytes])))
+                middle = _HEADER_BYTES + frame_bytes
+                is_whole = middle + payload_bytes == nbytes and kind == INLINE and not self._rest
+                if is_whole and payload_bytes <= self._most_payload:
+                    # One message, the usual case.
+                    payload = (memoryview(self._bytes[middle:nbytes]),) if payload_bytes else ()
+                    self.arrived.append(Packet(_frame(self._bytes[_HEADER_BYTES:middle]), payload))
                 elif self._rest:
                     # A long record is collected from many reads; bytes that are already collected stay in place.
                     self._rest += self._whole[:nbytes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -35,8 +35,9 @@ class RecordWriter:
         # What a subclass reports with the next record, see `_notes`.
         self._reports: deque[tuple[int, int]] = deque()
         self._flushing = False
-        self._is_busy = False
-        self._in_turn = False
+        # Whether a record of this turn was written already; and whether `end_turn` will be called without the loop.
+        self.is_busy = False
+        self.in_turn = False
         self._bunch = 0
         self._ended = False
         self._gathering = False
@@ -51,13 +52,13 @@ class RecordWriter:
         Between `gather` and `release` all records are collected. One that is to go `at_once` waits in no case.
         """
         if not at_once:
-            if self._gathering or self._is_busy:
+            if self._gathering or self.is_busy:
                 if self._waits(record, payload):
                     return
             else:
-                self._is_busy = True
-                if not self._in_turn:
-                    self._loop.call_soon(self._end_turn)
+                self.is_busy = True
+                if not self.in_turn:
+                    self._loop.call_soon(self.end_turn)
         self._bunch = 0
         if self._gathered:
             self._collect(record, payload)
@@ -94,22 +95,6 @@ class RecordWriter:
             # The task that reads from the connection notices its end, too.
             with suppress(ConnectionBroken):
                 self._socket.write(self._take_gathered())
-
-    def in_turn(self, run: Callable[[], None]) -> None:
-        """Calls a function as a turn of its own: what it writes has been written when this returns.
-
-        Within another turn it is part of that, whose end writes.
-        """
-        if self._is_busy:
-            run()
-            return
-        self._in_turn = True
-        try:
-            run()
-        finally:
-            self._in_turn = self._is_busy = False
-            if self._bunch:
-                self.flush()
 
     def add(self, record: bytes) -> None:
         """Sends a record with the next one."""
@@ -155,7 +140,8 @@ class RecordWriter:
         self._gathered_bytes = 0
         return pieces
 
-    def _end_turn(self) -> None:
-        self._is_busy = False
+    def end_turn(self) -> None:
+        """Writes what was postponed to the end of the turn."""
+        self.is_busy = False
         if self._bunch:
             self.flush()
