@@ -8,10 +8,11 @@ import logging
 import random
 from collections import deque
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ps_wire import errors
-from ps_wire.connections.assembler import Assembler, Message
+from ps_wire.connections.assembler import Assembler
 from ps_wire.connections.connection import Connection, ConnectionBroken, Connector
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import Outbox
@@ -62,8 +63,8 @@ class Listener(Protocol):
     def unreached(self) -> None:
         """An attempt to open a stream has failed, and others follow."""
 
-    def received(self, message: Message) -> None:
-        """A message has arrived."""
+    def received(self, assembler: Assembler, packet: Packet) -> bool:
+        """A packet has arrived, for the assembler of its stream. Returns false: the stream goes on."""
 
     def gave_up(self, error: PsError) -> None:
         """The link opens no further stream, for this reason."""
@@ -268,14 +269,8 @@ class Link:
         self._listener.connected(welcome, outbox)
         writer = asyncio.create_task(_drain(outbox, connection))
 
-        def handle(packet: Packet) -> bool:
-            message = assembler.feed(packet)
-            if message is not None:
-                self._listener.received(message)
-            return False
-
         try:
-            await connection.deliver(handle, assembler.place)
+            await connection.deliver(partial(self._listener.received, assembler), assembler.place)
         except InvalidArgumentError as error:
             # This stream cannot be used any more; the session may continue on another.
             raise ConnectionBroken(f"the owner sent something that does not fit: {error}") from error

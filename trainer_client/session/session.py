@@ -35,8 +35,9 @@ from trainer_client.session.watched import begin_operation, is_profiled
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadWriter
-    from ps_wire.connections.assembler import Message
+    from ps_wire.connections.assembler import Assembler
     from ps_wire.connections.connection import Connector
+    from ps_wire.connections.frames import Packet
     from ps_wire.connections.outbox import Outbox
     from ps_wire.refs import ContextId, Ref
     from trainer_client.session.in_flight import Read
@@ -280,7 +281,10 @@ class Session:
         self._is_unreached = True
         self.settings.held_up.changed()
 
-    def received(self, message: Message) -> None:
+    def received(self, assembler: Assembler, packet: Packet) -> bool:
+        message = assembler.feed(packet)
+        if message is None:
+            return False
         frame, payload, _ = message
         number = frame.number
         if frame.HasField("reply"):
@@ -300,6 +304,7 @@ class Session:
                 self.settings.held_up.begin()
         else:
             raise InvalidArgumentError("the owner sent a message that is no reply")
+        return False
 
     def gave_up(self, error: PsError) -> None:
         self.requests.end(error)
