@@ -54,7 +54,6 @@ PLAIN = {
     "trainer_client/session/runs.py": SHORT,
     "trainer_client/graph/running_backward.py": SHORT,
     "trainer_client/graph/walk.py": BACKWARD,
-    "trainer_client/numerics.py": SHORT,
     "trainer_client/graph/current.py": SHORT,
     "trainer_client/graph/backward_order.py": BACKWARD,
     "trainer_client/pending.py": REPORTED,

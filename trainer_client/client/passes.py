@@ -116,8 +116,10 @@ class OffersPasses:
             raise ClosedError("this client is closed")
         id = ContextId(self.trainer, self._openings.number())
         gradients = None if self.keep is None else self.keep(id)
-        seeds, tracing = self._seeding.branch(), self._tracing
-        return Context(id, self._loop, self.others.reach, seeds, self._openings, gradients, tracing)
+        seeds = self._seeding.seeds
+        if seeds is not None:
+            seeds = seeds.branch()
+        return Context(id, self._loop, self.others.reach, seeds, self._openings, gradients, self._tracing)
 
     def _attempt(self, run: Run | None) -> Context:
         """A new context for an attempt of a pass; None for a pass that is not run again."""
