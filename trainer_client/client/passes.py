@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     )
 
     from ps_wire.tracing import Tracing
-    from trainer_client.contexts.gradients import LocalGradients
     from trainer_client.contexts.prefetching import LookedUp
     from trainer_client.graph.current import Openings
+    from trainer_client.graph.leaves import LocalGradients
     from trainer_client.handles.other_owners import OtherOwners
     from trainer_client.numerics import Seeding
     from trainer_client.session.runs import Run, Runs

@@ -190,7 +190,7 @@ class Closing:
         except BaseException as error:
             done.resolve(Failure(error))
         else:
-            done.resolve(lambda: result)
+            done.resolve(result=result)
 
     async def _step(self) -> Any:
         if self._is_asked:
@@ -238,8 +238,9 @@ class Closing:
         if error is not None:
             error.add_note(_NOTE)
         owner = self._parts[0].session.owner
-        told = zip_longest(versions, replies, values)
-        steps = [Stepped({owner: version}, reply, of) for version, reply, of in told]
+        steps = []
+        for version, reply, reported in zip_longest(versions, replies, values):
+            steps.append(Stepped({owner: version}, reply, reported))
         if self._together:
             return [] if error is not None else [self._optimizers[0].merged(steps)], error
         return steps, error

@@ -136,11 +136,9 @@ def _read(
         if latency is not None:
             latency.note(seconds)
     gradients: list[list[torch.Tensor | None]] = []
-    decoder = Decoder(payload)
     if wanted:
-        gradients.append(decoder.decode(backward.gradients))
-        for more in backward.more:
-            gradients.append(decoder.decode(more))
+        decoder = Decoder(payload)
+        gradients = [decoder.decode(each) for each in (backward.gradients, *backward.more)]
     if not followed:
         return Answer(gradients)
     error = errors.from_message(backward.step_error) if backward.HasField("step_error") else None

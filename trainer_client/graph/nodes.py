@@ -28,7 +28,7 @@ TOGETHER_SECONDS: Final = 2e-3
 
 
 class Backward(Protocol):
-    """A backward that is running; see `RunningBackward` and `LocalBackward`."""
+    """A backward that is running; see `LocalBackward` and `RunningBackward`."""
 
     posts: dict[Pending[Any], None]
 

@@ -21,7 +21,7 @@ from ps_wire.runtime.latency import Latency
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
-from trainer_client.graph.walk import borrowed_grads, reservations
+from trainer_client.graph.leaves import borrowed_grads, reservations
 from trainer_client.handles import states
 from trainer_client.handles.references import state_of
 from trainer_client.optimizers.replies import Answered, ReportedValues, answered

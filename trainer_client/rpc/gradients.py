@@ -10,7 +10,7 @@ import torch
 
 from ps_service.hosting.references import binder
 from ps_service.passes.gradients import Gradient
-from trainer_client.contexts.gradients import LocalGradients
+from trainer_client.graph.leaves import LocalGradients
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine

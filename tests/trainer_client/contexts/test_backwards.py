@@ -16,8 +16,8 @@ from tests.trainer_client.scripted_owner import Stream, opened
 from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
 from trainer_client.contexts.context import Context
 from trainer_client.graph import short_graphs
+from trainer_client.graph.leaves import reservations
 from trainer_client.graph.short_graphs import short_graph
-from trainer_client.graph.walk import reservations
 from trainer_client.session.session import Session
 
 
