@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
@@ -12,12 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ps_wire.errors import ClosedError
+from ps_wire.errors import CancelledCallError, ClosedError
 from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Failure, Origin
 from ps_wire.runtime.threads import BLOCKING
-from trainer_client.graph.backward_order import Queue
 from trainer_client.graph.engine import propagate, propagate_from
 from trainer_client.graph.leaves import LocalGradients, borrowed_grads, grads_of, reservations
 from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
@@ -41,6 +41,63 @@ class Start(NamedTuple):
     gradients: torch.Tensor | Sequence[torch.Tensor | None] | None
     retain_graph: bool
     closing: Closing | None = None
+
+
+class Queue:
+    """Lets the backwards of a context run one after the other, in the order of their numbers. Safe from threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._last = 0
+        # In order. A thread that waits for its turn waits for the lock of its number.
+        self._waiting: dict[int, threading.Lock | None] = {}
+
+    def join(self) -> int:
+        """Takes the next number: 1, 2, 3 …"""
+        with self._lock:
+            self._last += 1
+            self._waiting[self._last] = None
+            return self._last
+
+    def begin(self) -> int | None:
+        """Takes the next number if its turn is now, until `leave`; otherwise returns None."""
+        with self._lock:
+            if self._waiting:
+                return None
+            self._last += 1
+            self._waiting[self._last] = threading.Lock()
+            return self._last
+
+    def withdraw(self, number: int) -> None:
+        """Removes a number from the queue, unless a thread waits for its turn already."""
+        with self._lock:
+            if number in self._waiting and self._waiting[number] is None:
+                self.leave(number)
+
+    @contextmanager
+    def turn(self, number: int) -> Iterator[None]:
+        """Waits for all lower numbers, until the block ends; `CancelledCallError` if the number was withdrawn."""
+        with self._lock:
+            if number not in self._waiting:
+                raise CancelledCallError("the backward was cancelled before it began")
+            mine = self._waiting[number] = threading.Lock()
+            mine.acquire()
+            if next(iter(self._waiting)) == number:
+                mine.release()
+        with mine:
+            try:
+                yield
+            finally:
+                self.leave(number)
+
+    def leave(self, number: int) -> None:
+        """Ends the turn of a number and begins the next one."""
+        with self._lock:
+            was_first = next(iter(self._waiting)) == number
+            del self._waiting[number]
+            following = next(iter(self._waiting.values()), None)
+            if was_first and following is not None:
+                following.release()
 
 
 class Backwards:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ps_wire.errors import CancelledCallError
-from trainer_client.graph.backward_order import Queue
+from trainer_client.contexts.backwards import Queue
 from trainer_client.graph.running_backward import RunningBackward
 
 PATIENCE = 20.0
