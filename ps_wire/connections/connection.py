@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from ps_wire.connections.frames import Packet
@@ -78,11 +79,9 @@ class Connection:
             if await last if isinstance(last, asyncio.Future) else last:
                 return
 
-    def gather(self) -> None:
-        """Keeps the packets of `send_now` from now on, as far as it can and a bounded memory allows."""
-
-    def release(self) -> None:
-        """Writes the kept packets, in one system call if it can, and later ones at once again. Never raises."""
+    def gathering(self) -> AbstractContextManager[None]:
+        """A block at whose end the packets of `send_now` are written together, as far as a bounded memory allows."""
+        return nullcontext()
 
     async def close(self) -> None:
         """Closes the connection. Calling it again does nothing."""

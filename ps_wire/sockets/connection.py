@@ -13,6 +13,7 @@ from ps_wire.sockets.reader import END, HEADER, INLINE, RecordReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from ps_wire.connections.connection import Handle, Place
     from ps_wire.connections.frames import Packet
@@ -79,11 +80,8 @@ class RecordConnection(Connection):
         self._records.write(HEADER.pack(INLINE, len(frame), 0, nbytes) + frame, payload)
         return True
 
-    def gather(self) -> None:
-        self._records.gather()
-
-    def release(self) -> None:
-        self._records.release()
+    def gathering(self) -> AbstractContextManager[None]:
+        return self._records.gathering()
 
     # Delivering
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from ps_wire.connections.connection import ConnectionBroken
@@ -49,7 +49,7 @@ class RecordWriter:
 
         The first record of a turn of the event loop is written at once, so that the other side can begin. Further
         records of the same turn are written together, so that many calls, or answers, do not cost a system call each.
-        Between `gather` and `release` all records are collected. One that is to go `at_once` waits in no case.
+        In a block of `gathering` all records are collected. One that is to go `at_once` waits in no case.
         """
         if not at_once:
             if self._gathering or self.is_busy:
@@ -84,17 +84,18 @@ class RecordWriter:
         self._bunch += 1
         return True
 
-    def gather(self) -> None:
-        """Collects the records that are written from now on."""
-        self._gathering = True
-
-    def release(self) -> None:
-        """Writes the collected records, in one system call if the socket takes them."""
-        self._gathering = False
-        if self._gathered:
-            # The task that reads from the connection notices its end, too.
-            with suppress(ConnectionBroken):
-                self._socket.write(self._take_gathered())
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Collects the records of the outermost block, and writes them in one system call if the socket takes them."""
+        outer, self._gathering = self._gathering, True
+        try:
+            yield
+        finally:
+            self._gathering = outer
+            if self._gathered and not outer:
+                # The task that reads from the connection notices its end, too.
+                with suppress(ConnectionBroken):
+                    self._socket.write(self._take_gathered())
 
     def add(self, record: bytes) -> None:
         """Sends a record with the next one."""

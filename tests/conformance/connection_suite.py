@@ -331,9 +331,9 @@ class ConnectionSuite:
         writer = asyncio.create_task(outbox.drain(ends.near))
         await asyncio.sleep(0)
         sizes = (0, 10, 5000, 40_000, 0, 300_000, 3 * PART_BYTES, 7)
-        with outbox.together:
+        with outbox.together():
             for number, nbytes in enumerate(sizes):
-                with outbox.together:
+                with outbox.together():
                     outbox.put(Frame(number=number, cancel=Cancel()), (memoryview(bytes([number]) * nbytes),), nbytes)
         assembler = Assembler(4 * PART_BYTES)
         arrived: dict[int, bytes] = {}
@@ -353,7 +353,7 @@ class ConnectionSuite:
         outbox = Outbox()
         writer = asyncio.create_task(outbox.drain(ends.near))
         await asyncio.sleep(0)
-        with outbox.together:
+        with outbox.together():
             outbox.put(Frame(number=1, cancel=Cancel()))
             ends.cut()
             outbox.put(Frame(number=2, cancel=Cancel()))

@@ -8,7 +8,7 @@ import math
 import time
 from collections import deque
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ps_wire import errors
 from ps_wire.errors import RAN_OUT, CancelledCallError, DeadlineExceededError, InternalError, PsError
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from ps_wire.connections.outbox import Outbox
     from ps_wire.v1.frames_pb2 import Reply, Welcome
     from trainer_client.session.in_flight import InFlightRequest
-
-
-_ALONE: Final = nullcontext()
 
 
 class Requests:
@@ -92,7 +89,7 @@ class Requests:
         """Sends the collected requests, in order."""
         if self._collected:
             collected, self._collected = self._collected, []
-            with self.outbox.together if self.outbox is not None else _ALONE:
+            with self.outbox.together() if self.outbox is not None else nullcontext():
                 for in_flight in collected:
                     in_flight.hurry = None
                     self._begin(in_flight)
