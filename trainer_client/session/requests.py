@@ -8,14 +8,13 @@ import math
 import time
 from collections import deque
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire import errors
 from ps_wire.errors import RAN_OUT, CancelledCallError, DeadlineExceededError, InternalError, PsError
-from ps_wire.limits import MAX_FRAME_BYTES
+from ps_wire.limits import MAX_FRAME_BYTES, MIB
 from ps_wire.runtime.failures import Failure, expect
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame
-from trainer_client.session.confirmations import Confirmations
 from trainer_client.session.waits import Deadlines, Waits
 from trainer_client.session.window import RequestWindow
 
@@ -26,6 +25,12 @@ if TYPE_CHECKING:
     from ps_wire.connections.outbox import Outbox
     from ps_wire.v1.frames_pb2 import Reply, Welcome
     from trainer_client.session.in_flight import InFlightRequest
+
+_CONFIRM_SECONDS: Final = 0.1
+"""Delay after which answers are confirmed, if no request has confirmed them before."""
+
+_MOST_UNCONFIRMED_BYTES: Final = 16 * MIB
+"""Payload bytes above which answers are confirmed at once, because the owner keeps the payloads meanwhile."""
 
 
 class Requests:
@@ -51,8 +56,11 @@ class Requests:
         self._when_held_up = when_held_up
         self._deadlines = Deadlines(loop, self.window.requests, self._expire)
         self._waits = Waits(loop, self.window.requests)
-        self._confirmations = Confirmations(loop, self._confirm)
         self._loop = loop
+        # The numbers of answers that are not confirmed yet, and the bytes of their payloads.
+        self._answered: list[int] = []
+        self._answered_bytes = 0
+        self._confirming: asyncio.TimerHandle | None = None
         self._collected: list[InFlightRequest[Any]] = []
         # Whether `_end_turn` will run, and whether requests of this turn were hurried.
         self._in_turn = False
@@ -140,7 +148,13 @@ class Requests:
 
     def finish(self, number: int, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
         """Resolves a request with its answer; objects that are `held` live as long as the result is not read."""
-        self._confirmations.add(number, 0 if payload is None else len(payload))
+        nbytes = 0 if payload is None else len(payload)
+        self._answered_bytes = nbytes if not self._answered else self._answered_bytes + nbytes
+        self._answered.append(number)
+        if self._answered_bytes >= _MOST_UNCONFIRMED_BYTES:
+            self._confirm()
+        elif self._confirming is None:
+            self._confirming = self._loop.call_later(_CONFIRM_SECONDS, self._confirm_late)
         window = self.window
         in_flight = window.unanswered.pop(number, None)
         if in_flight is None:
@@ -196,13 +210,14 @@ class Requests:
     def lost(self, error: PsError) -> None:
         """The owner has ended the session: resolves all requests with the error."""
         self._fail_all(error)
-        self._confirmations.numbers.clear()
+        self._answered.clear()
         self.given_up.clear()
 
     def end(self, error: PsError, fails: bool = False) -> None:
         """Resolves all requests with the error, also later ones; not reported if the program fails anyway."""
         self.closed = error
-        self._confirmations.stop()
+        if self._confirming is not None:
+            self._confirming.cancel()  # it would keep the session alive until it fires
         self._deadlines.stop()
         self._waits.stop()
         self._fail_all(error, fails)
@@ -210,10 +225,9 @@ class Requests:
     def _send(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         """Sends a request that has its number."""
         frame = in_flight.frame
-        confirmed = self._confirmations.numbers
-        if confirmed:
-            frame.request.confirmed.extend(confirmed)
-            confirmed.clear()
+        if self._answered:
+            frame.request.confirmed.extend(self._answered)
+            self._answered.clear()
         if self.outbox is not None:
             self.outbox.put(frame, in_flight.chunks, in_flight.nbytes, in_flight.later, None, at_once)
         if in_flight.followers and self.window.blocked:
@@ -312,11 +326,14 @@ class Requests:
                         causes[id(earlier)] = earlier
                         left.append(earlier)
 
-    def _confirm(self, numbers: Sequence[int]) -> bool:
-        if self.outbox is None:
-            return False
-        self.outbox.put(Frame(confirm=Confirm(numbers=numbers)))
-        return True
+    def _confirm_late(self) -> None:
+        self._confirming = None
+        self._confirm()
+
+    def _confirm(self) -> None:
+        if self._answered and self.outbox is not None:
+            self.outbox.put(Frame(confirm=Confirm(numbers=self._answered)))
+            self._answered.clear()
 
 
 def _consequence(failed: InFlightRequest[Any], follower: InFlightRequest[Any]) -> Failure:
