@@ -7,7 +7,7 @@ import contextvars
 import logging
 import random
 from collections import deque
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -25,7 +25,7 @@ from trainer_client.session.presence import Presence
 from trainer_client.transport.channels import HTTP_SERVER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import Awaitable
 
     from trainer_client.session.settings import Settings
 
@@ -176,7 +176,8 @@ class Link:
                     # Whatever happens while the stream is closed, the new connection is closed in the end.
                     stack.push_async_callback(moved.connection.close)
                     if moved.beside_stream:
-                        await stack.enter_async_context(_ending_with(connection, moved.connection))
+                        ending = asyncio.create_task(_end_with(connection, moved.connection))
+                        stack.push_async_callback(tasks.end, ending)
                     else:
                         await connection.close()
                     connection, welcome = moved.connection, moved.welcome
@@ -283,26 +284,17 @@ class Link:
                 writer.exception()
 
 
-@asynccontextmanager
-async def _ending_with(stream: Connection, connection: Connection) -> AsyncIterator[None]:
-    """A block in which a connection is closed when the stream beside it has ended."""
-    task = asyncio.create_task(_end_with(stream, connection))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("the stream beside a direct connection failed", exc_info=error)
-
-
 async def _end_with(stream: Connection, connection: Connection) -> None:
-    with suppress(ConnectionBroken):
-        while await stream.receive() is not None:
-            pass
-    # What has arrived on the connection is read before.
-    await asyncio.sleep(_END_SECONDS)
-    await connection.close()
+    """Closes a connection when the stream beside it has ended."""
+    try:
+        with suppress(ConnectionBroken):
+            while await stream.receive() is not None:
+                pass
+        # What has arrived on the connection is read before.
+        await asyncio.sleep(_END_SECONDS)
+        await connection.close()
+    except Exception:
+        _log.exception("the stream beside a direct connection failed")
 
 
 async def _drain(outbox: Outbox, connection: Connection) -> None:
