@@ -42,7 +42,7 @@ ALLOWED = {
     ("ps_wire/__init__.py", "sys.modules"),
     # Whether this is a notebook, in the same way; and what the program was started as, for its name in the status.
     ("trainer_client/reporting/progress.py", "sys.modules"),
-    ("trainer_client/session/process.py", "sys.modules"),
+    ("trainer_client/session/session.py", "sys.modules"),
     # The files of the page, which are in the package.
     ("ps_service/monitoring/page.py", "importlib.resources"),
 }

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, SessionLostError
@@ -25,7 +28,6 @@ from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Draining, Frame, Goodbye, Hello, Request, Welcome
 from ps_wire.v1.operations_pb2 import ReleaseRequest
 from trainer_client.pending import DEFAULT
-from trainer_client.session import process
 from trainer_client.session.held_up import passes_of
 from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.link import Link
@@ -48,6 +50,9 @@ T = TypeVar("T")
 
 _GOODBYE_SECONDS: Final = 1.0
 """How long the end of a session waits until its goodbye is written."""
+
+_LONGEST_NAME: Final = 128
+"""Most characters of the names of a host and a program, which people read in the logs and the status of owners."""
 
 
 class Session:
@@ -73,7 +78,7 @@ class Session:
         self.is_draining = False
         self.unread: weakref.WeakSet[Failure] = weakref.WeakSet()
         self.backwards: Latencies[tuple[str, str]] = Latencies(1024)
-        self.is_watched: Callable[[], bool] = is_profiled if settings.tracing is None else _yes
+        self.is_watched: Callable[[], bool] = is_profiled if settings.tracing is None else lambda: True
         self._expected = expected
         self._when_lost: Callable[[], None] = nothing
         self.owner = ""
@@ -253,8 +258,8 @@ class Session:
             incarnation=known,
             owner=expected,
             process_id=os.getpid(),
-            host_name=process.host_name(),
-            program=process.program(),
+            host_name=socket.gethostname()[:_LONGEST_NAME],
+            program=_program(),
             member=self.settings.member,
         )
         hello.unanswered.extend((*self.requests.window.unanswered, *self.requests.given_up))
@@ -341,6 +346,8 @@ def _lost(before: Welcome, now: Welcome) -> SessionLostError:
     )
 
 
-def _yes() -> bool:
-    """The check of a program that is traced."""
-    return True
+def _program() -> str:
+    """The name of this program: that of its file, or of the module that `python -m` runs."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    name = spec.name.removesuffix(".__main__") if spec is not None else PurePath(sys.argv[0] if sys.argv else "").name
+    return (name if name and name != "-c" else "python")[:_LONGEST_NAME]
