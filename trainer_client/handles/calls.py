@@ -239,34 +239,19 @@ def _kind_of(target: RRef | str, method: str) -> str:
     return ".".join(filter(None, (getattr(target, "class_name", ""), method or "forward")))
 
 
-class Staying:
-    """The result of a call that stays on the owner. Its value is `fetching` once a caller waits for it."""
-
-    __slots__ = ("fetching", "rref")
-
-    def __init__(self, rref: RRef) -> None:
-        self.rref = rref
-        self.fetching: Pending[Any] | None = None
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the owner has lost it with the session."""
-        reference = self.rref._reference
-        return reference is not None and not reference.counts
-
-
 class PendingCall(InFlightRequest[Any]):
     """A call that is sent with others at the end of the turn of the event loop, or when a task waits for its result.
 
     If another call to the same owner takes its result before, and nothing waits for the result, it stays on the owner
-    (promise pipelining). It is fetched if something waits for it later.
+    (promise pipelining): `staying` is its handle. It is `fetching` once something waits for it later.
     """
 
     _session: Session
 
     collects = True
     origin: Origin
-    staying: Staying | None
+    staying: RRef | None
+    fetching: Pending[Any] | None = None
 
     def stay(self, session: Session, context: RecordingPass | None) -> RRef | None:
         """A handle of the result if that stays on the owner for a call there; None if it comes here first."""
@@ -275,7 +260,9 @@ class PendingCall(InFlightRequest[Any]):
             return None
         if self.staying is not None:
             # A value that was fetched may have been changed here.
-            return None if self.settled or self.staying.is_lost else self.staying.rref
+            reference = self.staying._reference
+            is_lost = reference is not None and not reference.counts  # with the session
+            return None if self.settled or is_lost else self.staying
         request = self.frame.request.call
         if self.hurry is None or not session.is_here or request.keep:
             return None
@@ -283,7 +270,7 @@ class PendingCall(InFlightRequest[Any]):
             if self._wakers or self.settled:
                 return None
             rref = RRef(session, Ref(session.owner, new_object_id()), None)
-            self.staying, self.is_lazy = Staying(rref), True
+            self.staying, self.is_lazy = rref, True
         request.result_id = rref.ref.object_id
         if recorded is not None:
             rref.mark(recorded.call.context.id, recorded.receive((), (), 1)[0])
@@ -305,22 +292,20 @@ class PendingCall(InFlightRequest[Any]):
         super().stayed(reply)
         if self.staying is not None:
             # The handle exists already, and gives the reference back that the answer grants.
-            rref = self.staying.rref
-            rref._reference = Reference(self._session, rref.ref.object_id)
+            self.staying._reference = Reference(self._session, self.staying.ref.object_id)
 
     def _wanted(self) -> None:
-        staying = self.staying
-        assert staying is not None
+        assert self.staying is not None
         with self._mutex:
-            if staying.fetching is not None or self.settled:
+            if self.fetching is not None or self.settled:
                 return
-            staying.fetching = Pending(None)
+            self.fetching = Pending(None)
         try:
-            fetching = self._fetch(staying.rref)
+            fetching = self._fetch(self.staying)
         except PsError as error:
             self.resolve(Failure(error))
         else:
-            staying.fetching = fetching
+            self.fetching = fetching
             fetching.on_done(lambda: self.resolve(fetching.result))
 
     def _fetch(self, rref: RRef) -> Pending[Any]:
@@ -335,5 +320,5 @@ class PendingCall(InFlightRequest[Any]):
 
     def _when_cancelled(self) -> None:
         super()._when_cancelled()
-        if self.staying is not None and self.staying.fetching is not None:
-            self.staying.fetching.cancel()
+        if self.fetching is not None:
+            self.fetching.cancel()
