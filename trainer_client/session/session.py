@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import PurePath
@@ -31,7 +32,7 @@ from trainer_client.pending import DEFAULT
 from trainer_client.session.held_up import passes_of
 from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.link import Link
-from trainer_client.session.references import Borrowing, Releases
+from trainer_client.session.references import Borrowing
 from trainer_client.session.requests import Requests
 from trainer_client.session.watched import begin_operation, is_profiled
 
@@ -97,7 +98,9 @@ class Session:
         self._told_held_up: set[ContextId] = set()
         settings.held_up.add(self)
         self._borrowing = Borrowing(others, self.requests.finish)
-        self._releases = Releases(self.loop, self._send_releases)
+        # The objects of references to give back, and whether that has begun.
+        self._released: deque[str] = deque()
+        self._is_releasing = False
         forks.put_away_in_children(self)
 
     async def open(self) -> None:
@@ -186,7 +189,14 @@ class Session:
 
     def release(self, object_id: str) -> None:
         """Releases a reference soon. May be called from any thread, and by the garbage collector."""
-        self._releases.add(object_id)
+        if forks.is_foreign(self.loop):
+            return  # the parent process has the handle, too, and gives the reference back
+        self._released.append(object_id)
+        if not self._is_releasing:
+            self._is_releasing = True
+            # The loop may be closed; then the session has ended, and all its references were given back.
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._send_releases)
 
     def borrowed(self, ref: Ref) -> Any:
         """The handle for another owner's object in an answer; `ForeignHandleError` if no other owners are known."""
@@ -331,7 +341,11 @@ class Session:
         except RuntimeError:
             in_flight.fail(Failure(ClosedError("this client is closed, and so is its event loop")))
 
-    def _send_releases(self, object_ids: list[str]) -> None:
+    def _send_releases(self) -> None:
+        self._is_releasing = False
+        object_ids = [self._released.popleft() for _ in range(len(self._released))]
+        if not object_ids:
+            return
         frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))
         # Not with `submit`, which would apply the scope of the request that the code here may run for.
         self.requests.begin(InFlightRequest(self, frame, None, None, nothing))
