@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import types
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -151,7 +152,7 @@ def _awaited(look_up: Callable[[B], Awaitable[R]], grad: bool, batch: B) -> Pend
         )
 
     async def result() -> R:
-        return await _Stepwise(found, grad)
+        return await _stepwise(found, grad)
 
     return asyncio.ensure_future(result())
 
@@ -165,27 +166,22 @@ def _in_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[B], R], grad:
     return Pending.in_thread(loop, run, cancel=nothing)
 
 
-class _Stepwise(Awaitable[R]):
+@types.coroutine
+def _stepwise(awaited: Awaitable[R], grad: bool) -> Generator[Any, Any, R]:
     """Awaits something in a grad mode of its own, whatever other tasks of the thread set meanwhile."""
-
-    def __init__(self, awaited: Awaitable[R], grad: bool) -> None:
-        self._awaited = awaited
-        self._grad = grad
-
-    def __await__(self) -> Generator[Any, Any, R]:
-        steps = self._awaited.__await__()
-        advance: Callable[[], Any] = partial(next, steps)
-        while True:
-            try:
-                with torch.set_grad_enabled(self._grad):
-                    wanted = advance()
-            except StopIteration as end:
-                found: R = end.value
-                return found
-            try:
-                advance = partial(steps.send, (yield wanted))
-            except BaseException as error:
-                advance = partial(steps.throw, error)
+    steps = awaited.__await__()
+    advance: Callable[[], Any] = partial(next, steps)
+    while True:
+        try:
+            with torch.set_grad_enabled(grad):
+                wanted = advance()
+        except StopIteration as end:
+            found: R = end.value
+            return found
+        try:
+            advance = partial(steps.send, (yield wanted))
+        except BaseException as error:
+            advance = partial(steps.throw, error)
 
 
 async def _in_turn(window: _Window[B, R]) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
