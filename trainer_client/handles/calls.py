@@ -23,7 +23,7 @@ from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
 from trainer_client.handles.arrivals import all_there, seconds_left
-from trainer_client.handles.references import Reference, RRef, fetch_in, handle_message, receive
+from trainer_client.handles.references import Reference, RRef, fetch, handle_message, receive
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.watched import begin
@@ -314,7 +314,7 @@ class PendingCall(InFlightRequest[Any]):
         if left is not None and self.deadline < math.inf:
             left = max(self.deadline - time.monotonic(), LEAST_SECONDS_LEFT)
         with torch.enable_grad():  # grad mode counted when the call was made
-            return fetch_in(
+            return fetch(
                 None if context is None or context.ended else context, rref, left, () if self.answered else (self,)
             )
 

@@ -99,7 +99,7 @@ class RRef:
             StaleHandleError: The object no longer exists.
             InvalidArgumentError: The value cannot be sent.
         """
-        return fetch(self, timeout)
+        return fetch(current_context() if torch.is_grad_enabled() else None, self, timeout)
 
     def token(self, context: ContextId) -> torch.Tensor | None:
         """The value's token in the graph of a pass; None if the value was not computed in that pass."""
@@ -134,15 +134,10 @@ class RRef:
         raise TypeError("a handle cannot be pickled: send str(handle), and call attach() with it in the other process")
 
 
-def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
-    """A copy of the value of a handle; recorded if there is a current pass."""
-    return fetch_in(current_context() if torch.is_grad_enabled() else None, rref, timeout)
-
-
-def fetch_in(
+def fetch(
     context: RecordingPass | None, rref: RRef, timeout: float | None, follows: Sequence[InFlightRequest[Any]] = ()
 ) -> Pending[Any]:
-    """Like `fetch`, in a given context or in none. A request that makes the value may have no answer yet."""
+    """A copy of the value of a handle, recorded in a context or in none. What makes it may have no answer yet."""
     session, frame = rref.session, Frame()
     request = frame.request.fetch
     request.target.owner, request.target.object_id, request.target.parameter = rref.ref
