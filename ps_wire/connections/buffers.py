@@ -180,19 +180,11 @@ def reclaim() -> None:
 
 def trim() -> None:
     """Gives the free memory of malloc back to the system."""
-    function = _malloc_trim()
-    if function is not None:
-        function(0)
-
-
-@cache
-def _malloc_trim() -> Callable[[int], int] | None:
     # Only in the GNU C library; others give memory back by themselves. It locks one arena after the other, and may be
     # called at any time from any thread.
     function = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if function is not None:
-        function.argtypes, function.restype = [ctypes.c_size_t], ctypes.c_int
-    return function
+        function(ctypes.c_size_t(0))
 
 
 RECLAIMER: Final = Reclaimer(reclaim)
