@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ps_wire.connections.frames import Packet
@@ -15,14 +16,12 @@ if TYPE_CHECKING:
     from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 
 
+@dataclass(slots=True)
 class Traffic:
     """Counts the bytes of messages, tensors included, on one event loop. All connections of a kind may share one."""
 
-    __slots__ = ("received", "sent")
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.sent = 0
+    received: int = 0
+    sent: int = 0
 
 
 Handle = Callable[[Packet], bool | asyncio.Future[bool]]

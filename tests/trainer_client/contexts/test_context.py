@@ -11,14 +11,10 @@ from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentE
 from ps_wire.refs import ContextId, Ref, new_object_id
 from ps_wire.v1.frames_pb2 import Reply
 from tests.trainer_client.scripted_owner import Stream, encoded, look_up, opened, reconnected
-from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
+from tests.trainer_client.scripted_passes import carry_back, give, leaf, new_context, posted, recorded
 from trainer_client.contexts.context import Context
 from trainer_client.graph.current import Openings, current_context
 from trainer_client.session.session import Session
-
-
-def leaf(*values: float) -> torch.Tensor:
-    return torch.tensor(values, requires_grad=True)
 
 
 def gradient_of(context: Context, parameter: torch.Tensor) -> list[float]:
