@@ -43,17 +43,11 @@ class Reader(Protocol):
 
 
 class StreamSocket:
-    """Writes pieces of memory, and reads.
+    """Writes pieces of memory, and reads. The streams of asyncio would copy once more, and switch tasks per message.
 
-    The streams of asyncio would copy once more, and cost a task switch per message. A subclass may replace `_transmit`,
-    `_send` and `_receive`, to send more than bytes, or to encrypt them. `on_broken` is called once with the reason when
-    nothing more can be read.
-
-    Attributes:
-        unsent: Pieces that wait to be written.
-        drained: Set while no piece waits to be written.
-        reading: Whether it is read at present.
-        is_closed: Whether nothing can be written any more. It may still be read.
+    A subclass may replace `_transmit`, `_send` and `_receive`, to send more than bytes, or to encrypt them. `on_broken`
+    is called once with the reason when nothing more can be read. It is `drained` while no piece waits `unsent`, and may
+    still be read when it `is_closed` for writing.
     """
 
     connection: ClassVar[str] = "the connection"

@@ -59,11 +59,7 @@ _LOST: Final = (ContextLostError, SessionLostError, DrainingError)
 
 
 class Attempts:
-    """Decides whether a pass is run again, and counts how often; see `OffersPasses.run`.
-
-    Attempts that end because an owner is stopped in order are counted apart, up to a hundred. With `attaches` the
-    program can get its handles again.
-    """
+    """Decides whether a pass is run again, and counts how often; with `attaches` the program gets its handles again."""
 
     def __init__(self, most: int, attaches: bool) -> None:
         if not isinstance(most, int) or most < 1:

@@ -41,11 +41,7 @@ C_contra = TypeVar("C_contra", contravariant=True)
 
 
 class Stepping(ABC, Generic[C_contra]):
-    """An optimizer, as far as a backward has to know it.
-
-    `step` is for a coroutine, and `apply` for a thread that may wait. `step_accepted` and `apply_accepted` follow a
-    backward whose owners have accepted the gradients, and `step_local_part` and `apply_local_part` one whose owner
-    has stepped.
+    """An optimizer, as far as a backward has to know it. `step` is for a coroutine, `apply` for a thread that may wait.
 
     It is joinable if its parts are on one owner, and may step as soon as the backward there has succeeded. There is
     only one then, unless all of them step or none (`steps_together`). The local part steps parameters of this
@@ -107,11 +103,8 @@ class ClosedPass(Protocol):
 class Closing:
     """Steps optimizers after a backward has succeeded everywhere, and then ends the pass, if it `ends`.
 
-    If all of it is for one owner, and that owner gets the last request of the backward, then that request asks for
-    it. Otherwise requests of their own follow. If the parts of an optimizer on several owners have to check the
-    gradients before one of them steps, and the backward ends with one request to each of these owners, these ask
-    for the checks.
-
+    The last request of the backward asks for it if all is for its owner. Otherwise requests of their own follow; and
+    if the backward ends with one request to each owner of an optimizer that checks ahead, these ask for the checks.
     Making it raises `InvalidArgumentError` if this is no optimizer, or one of another client, and the errors of
     `Context.check`.
     """

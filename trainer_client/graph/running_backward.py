@@ -91,12 +91,10 @@ class LocalBackward:
 
 
 class RunningBackward(LocalBackward):
-    """A backward that sends the gradients of calls before torch's engine waits for an owner.
+    """A backward that sends the gradients of the calls that are ready before torch's engine waits for an owner.
 
-    Until then it holds them, so that the gradients of the calls that are ready go in one request to each owner. If
-    the local part of such graphs takes long meanwhile (`latency`; None to hold nothing), it sends those of each
-    call at once. It may go on: then torch's engine runs once more, from the inputs of that call, when its owner has
-    answered.
+    If the local part of such graphs takes long meanwhile (`latency`; None to hold nothing), it sends those of each
+    call at once. It may go on from a call: then torch's engine runs once more, from its inputs, when they have come.
     """
 
     def __init__(

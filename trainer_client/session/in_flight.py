@@ -56,13 +56,10 @@ class Sender(Protocol):
 class InFlightRequest(Pending[T]):
     """One request, and its result, which `read` makes in the thread that waits for it.
 
-    Its payload must not change until the answer is there, because it may be sent again. It `follows` earlier
-    requests whose results, which stay on the owner, it needs; they have it among their `followers`. Both are empty
-    once the answer is there.
-
-    It is `answered` if the owner has answered it without an error. It has a number in the session once it was sent.
-    If no caller waits for its answer, it may be sent some milliseconds `later`, with another. `counted` bytes count
-    towards the limit of bytes in flight, and `deadline` is in seconds of the monotonic clock.
+    Its payload must not change until the answer is there, because it may be sent again. Until then it `follows` earlier
+    requests whose results, which stay on the owner, it needs; they have it among their `followers`. It is `answered` if
+    there was no error. It has a number once it was sent, some milliseconds `later`, with another, if no caller waits.
+    `counted` bytes count towards the limit of bytes in flight; the `deadline` is in seconds of the monotonic clock.
     """
 
     collects = False

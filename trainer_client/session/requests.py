@@ -36,11 +36,9 @@ _MOST_UNCONFIRMED_BYTES: Final = 16 * MIB
 class Requests:
     """Sends requests, numbers them, and resolves each with its answer. Used on the session's event loop.
 
-    It keeps the numbers of requests that were given up here, and that the owner still answers; and of those that
-    the owner, which drains, has not taken up (`turned_away`). There is an outbox while a stream is open, and
-    `closed` is the error of all further requests once the session has ended. `give_back` gets references that an
-    answer grants but no caller takes, and `when_held_up` is called when a request may be held up now, or is not any
-    more, because the owner drains or is away.
+    It keeps the numbers of requests that were `given_up` here, and that the owner still answers; and of those that
+    the owner, which drains, has not taken up (`turned_away`). There is an outbox while a stream is open. `give_back`
+    gets references that no caller takes, and `when_held_up` is called when a request may be held up now, or no more.
     """
 
     def __init__(
