@@ -140,9 +140,9 @@ class SegmentWriter(RecordWriter):
 
     def free(self, kind: int, number: int) -> None:
         """Reports a freed segment. May be called in any thread, also by the garbage collector."""
-        self._reports.append((kind, number))
+        self._postponed.append(HEADER.pack(kind, 0, number, 0))
         # Few of them wait for the next message, because waking the event loop and the other process costs more.
-        if len(self._reports) >= _MANY_FREED and not self._freeing:
+        if len(self._postponed) >= _MANY_FREED and not self._freeing:
             self._freeing = True
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._tell_freed)
@@ -150,13 +150,6 @@ class SegmentWriter(RecordWriter):
     def _tell_freed(self) -> None:
         self._freeing = False
         self.flush()
-
-    def _notes(self) -> bytes:
-        notes = super()._notes()
-        while self._reports:
-            kind, number = self._reports.popleft()
-            notes += HEADER.pack(kind, 0, number, 0)
-        return notes
 
 
 class SharedMemoryConnection(RecordConnection):

@@ -31,9 +31,8 @@ class RecordWriter:
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._traffic = traffic
-        self._postponed = b""
-        # What a subclass reports with the next record, see `_notes`.
-        self._reports: deque[tuple[int, int]] = deque()
+        # Records that go with the next one. A subclass may append to it in any thread.
+        self._postponed: deque[bytes] = deque()
         self._flushing = False
         # Whether a record of this turn was written already; and whether `end_turn` will be called without the loop.
         self.is_busy = False
@@ -64,8 +63,8 @@ class RecordWriter:
             self._collect(record, payload)
             self._socket.write(self._take_gathered())
             return
-        if self._postponed or self._reports:
-            record = self._notes() + record
+        if self._postponed:
+            record = self._take_postponed() + record
         self._traffic.sent += len(record) + sum(map(len, payload))
         self._socket.write((record, *payload))
 
@@ -80,7 +79,7 @@ class RecordWriter:
             return True
         if payload or self._bunch >= _BUNCH:
             return False
-        self._postponed += record
+        self._postponed.append(record)
         self._bunch += 1
         return True
 
@@ -99,14 +98,14 @@ class RecordWriter:
 
     def add(self, record: bytes) -> None:
         """Sends a record with the next one."""
-        self._postponed += record
+        self._postponed.append(record)
 
     def postpone(self, record: bytes) -> None:
         """Sends a record with the next one, or after some milliseconds.
 
         For records that no side waits for: every write wakes the other process, which can cost more than a small call.
         """
-        self._postponed += record
+        self._postponed.append(record)
         if not self._flushing:
             self._flushing = True
             self._loop.call_later(_SOON, self.flush)
@@ -114,7 +113,7 @@ class RecordWriter:
     def flush(self) -> None:
         """Writes postponed records, if the socket is open."""
         self._flushing = False
-        if not self._ended and (self._postponed or self._reports):
+        if not self._ended and self._postponed:
             with suppress(ConnectionBroken):
                 self.write(b"", at_once=True)
 
@@ -122,14 +121,12 @@ class RecordWriter:
         """Cancels the timers."""
         self._ended = True
 
-    def _notes(self) -> bytes:
-        """The records to write before the next one."""
-        notes, self._postponed = self._postponed, b""
-        return notes
+    def _take_postponed(self) -> bytes:
+        return b"".join([self._postponed.popleft() for _ in range(len(self._postponed))])
 
     def _collect(self, record: bytes, payload: Sequence[memoryview]) -> None:
-        if self._postponed or self._reports:
-            record = self._notes() + record
+        if self._postponed:
+            record = self._take_postponed() + record
         self._gathered.append(record)
         self._gathered += payload
         self._gathered_bytes += len(record) + sum(map(len, payload))
