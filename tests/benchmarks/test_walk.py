@@ -13,9 +13,9 @@ from tests.conftest import ROOT
 
 MOST_CALLS = {
     "NeuMF, owner": 210,
-    "NeuMF, trainer": 150,
+    "NeuMF, trainer": 148,
     "transformer, owner": 238,
-    "transformer, trainer": 178,
+    "transformer, trainer": 176,
 }
 
 TORCHS = "[the module's forward]"
