@@ -1,10 +1,10 @@
-"""Answers with errors, and the conversion of exceptions to errors."""
+"""Answers with errors, the conversion of exceptions to errors, and the titles of requests in them."""
 
 from __future__ import annotations
 
 import logging
 import traceback
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 
@@ -23,6 +23,7 @@ from ps_wire.errors import (
     SessionLostError,
     UnavailableError,
 )
+from ps_wire.refs import Ref
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
@@ -35,9 +36,11 @@ _log = logging.getLogger(__name__)
 _LONGEST_TEXT: Final = 64 * 1024
 """Most characters of an exception's message, and of its traceback, that are sent; both are in one frame."""
 
-
 _MODULE_FILE: Final = nn.modules.module.__file__
 _MODULE_CALLS: Final = {"_wrapped_call_impl", "_call_impl"}
+
+_MAKE: Final = ("create", "optimizer", "scheduler")
+"""The operations that run the constructor of a class that the request names."""
 
 _FAILED_BEFORE: Final = "an earlier call, whose result this call needs, has failed"
 
@@ -99,9 +102,11 @@ def explain(error: BaseException, operation: str, hosted: bool) -> PsError:
     if isinstance(error, PsError):
         return error
     if hosted:
-        trace = _from_hosted_code(error.__traceback__)
-        text = _traceback(error, trace)
-        return RemoteError(_shortened(_text_of(error)), _type_of(error), _shortened(text))
+        text = _traceback(error, _from_hosted_code(error.__traceback__))
+        codec = codec_of(type(error))
+        # The name under which the caller may have registered the type.
+        name = full_name(type(error)) if codec is None else codec.name
+        return RemoteError(_shortened(_text_of(error)), name, _shortened(text))
     _log.error("%s failed", operation, exc_info=error)
     return InternalError(f"{operation} failed inside the owner; its log says why ({type(error).__name__})")
 
@@ -124,12 +129,6 @@ def _traceback(error: BaseException, trace: TracebackType | None) -> str:
     return "".join(told.format())
 
 
-def _type_of(error: BaseException) -> str:
-    """The name under which the caller may have registered the exception's type."""
-    codec = codec_of(type(error))
-    return full_name(type(error)) if codec is None else codec.name
-
-
 def _from_hosted_code(trace: TracebackType | None) -> TracebackType | None:
     """The part of a traceback that starts where the owner's own code ends."""
     rest = trace
@@ -149,3 +148,32 @@ def _shortened(text: str) -> str:
     left_out = len(text) - _LONGEST_TEXT
     half = _LONGEST_TEXT // 2
     return text if left_out <= 0 else f"{text[:half]} … {left_out:,} characters left out … {text[-half:]}"
+
+
+def title(engine: Engine, operation: str, request: Any) -> str:
+    """The name of the function that a request runs, as far as it is known before it runs."""
+    if operation in _MAKE:
+        return f"the constructor of {request.class_name}"
+    if operation != "call":
+        return f"a {operation}"
+    if request.function:
+        return str(request.function)
+    try:
+        class_name = engine.registry.find(Ref.from_message(request.target)).class_name
+    except PsError:
+        class_name = "an object that is gone"
+    return f"{class_name}.{request.method or 'forward'}"
+
+
+def named_title(engine: Engine, operation: str, request: Any) -> str:
+    """The title of a request, with the name of the object that it is for, if that has one."""
+    text = title(engine, operation, request)
+    for field in ("target", "optimizer"):
+        if field in request.DESCRIPTOR.fields_by_name and request.HasField(field):
+            try:
+                name = engine.registry.find(Ref.from_message(getattr(request, field))).name
+            except PsError:
+                name = ""
+            return f"{text} of {name!r}" if name else text
+    name = getattr(request, "name", "")
+    return f"{text} for {name!r}" if name else text

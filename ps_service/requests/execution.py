@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.fair_queue import WorkItem
 from ps_service.requests.context import RequestContext
-from ps_service.requests.error_answers import cancelled, cut_off, failure, overdrawn, stopping, too_late
+from ps_service.requests.error_answers import (
+    cancelled,
+    cut_off,
+    failure,
+    named_title,
+    overdrawn,
+    stopping,
+    title,
+    too_late,
+)
 from ps_service.requests.run_handler import handle, run_inline
-from ps_service.requests.titles import named_title, title
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import Scope
 
@@ -28,8 +36,8 @@ if TYPE_CHECKING:
 class Observer:
     """Receives the events of executions on the event loop. `is_full` and `made` are used in any thread.
 
-    `made` has the sizes of the answers that threads have made and the event loop has not handled yet. It is a list,
-    because `append` and `remove` are atomic.
+    `made` has the sizes of the answers that threads have made and the event loop has not handled yet: a list, because
+    `append` and `remove` are atomic.
     """
 
     made: list[int]
@@ -53,20 +61,15 @@ class Observer:
 
 
 class Execution:
-    """One queued request. It has exactly one answer, the first of these:
+    """One queued request, which counts as running from the beginning. It has exactly one answer, the first of these:
 
-        queue -> submit -> _run -> _answer                      it ran, or raised
-        wait -> start -> submit or _answer                      it followed other requests
+        submit -> _run -> _answer                               it ran, or raised
+        start -> submit or _answer                              it followed other requests
                            _run -> _resume -> _finish -> _answer    its result came later
         expire, cancel, cut_off, drop -> give_up -> _answer     its result is no longer waited for
 
-    Attributes:
-        number: Number of the request; 0 if it has none.
-        seconds: Seconds that its caller waits; 0 is no limit. The observer calls `expire` then.
-        deadline: Its deadline, on the clock of the event loop; the observer sets it if it needs it.
-        nbytes: Bytes of its payload that count as a request.
-        waiting_bytes: Bytes of its payload that count as a request that waits for requests of its own.
-        begun: Whether a thread has begun to run it.
+    The observer calls `expire` after `seconds` (0 is no limit), for which it may keep a `deadline` on the clock of the
+    event loop. `nbytes` of its payload count as a request, and `waiting_bytes` as one that waits for others.
     """
 
     def __init__(
@@ -100,18 +103,9 @@ class Execution:
         self._item = item or WorkItem(ctx.trainer, depth > 0)
         self._item.apart = operation.apart
         self._item.what = partial(title, ctx.engine, operation.name, request)
+        ctx.engine.counters.running += not operation.apart
 
     # On the event loop
-
-    def queue(self) -> None:
-        """Lets a compute thread run the request; the observer receives the answer."""
-        self.ctx.restart()
-        self.ctx.engine.counters.running += not self.operation.apart
-        self.submit()
-
-    def wait(self) -> None:
-        """Lets the request wait for others, without a thread, until `start`."""
-        self.ctx.engine.counters.running += not self.operation.apart
 
     def start(self) -> None:
         """Runs a request that has waited: inline if it is short, otherwise in a compute thread."""
@@ -123,13 +117,14 @@ class Execution:
         if not (operation.large and self._observer.is_full):
             answer = run_inline(ctx, operation, self.request, self.number)
         if answer is None:
-            ctx.restart()
             self.submit()
         else:
             self._answer(answer)
 
     def submit(self) -> None:
-        """Submits a queued request to the compute threads, possibly again."""
+        """Lets a compute thread run the request; the observer receives the answer, or holds it and submits it again."""
+        # A try on the event loop may have stopped.
+        self.ctx.restart()
         self.ctx.engine.compute.submit(self._run, self._item)
 
     def expire(self) -> None:
@@ -169,11 +164,6 @@ class Execution:
     def is_due(self) -> bool:
         """Whether its result was deferred and is there now."""
         return self._due and not self._answered
-
-    def nests(self) -> None:
-        """Notes that the code that runs for it makes a nested request. May be called in any thread."""
-        if self.nbytes:
-            self.ctx.engine.compute.tell(partial(self._observer.begin_wait, self))
 
     def _answer(self, answer: Answer) -> None:
         if self._answered:
@@ -245,10 +235,11 @@ class Execution:
         return answer
 
 
-def _nests(execution: weakref.ref[Execution]) -> None:
-    nesting = execution()
-    if nesting is not None:
-        nesting.nests()
+def _nests(of: weakref.ref[Execution]) -> None:
+    """Notes that the code that runs for an execution makes a nested request. Called in any thread."""
+    execution = of()
+    if execution is not None and execution.nbytes:
+        execution.ctx.engine.compute.tell(partial(execution._observer.begin_wait, execution))
 
 
 class Waiter(Observer):
@@ -267,7 +258,7 @@ class Waiter(Observer):
         timer = None
         if execution.seconds:
             timer = asyncio.get_running_loop().call_later(execution.seconds, execution.expire)
-        execution.queue()
+        execution.submit()
         try:
             return await asyncio.shield(self._answer)
         except asyncio.CancelledError:
@@ -290,8 +281,8 @@ async def answer(
 ) -> Answer:
     """The answer to one request, which may be an error. Never raises.
 
-    `timeout_seconds` is how long the caller waits, without limit if it is 0. With `embed` the tensor bytes of the reply
-    are part of its message. `item` is its work item for the compute threads.
+    The caller waits for `timeout_seconds` (0: without limit). With `embed` the tensor bytes of the reply are part of
+    its message.
     """
     if not engine.gate.admits(trainer, operation, request):
         refused = failure(stopping(engine))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.requests.error_answers import explain, whole_traceback
-from ps_service.requests.titles import title
+from ps_service.requests.error_answers import explain, title, whole_traceback
 from ps_wire.errors import RemoteError
 
 if TYPE_CHECKING:

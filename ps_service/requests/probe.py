@@ -14,7 +14,7 @@ from torch.autograd.profiler_legacy import _parse_legacy_records
 from torch.autograd.profiler_util import MEMORY_EVENT_NAME
 
 from ps_service.parameters.step_lock import WouldBlock
-from ps_service.requests.titles import title
+from ps_service.requests.error_answers import title
 from ps_wire import errors
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.profiling import events, ranges

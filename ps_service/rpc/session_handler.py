@@ -215,13 +215,12 @@ class SessionHandler(Observer):
         if execution.seconds:
             self._deadlines.watch(execution)
         if not follows:
-            execution.queue()
+            execution.submit()
             return
         if execution.nbytes:
             # The others may be queued behind unread messages. The trainer counts it until it is answered.
             execution.waiting_bytes, execution.nbytes = execution.nbytes, 0
             self._engine.budget.begin_wait(self._holding, execution.waiting_bytes)
-        execution.wait()
         self._followers.add(execution, follows)
 
     def _turn_away(self, number: int) -> None:
