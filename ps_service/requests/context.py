@@ -41,18 +41,10 @@ _granting: Final = threading.Lock()
 class RequestContext:
     """Reads the values of a request and writes those of its reply.
 
-    Attributes:
-        embeds: Whether the tensor bytes of the reply are part of its message, because it has no payload.
-        granted: Ids of the objects that the reply grants references to.
-        borrowed: Handles in the reply to objects of other owners.
-        result_id: Id under which the result stays on this owner; empty if the caller has not chosen one.
-        keeps_payload: Whether the payload is needed to write the deferred reply.
-        probe: Records how the request runs; None if its caller does not ask for that.
-        frame: The frame of a deferred reply.
-        began: When the request was accepted, on the clock `time.perf_counter`.
-        abandoned: Whether the reply will not be sent, because the request has another answer.
-        may_restart: Whether it runs code on the event loop that may make requests: it restarts in a thread if the code
-            does.
+    The tensor bytes of the reply are part of its message if it `embeds` them, because it has no payload. A deferred
+    reply has its `frame` meanwhile, and the payload if it `keeps_payload`. `began` is on the clock of
+    `time.perf_counter`. Of an `abandoned` request the reply will not be sent, because it has another answer. One that
+    `may_restart` runs code on the event loop that may make requests: it restarts in a thread if the code does.
     """
 
     engine: Engine
@@ -105,7 +97,7 @@ class RequestContext:
     ) -> tuple[Arguments, tuple[Any, ...], dict[str, Any]]:
         """The arguments of a request, and the positional and the keyword arguments among them as values.
 
-        `results` is the request if it names results that stay on this owner and are arguments.
+        `results` is the request if its arguments may be results that stay on this owner.
         """
         arguments = Arguments(self.engine, None if self.recording is None else self.recording.context, results)
         positional: tuple[Any, ...] = ()
@@ -151,10 +143,8 @@ class RequestContext:
         self.result_id = result_id
 
     def keep(self, result: RRef) -> None:
-        """Keeps a result on this owner under the id that the caller has chosen, and grants a reference to it.
-
-        Raises `InvalidArgumentError` if the id is in use, and `OverloadedError` if the trainer holds too much already.
-        """
+        """Keeps a result under the id that the caller has chosen, and grants a reference to it. Raises
+        `InvalidArgumentError` if the id is in use, and `OverloadedError` if the trainer holds too much already."""
         self.grant(calls.hosted(self.engine, result, self.trainer, self.result_id))
 
     def answer(self, frame: Frame) -> Answer:
@@ -165,23 +155,19 @@ class RequestContext:
         if self.granted:
             frame.reply.granted.extend(self.granted)
         chunks, nbytes = ([], 0) if written is None else (written.chunks, written.nbytes)
-        if nbytes > self.engine.limits.max_message_bytes or frame.ByteSize() > MAX_FRAME_BYTES:
-            raise self._too_large(frame, nbytes)
-        held = [each.held for each in borrowed] if borrowed else ()
-        return Answer(frame, chunks, nbytes, self.granted, held, bool(self.result_id))
-
-    def _too_large(self, frame: Frame, nbytes: int) -> TooLargeError:
-        limit = self.engine.limits.max_message_bytes
-        if nbytes > limit:
-            return TooLargeError(
+        if nbytes > (limit := self.engine.limits.max_message_bytes):
+            raise TooLargeError(
                 f"the reply has {nbytes:,} bytes of tensors; the limit is {limit:,}. "
                 "Ask for less at a time, or raise max_message_bytes on the owner"
             )
-        # The frame would break the stream, also when it is sent again.
-        return TooLargeError(
-            f"the reply has {frame.ByteSize():,} bytes besides its tensors; at most {MAX_FRAME_BYTES:,} are allowed. "
-            "Return large data as tensors"
-        )
+        if frame.ByteSize() > MAX_FRAME_BYTES:
+            # It would break the stream, also when it is sent again.
+            raise TooLargeError(
+                f"the reply has {frame.ByteSize():,} bytes besides its tensors; at most {MAX_FRAME_BYTES:,} are "
+                "allowed. Return large data as tensors"
+            )
+        held = [each.held for each in borrowed] if borrowed else ()
+        return Answer(frame, chunks, nbytes, self.granted, held, bool(self.result_id))
 
     def grant(self, hosted: HostedObject) -> None:
         """Grants the trainer a reference, and notes it for the reply."""
@@ -207,10 +193,8 @@ class RequestContext:
             )
 
     def defer(self, deferred: Deferred, finish: Callable[[Any], None], reads: bool = False) -> None:
-        """Defers the reply: `finish` writes it, once the result is there. Drops the result if nothing waits for it.
-
-        If `finish` reads the request again, the payload is kept until then.
-        """
+        """Defers the reply: `finish` writes it, once the result is there. Drops the result if nothing waits for it. If
+        `finish` `reads` the request again, the payload is kept until then."""
         self.keeps_payload = reads
         self._finish = finish
         with _granting:
@@ -233,10 +217,8 @@ class RequestContext:
         finish(self.deferred.result())
 
     def give_back(self) -> None:
-        """Takes the granted references back, because the reply will not be sent.
-
-        The operation may go on in its thread after its caller was cancelled. What it grants then is taken back, too.
-        """
+        """Takes the granted references back, because the reply will not be sent. The operation may go on in its thread:
+        what it grants then is taken back, too."""
         with _granting:
             self.abandoned = True
             self._revoke()

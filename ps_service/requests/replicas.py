@@ -6,12 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ps_service.passes.calls import SMALL_INLINE_BYTES
-from ps_service.requests import attempts, fields, offers, reported_values
+from ps_service.requests import fields, offers, reported_values, steps
 from ps_service.requests.progress import Progress
 from ps_service.training import pulls, pushes
 from ps_service.training.optimizers import HostedOptimizer, optimizer_of
 from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
+from ps_wire.attempts import Attempt
 from ps_wire.compression.registry import codec_named
 from ps_wire.compression.values import check_suitable, encode
 from ps_wire.errors import InvalidArgumentError
@@ -44,7 +45,10 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
         _finish(ctx, hosted, request, reply, ctx.progress.pushed)
         return
     pushed = pushes.read(hosted, request.positions, ctx.read(request.gradients), request.steps)
-    attempt = attempts.of_push(ctx, request)
+    attempt = None
+    if request.run:
+        # It may be made again. Unlike a pass, a push has no end that would refuse it if it comes late.
+        attempt = Attempt(ctx.engine.contexts.runs.of(ctx.trainer, request.run, request.runs_from, may_be_over=False))
     made = pushes.contribution(optimizer, hosted, pushed)._replace(attempt=attempt)
     values = reported_values.read(ctx, request.values)
     if optimizer.rounds is not None:
@@ -53,10 +57,10 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
         return
     alone = RoundGradients([Term(made, 1.0)], 1)
     version, values_of_round = reported_values.counted(ctx, optimizer, values, partial(optimizer.step, alone), attempt)
-    ctx.progress = Progress()
-    reason = attempts.reason(attempt, optimizer)
-    ctx.progress.pushed = Outcome(version, alone.last_staleness, 1, reason, values_of_round)
-    _finish(ctx, hosted, request, reply, ctx.progress.pushed)
+    reason = steps.why_left_out(attempt, optimizer)
+    outcome = Outcome(version, alone.last_staleness, 1, reason, values_of_round)
+    ctx.progress = Progress(pushed=outcome)
+    _finish(ctx, hosted, request, reply, outcome)
 
 
 def add_gradients(ctx: RequestContext, request: pb.AddGradientsRequest, reply: pb.AddGradientsReply) -> None:
