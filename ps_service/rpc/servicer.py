@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from ps_service.requests.evictions import end_unused
+from ps_service.requests.administration import end_unused
 from ps_service.rpc.direct import DirectListener
 from ps_service.rpc.grpc_stream import GrpcStream, address_of, reading, writing
 from ps_service.rpc.intake import Intake

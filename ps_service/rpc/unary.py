@@ -16,8 +16,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ps_service.execution.fair_queue import WorkItem
+from ps_service.requests.administration import BY_OPERATOR
 from ps_service.requests.error_answers import cut_off, failure
-from ps_service.requests.evictions import BY_OPERATOR
 from ps_service.requests.execution import answer
 from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.grpc_stream import address_of, reading, writing
