@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_service.metrics.history import SAMPLE_SECONDS
 from ps_service.monitoring.slow_trainers import SlowTrainers
 from ps_service.monitoring.watched_owner import MOST_EVENTS, WatchedOwner
-from ps_service.requests import history, reporting
+from ps_service.requests import reporting
 from ps_wire.errors import PsError
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.operations_pb2 import HistoryReply, HistoryRequest, Member, StatusReply, StatusRequest
@@ -164,7 +164,7 @@ class GroupWatch:
             return await self._engine.membership.peers.ask(owner.address, method, request, _ASK_SECONDS)
         # Of the own engine nobody has to ask over the network.
         if method == "History":
-            history.describe(self._engine, request.after, reply)
+            reporting.write_history(self._engine, request.after, reply)
         else:
-            await BLOCKING.run(reporting.write, self._engine, request, reply)
+            await BLOCKING.run(reporting.write_status, self._engine, request, reply)
         return reply

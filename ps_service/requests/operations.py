@@ -13,7 +13,6 @@ from ps_service.requests import (
     creation,
     directory,
     handlers,
-    history,
     inline,
     replicas,
     reporting,
@@ -96,7 +95,7 @@ _ALL: Final = (
     _operation("leave_communicator", collectives.leave),
     _operation("collective", collectives.collective),
     _operation("sessions", administration.sessions, expected_seconds=inline.short),
-    _operation("history", history.history, expected_seconds=inline.short),
+    _operation("history", reporting.history, expected_seconds=inline.short),
     _operation("checkpoint", administration.checkpoint, apart=True),
     _operation("evict", administration.evict, expected_seconds=inline.short),
 )

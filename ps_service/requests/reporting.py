@@ -1,18 +1,20 @@
-"""The handler that reports the status of an owner."""
+"""The handlers that report the status of an owner, and what it has measured in the last minutes."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
+from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 import psutil
 
 from ps_service.measures.events import MOST_EVENTS
 from ps_service.measures.histogram import quantile
-from ps_service.memory.available import memory
+from ps_service.memory.available import half_of_memory, memory
 from ps_service.metrics.counters import LOOKS
+from ps_service.metrics.history import Sample
 from ps_service.requests import administration
 from ps_service.requests.directory import describe
 from ps_service.sessions.gate import Gate
@@ -39,17 +41,22 @@ _MOST: Final = 10_000
 _EVENT_CHARACTERS: Final = 512 * 1024
 """Most characters of all events of one reply."""
 
-
 _MOST_NAMED: Final = 16
 """Most parameter groups, and most trainers that a round waits for, that are listed of one optimizer."""
+
+_MOST_SAMPLES: Final = 100
+"""Most samples of one reply: they are described on the event loop, within about three milliseconds."""
+
+_OF_SAMPLE: Final = [each.name for each in fields(Sample) if each.name not in ("ended", "operations")]
+"""The fields of a sample that its message has, too."""
 
 
 def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
     """Reports the owner's trainers, objects, optimizers, passes, counts and memory. The request does not count."""
-    write(ctx.engine, request, reply)
+    write_status(ctx.engine, request, reply)
 
 
-def write(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
+def write_status(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
     """Writes the status of an owner into a reply. May be called in any thread; takes milliseconds."""
     most = min(request.most or _USUAL, _MOST)
     _write_owner(engine, reply)
@@ -98,13 +105,11 @@ def _write_requests(engine: Engine, reply: pb.StatusReply) -> None:
 
 
 def _write_hosted(engine: Engine, reply: pb.StatusReply, most: int, objects_too: bool) -> int:
-    """Describes objects and, if they are wanted, others; returns the bytes of all tables."""
+    """Describes optimizers and tables, and other objects if they are wanted; returns the bytes of all tables."""
     census = engine.census
-    objects: list[HostedObject] = []
-    optimizers: list[HostedObject] = []
     hosted = engine.registry.objects()
-    for each in hosted:
-        (optimizers if isinstance(each.value, HostedOptimizer) else objects).append(each)
+    optimizers = [each for each in hosted if isinstance(each.value, HostedOptimizer)]
+    objects = [each for each in hosted if not isinstance(each.value, HostedOptimizer)]
     tables = [_table(name, table) for name, table in list(census.tables.items())]
     table_bytes = sum(each.bytes for each in tables)
     reply.objects.extend(map(_object, _first(objects, most if objects_too else 0)))
@@ -119,17 +124,12 @@ def _write_hosted(engine: Engine, reply: pb.StatusReply, most: int, objects_too:
 
 def _first(objects: list[HostedObject], most: int) -> list[HostedObject]:
     """At most so many objects: those with names first."""
-    if len(objects) <= most:
-        return objects
-    named = [each for each in objects if each.name][:most]
-    return named + [each for each in objects if not each.name][: most - len(named)] if len(named) < most else named
+    return objects if len(objects) <= most else sorted(objects, key=lambda each: not each.name)[:most]
 
 
 def _object(hosted: HostedObject) -> pb.ObjectStatus:
-    if isinstance(hosted.value, RowsOfTable):
-        elements, nbytes = hosted.value.size * hosted.value.dim, hosted.value.nbytes
-    else:
-        elements, nbytes = hosted.size
+    value = hosted.value
+    elements, nbytes = (value.size * value.dim, value.nbytes) if isinstance(value, RowsOfTable) else hosted.size
     return pb.ObjectStatus(
         name=hosted.name,
         class_name=hosted.class_name,
@@ -159,8 +159,7 @@ def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> pb.Optimizer
 
 
 def _table(name: str, table: RowsOfTable) -> pb.TableStatus:
-    statistics = table.statistics
-    counted = {each: getattr(statistics, each) for each in COUNTED}
+    counted = {each: getattr(table.statistics, each) for each in COUNTED}
     return pb.TableStatus(
         name=name, rows=table.size, bytes=table.nbytes, dim=table.dim, updates=table.updates, **counted
     )
@@ -216,6 +215,29 @@ def _write_events(engine: Engine, request: pb.StatusRequest, reply: pb.StatusRep
             break
         found.append(each)
     reply.events.extend(pb.Event(**each.as_plain()) for each in reversed(found))
+
+
+def history(ctx: RequestContext, request: pb.HistoryRequest, reply: pb.HistoryReply) -> None:
+    """Reports the first samples after a number, and the limits that they are compared with."""
+    write_history(ctx.engine, request.after, reply)
+
+
+def write_history(engine: Engine, after: int, reply: pb.HistoryReply) -> None:
+    """Describes an owner and its samples after a number in a message. Used on the event loop."""
+    reply.owner, reply.version = engine.name, RELEASE
+    reply.incarnation = engine.incarnations.current
+    reply.state = "draining" if engine.draining else "stalled" if engine.compute.stalled else "serving"
+    reply.uptime_seconds = engine.uptime_seconds()
+    reply.memory_bytes = 2 * half_of_memory()
+    reply.max_owner_bytes = engine.limits.max_owner_bytes
+    reply.max_context_bytes = engine.limits.max_context_bytes or half_of_memory()
+    reply.objects = sum(engine.census.kinds.values())
+    now = time.monotonic()
+    for sample in engine.history.after(after, _MOST_SAMPLES):
+        same = {name: getattr(sample, name) for name in _OF_SAMPLE}
+        message = reply.samples.add(age_seconds=max(now - sample.ended, 0.0), **same)
+        for each in sample.operations:
+            message.operations.add(name=each.name, errors=each.errors, durations=each.durations)
 
 
 def _quantile(durations: Distribution, q: float) -> float:

@@ -7,7 +7,7 @@ import pytest
 from ps_service.engine import Engine
 from ps_service.metrics.history import KEPT_SAMPLES, History, OperationSample, Sample, buckets
 from ps_service.monitoring.sampler import Sampler
-from ps_service.requests.history import describe
+from ps_service.requests.reporting import write_history
 from ps_service.server import Server
 from ps_wire.release import RELEASE
 from ps_wire.v1.operations_pb2 import HistoryReply, HistoryRequest, StatusRequest
@@ -78,7 +78,7 @@ def test_a_reply_has_a_hundred_samples_at_most(engine: Engine, sampler: Sampler)
     seen: list[int] = []
     for expected in (100, 30, 0):
         reply = HistoryReply()
-        describe(engine, seen[-1] if seen else 0, reply)
+        write_history(engine, seen[-1] if seen else 0, reply)
         assert len(reply.samples) == expected
         seen += [each.number for each in reply.samples]
     assert seen == list(range(1, 131))
