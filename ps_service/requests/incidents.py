@@ -31,8 +31,11 @@ def made(ctx: RequestContext, hosted: HostedObject) -> None:
 
 
 def deleted(ctx: RequestContext, hosted: HostedObject, dependents: list[str]) -> None:
-    """A named object was deleted, and with it what depended on it: named objects with these names."""
-    some = f", and with it {_few(dependents)}" if dependents else ""
+    """A named object was deleted, and with it named objects that depended on it: see `dependents_of`."""
+    some = ", ".join(dependents[:_FEW])
+    if len(dependents) > _FEW:
+        some += f" and {len(dependents) - _FEW} more"
+    some = f", and with it {some}" if dependents else ""
     text = f"{hosted} was deleted by trainer {ctx.engine.sessions.describe(ctx.trainer)}{some}"
     ctx.engine.events.note("deleted", text, trainer=ctx.trainer.hex()[:8], subject=hosted.name)
 
@@ -46,11 +49,6 @@ def _dependents(hosted: HostedObject) -> Iterator[HostedObject]:
     for each in list(hosted.dependents):
         yield each
         yield from _dependents(each)
-
-
-def _few(names: list[str]) -> str:
-    shown = ", ".join(names[:_FEW])
-    return f"{shown} and {len(names) - _FEW} more" if len(names) > _FEW else shown
 
 
 def explained(ctx: RequestContext, what: str, error: BaseException) -> PsError:

@@ -74,7 +74,7 @@ def step_apart(
 
         reply.version = reported_values.step_with(ctx, optimizer, request, reply, step, context)
     else:
-        round_messages.tell_policy(reply, aggregator.owners, aggregator.policy)
+        round_messages.tell_policy(reply, aggregator)
 
 
 def check(hosted: HostedObject, optimizer: HostedOptimizer, owners: Sequence[str]) -> None:

@@ -141,6 +141,6 @@ def why_left_out(attempt: Attempt | None, optimizer: HostedOptimizer) -> str:
 
 def _leave_out(rounds: Aggregator | None, reply: pb.StepReply) -> None:
     if rounds is not None and rounds.owners:
-        round_messages.tell_policy(reply, rounds.owners, rounds.policy)
+        round_messages.tell_policy(reply, rounds)
     else:
         reply.by_itself = True

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ps_service.durability.store import CheckpointError
-from ps_service.requests.creation import handles_in
+from ps_service.requests.creation import messages_in
 from ps_wire.tables import names
+from ps_wire.v1.values_pb2 import Handle
 
 if TYPE_CHECKING:
     from ps_service.durability.resharding.source import Source
@@ -77,4 +78,4 @@ def objects_in(source: Source) -> Objects:
 def _used(record: pb.ObjectRecord) -> set[str]:
     """Ids of the objects that an object was made with."""
     request = request_of(record)
-    return set() if request is None else {handle.object_id for handle in handles_in(request)}
+    return set() if request is None else {handle.object_id for handle in messages_in(request, Handle)}

@@ -10,11 +10,12 @@ from ps_service.durability import table_states, value_files
 from ps_service.durability.resharding.merging import different_moments, same
 from ps_service.durability.resharding.objects import request_of
 from ps_service.durability.store import CheckpointError
-from ps_service.requests.creation import handles_in
+from ps_service.requests.creation import messages_in
 from ps_service.tables.contents import BLOCK_ROWS
 from ps_wire.codec.values import Encoder
 from ps_wire.refs import new_object_id
 from ps_wire.v1 import checkpoint_pb2 as pb
+from ps_wire.v1.values_pb2 import Handle
 
 if TYPE_CHECKING:
     from ps_service.durability.resharding.objects import Objects
@@ -81,7 +82,7 @@ class Records:
             record = pb.ObjectRecord()
             record.CopyFrom(given)
             for message in (request_of(record), record.value, record.state):
-                for handle in handles_in(message) if message is not None else ():
+                for handle in messages_in(message, Handle) if message is not None else ():
                     handle.owner = self.homes.get(handle.owner, handle.owner)
             if not record.name:
                 record.dependency_only = True
@@ -115,7 +116,7 @@ class Records:
             given, source = each.records[0], each.sources[0]
             record = _new(given)
             ids[given.object_id] = record.object_id
-            for handle in handles_in(request_of(record)):
+            for handle in messages_in(request_of(record), Handle):
                 handle.owner, handle.object_id = self.owner, ids[handle.object_id]
             self._copy_tensors(given, record, source, only_payload=True)
             record.version = max(own.version for own in each.records)
