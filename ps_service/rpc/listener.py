@@ -1,4 +1,4 @@
-"""What the listeners have in common that accept connections beside gRPC: accepting, serving, and ending."""
+"""The base of the listeners that accept connections beside gRPC: accepting, serving, and ending."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
-from ps_service.metrics.open_connections import OpenConnections
 from ps_wire.direct import TOKEN_BYTES
 from ps_wire.runtime import forks
 from ps_wire.sockets.connection import RecordConnection
@@ -17,6 +16,7 @@ from ps_wire.sockets.connection import RecordConnection
 if TYPE_CHECKING:
     import socket
 
+    from ps_service.metrics.open_connections import OpenConnections
     from ps_wire.v1.frames_pb2 import Hello
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,8 @@ class Tokens:
 
 
 class Listener(Generic[C, K]):
-    """Accepts connections on a socket, and serves each in a task until `serve` returns."""
+    """Accepts connections on a socket, and serves each in a task until `serve` returns, which gets the other end, for
+    display, and this listener."""
 
     transport: ClassVar[str]
     """Name of the transport, as in the metrics."""
@@ -57,21 +58,17 @@ class Listener(Generic[C, K]):
     connection: ClassVar[str]
     """A connection of this kind, in messages."""
 
-    def __init__(self, serve: Callable[[C], Awaitable[None]], opened: OpenConnections | None) -> None:
+    def __init__(self, serve: Callable[[C, str, Listener[C, K]], Awaitable[object]], opened: OpenConnections) -> None:
         self._serve = serve
         self._tokens = Tokens()
         self._socket: socket.socket | None = None
         self._connections: dict[asyncio.Task[None], C] = {}
         # What is known of the peer of each open connection.
         self._known: dict[C, K] = {}
-        self._opened = OpenConnections() if opened is None else opened
+        self._opened = opened
 
     def admits(self, connection: C, hello: Hello) -> bool:
         """Whether the peer of a connection has a valid token, which cannot be used again."""
-        raise NotImplementedError
-
-    def peer_of(self, connection: C) -> str:
-        """The other end, for display."""
         raise NotImplementedError
 
     def forked(self) -> None:
@@ -102,10 +99,10 @@ class Listener(Generic[C, K]):
         """Takes a socket that was accepted."""
         raise NotImplementedError
 
-    def _hold(self, connection: C, known: K) -> None:
-        """Serves a connection until it ends, with what is known of its peer."""
+    def _hold(self, connection: C, known: K, peer: str) -> None:
+        """Serves a connection until it ends."""
         self._known[connection] = known
-        task = asyncio.create_task(self._serve_and_close(connection))
+        task = asyncio.create_task(self._serve_and_close(connection, peer))
         self._connections[task] = connection
         self._opened.add(connection)
         task.add_done_callback(self._finished)
@@ -133,9 +130,9 @@ class Listener(Generic[C, K]):
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
-    async def _serve_and_close(self, connection: C) -> None:
+    async def _serve_and_close(self, connection: C, peer: str) -> None:
         try:
-            await self._serve(connection)
+            await self._serve(connection, peer, self)
         finally:
             await connection.close()
 

@@ -37,13 +37,11 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.rpc.listener import Listener
     from ps_wire.connections.assembler import Message
-    from ps_wire.shared_memory.connection import SharedMemoryConnection
 
 _log = logging.getLogger(__name__)
 
 _GREETING_SECONDS: Final = 10.0
 """Seconds that a new stream may take to send its greeting."""
-
 
 _END_SECONDS: Final = 1.0
 """Seconds for which a direct connection outlives the gRPC stream beside it."""
@@ -51,7 +49,6 @@ _END_SECONDS: Final = 1.0
 _MOST_UNSENT: Final = 2
 """Messages to a trainer that may wait to be sent, for each request that it may have in flight. Beyond that, nothing is
 read from it until they are sent."""
-
 
 _LONGEST_NAME: Final = 128
 """Most characters that are kept of the names of a trainer's program and host."""
@@ -64,9 +61,9 @@ class Servicer:
         self.session_handlers = SessionHandlers(engine, SessionHandler)
         traffic = engine.counters.traffic
         self.shared_memory = SharedMemoryListener(
-            engine.limits, self._serve_shared_memory, traffic["shared_memory"], engine.shared_memory
+            engine.limits, self._serve, traffic["shared_memory"], engine.shared_memory
         )
-        self.direct = DirectListener(self._serve_direct, traffic["direct"], engine.direct)
+        self.direct = DirectListener(self._serve, traffic["direct"], engine.direct)
         self._engine = engine
         self._unary = UnaryMethods(engine)
         engine.requests.add(self._unary)
@@ -75,12 +72,6 @@ class Servicer:
     async def serve(self, connection: Connection) -> None:
         """Serves a session on one connection, until the connection ends."""
         await self._serve(connection, "")
-
-    async def _serve_shared_memory(self, connection: SharedMemoryConnection) -> None:
-        await self._serve(connection, self.shared_memory.peer_of(connection), self.shared_memory)
-
-    async def _serve_direct(self, connection: DirectConnection) -> None:
-        await self._serve(connection, self.direct.peer_of(connection), self.direct)
 
     async def _serve(
         self, connection: Connection, peer: str, listener: Listener[Any, Any] | None = None

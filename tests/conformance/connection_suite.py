@@ -20,7 +20,8 @@ from ps_wire.connections.outbox import Outbox
 from ps_wire.limits import MAX_FRAME_BYTES, PART_BYTES
 from ps_wire.v1.frames_pb2 import Cancel, Frame, Part
 
-Serve = Callable[[Connection], Awaitable[None]]
+Serve = Callable[..., Awaitable[None]]
+"""Serves a connection until it ends. A listener gives it what it knows of the connection, too."""
 
 
 @dataclass
@@ -72,7 +73,7 @@ class Host:
         self._arrived: asyncio.Queue[tuple[Connection, asyncio.Event]] = asyncio.Queue()
         self._served: list[asyncio.Event] = []
 
-    async def serve(self, connection: Connection) -> None:
+    async def serve(self, connection: Connection, *known: object) -> None:
         served = asyncio.Event()
         self._served.append(served)
         self._arrived.put_nowait((connection, served))
