@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_service.passes.records import Gathered
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Encoded
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

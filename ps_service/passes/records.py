@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ps_service.group.nested_pass import NestedPass
     from ps_service.memory.held import Share
     from ps_service.passes.entry import GraphEntry
-    from ps_wire.compression.encoded import Encoded
+    from ps_wire.compression.codec import Encoded
     from ps_wire.refs import CallKey
     from ps_wire.runtime.latency import Latency
 

@@ -13,6 +13,7 @@ from ps_service.training.optimizers import HostedOptimizer, optimizer_of
 from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
 from ps_wire.attempts import Attempt
+from ps_wire.compression.codec import Codec, Encoded, is_description
 from ps_wire.compression.registry import codec_named
 from ps_wire.compression.values import check_suitable, encode
 from ps_wire.errors import InvalidArgumentError
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
-    from ps_wire.compression.codec import Codec
-    from ps_wire.compression.encoded import Encoded
 
 _MOST_CODECS: Final = 64
 """The most different codecs of one pull."""
@@ -123,7 +122,7 @@ def _encoded(
         )
     codecs: list[Codec | None] = [None]
     for each in named:
-        if not isinstance(each, (list, tuple)) or len(each) != 2 or not _is_codec(*each):
+        if not isinstance(each, (list, tuple)) or len(each) != 2 or not is_description(*each):
             raise InvalidArgumentError("a codec is described by its name and a dict of its parameters")
         codec = codec_named(*each)
         check_suitable(codec)
@@ -134,7 +133,3 @@ def _encoded(
     return [
         value if codec is None else encode(codec, value) for codec, value in zip(chosen, found.parameters, strict=True)
     ]
-
-
-def _is_codec(name: object, parameters: object) -> bool:
-    return isinstance(name, str) and isinstance(parameters, dict) and all(isinstance(key, str) for key in parameters)

@@ -9,7 +9,7 @@ import torch
 from ps_service.passes.gradients import Gradient
 from ps_service.passes.staleness import FirstReadings
 from ps_service.training.round_gradients import Contribution
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Encoded
 from ps_wire.compression.registry import decode
 from ps_wire.errors import InvalidArgumentError
 

@@ -1,16 +1,16 @@
-"""The base of all codecs: dense and sparse tensors to an `Encoded`, and back."""
+"""The base of all codecs: dense and sparse tensors to an `Encoded`, which has a few tensors, and back."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import MutableMapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ps_wire.compression import checks
-from ps_wire.compression.encoded import Encoded
 from ps_wire.errors import InvalidArgumentError
 
 FLOATS: Final = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
@@ -21,6 +21,54 @@ State = MutableMapping[str, Any]
 
 LOCAL: Final = {"wire": False}
 """Metadata of a field that only the sender uses. It is no part of messages."""
+
+
+MOST_TENSORS: Final = 8
+"""Tensors of one encoded tensor. Every codec here needs at most two, and two for coordinates."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """What a codec makes of one tensor. It is registered by value (`registry.py`).
+
+    The parameters are names and plain values; for a codec of a program's own, what its `encode` returned. The tensors
+    are in the order that the codec defines. A sparse tensor has coordinates, too, as the codec packs them.
+    """
+
+    codec: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    tensors: tuple[torch.Tensor, ...] = ()
+    coordinates: tuple[torch.Tensor, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors in it. Names, plain values and the description of each tensor come on top."""
+        leaves = tree_leaves((self.tensors, self.coordinates, self.parameters))
+        return sum(each.numel() * each.itemsize for each in leaves if isinstance(each, torch.Tensor))
+
+    def to_value(self) -> tuple[str, dict[str, Any], list[torch.Tensor], list[torch.Tensor]]:
+        """The same as plain values, which any message can carry."""
+        return self.codec, self.parameters, list(self.tensors), list(self.coordinates)
+
+    @classmethod
+    def from_value(cls, value: Any) -> Encoded:
+        """The encoded tensor that `to_value` made the value of. Another form is an `InvalidArgumentError`."""
+        if not isinstance(value, (list, tuple)) or len(value) != 4:
+            raise InvalidArgumentError("an encoded tensor is a codec, its parameters, tensors and coordinates")
+        codec, parameters, tensors, coordinates = value
+        if not is_description(codec, parameters):
+            raise InvalidArgumentError("an encoded tensor begins with the name of a codec and a dict of parameters")
+        for each in (tensors, coordinates):
+            if not isinstance(each, (list, tuple)) or len(each) > MOST_TENSORS:
+                raise InvalidArgumentError(f"an encoded tensor has lists of at most {MOST_TENSORS} tensors")
+            if not all(isinstance(item, torch.Tensor) for item in each):
+                raise InvalidArgumentError("an encoded tensor has something else among its tensors")
+        return cls(codec, parameters, tuple(tensors), tuple(coordinates))
+
+
+def is_description(name: object, parameters: object) -> bool:
+    """Whether what arrived may be the name of a codec and its parameters."""
+    return isinstance(name, str) and isinstance(parameters, dict) and all(isinstance(key, str) for key in parameters)
 
 
 class Codec:

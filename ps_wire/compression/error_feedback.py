@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_wire.compression import checks
-from ps_wire.compression.codec import FLOATS, Codec, work_dtype
+from ps_wire.compression.codec import FLOATS, Codec, Encoded, work_dtype
 from ps_wire.compression.registry import decode
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from ps_wire.compression.choice import Choice
-    from ps_wire.compression.encoded import Encoded
 
 
 @dataclass(frozen=True, slots=True)

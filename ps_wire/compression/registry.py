@@ -9,8 +9,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from ps_wire.codec.records import by_value
-from ps_wire.compression.codec import Codec, State
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Codec, Encoded, State
 from ps_wire.compression.floats import BF16, FP16
 from ps_wire.compression.int8 import Int8
 from ps_wire.compression.powersgd import PowerSGD

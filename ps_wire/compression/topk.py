@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import torch
 
 from ps_wire.compression import checks
-from ps_wire.compression.codec import Codec, State, index_dtype, vector, work_dtype
+from ps_wire.compression.codec import Codec, Encoded, State, index_dtype, vector, work_dtype
 from ps_wire.compression.pieces import ELEMENTS, pieces, scratch_for
 from ps_wire.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from ps_wire.compression.encoded import Encoded
 
 _SAMPLE: Final = 1 << 15
 _STRIDE: Final = 2_654_435_761

@@ -14,19 +14,13 @@ from ps_wire.compression.zstd import Zstd
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 
 if TYPE_CHECKING:
-    from ps_wire.compression.codec import Codec
-    from ps_wire.compression.encoded import Encoded
+    from ps_wire.compression.codec import Codec, Encoded
 
 _SUITABLE = (FP16, BF16, Int8, Zstd, Own)
 
 
 def check_suitable(codec: Codec) -> None:
-    """Checks that a codec sends every element, each within a bound of its own.
-
-    The others leave most of a tensor out, and rely on later messages to bring the rest. For parameters these would be
-    differences from what the receiver has, and for these the sender would have to keep a copy of the model for each
-    receiver.
-    """
+    """Checks that a codec sends every element of a parameter, each within a bound of its own, and none later."""
     if not isinstance(codec, _SUITABLE):
         raise InvalidArgumentError(
             f"{codec} leaves most of a gradient to later messages. Pulled values replace parameters, so what it leaves "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from ps_wire import errors
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Encoded
 from ps_wire.limits import MIB
 from ps_wire.v1.frames_pb2 import Frame, Reply
 

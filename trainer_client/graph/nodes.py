@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Encoded
 from ps_wire.errors import ContextEndedError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 from ps_wire.codec.values import Encoder
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Encoded
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from ps_wire.compression.encoded import Encoded
+    from ps_wire.compression.codec import Encoded
     from trainer_client.contexts.closing import Part
     from trainer_client.pending import Pending
     from trainer_client.tables.contents import TableContents

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import trainer_client as tc
 from ps_wire.compression.choice import Choice
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Encoded
 from ps_wire.compression.values import encode
 from tests.conftest import StartOwner
 from trainer_client.graph.batch import Batch
