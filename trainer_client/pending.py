@@ -14,10 +14,9 @@ from typing import Any, Final, Generic, TypeVar
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
 from ps_wire.numbers import check_timeout
 from ps_wire.runtime import failures, forks
-from ps_wire.runtime.failures import Failure, Origin
+from ps_wire.runtime.failures import Failure, Origin, shortened
 from ps_wire.runtime.scopes import waiting
 from ps_wire.runtime.threads import BLOCKING
-from ps_wire.runtime.tracebacks import shortened
 from ps_wire.runtime.unawaited import Unawaited
 
 _log = logging.getLogger(__name__)
@@ -67,7 +66,7 @@ class Pending(Unawaited, Generic[T]):
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
         self.origin: Origin | None = None
-        if failures.NOTES_CALLERS:
+        if failures.IS_DEBUGGING:
             self._made_at = failures.caller()
 
     @classmethod
@@ -160,7 +159,7 @@ class Pending(Unawaited, Generic[T]):
         subject = self.subject
         if subject:
             of_pass = None if self.origin is None else self.origin.of_pass
-            failure.concerns(subject, of_pass, self._made_at if failures.NOTES_CALLERS else "")
+            failure.concerns(subject, of_pass, self._made_at if failures.IS_DEBUGGING else "")
 
     def done(self) -> bool:
         """Whether the result or an error is there."""

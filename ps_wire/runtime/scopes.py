@@ -1,8 +1,5 @@
-"""Scopes: the deadline, depth and seeds of a running request, for the requests that are nested in it.
-
-An owner runs hosted code inside a scope, where the client that the code uses finds it. So a nested request never waits
-longer than the outer one, and is cancelled with it.
-"""
+"""Scopes: the deadline, depth and seeds of a running request, for the requests that are nested in it. The client that
+hosted code uses finds them there: a nested request never waits longer than the outer one, and is cancelled with it."""
 
 from __future__ import annotations
 
@@ -91,10 +88,8 @@ class Pausable(Protocol):
 
 
 class Waiting(threading.local):
-    """Reports that this thread waits for another process or for a lock.
-
-    The pool of the thread sets what is called before and after a wait. `held` is what the thread has for itself, and
-    gives to others meanwhile, the last one first.
+    """Reports that this thread waits for another process or for a lock. The pool of the thread sets what is called
+    before and after a wait. What the thread has for itself (`held`), it gives to others meanwhile, the last one first.
     """
 
     begins: Callable[[], None] | None = None

@@ -285,7 +285,7 @@ async def test_a_client_that_an_exception_closes_reports_no_calls_without_an_ans
 async def test_the_line_of_the_call_is_named_in_debug_mode(
     ps: tc.Client, reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "NOTES_CALLERS", True)
+    monkeypatch.setattr(failures, "IS_DEBUGGING", True)
     counter = await ps.create(COUNTER)
     line = sys._getframe().f_lineno + 1
     await settled(counter.fail("no luck"))

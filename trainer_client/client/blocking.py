@@ -10,7 +10,7 @@ import functools
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ps_wire.runtime.tracebacks import shortened
+from ps_wire.runtime.failures import shortened
 from trainer_client.client.passes import ATTEMPTS, Attempts, OffersPasses
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
