@@ -29,11 +29,8 @@ MOST_TENSORS: Final = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """What a codec makes of one tensor. It is registered by value (`registry.py`).
-
-    The parameters are names and plain values; for a codec of a program's own, what its `encode` returned. The tensors
-    are in the order that the codec defines. A sparse tensor has coordinates, too, as the codec packs them.
-    """
+    """What a codec makes of one tensor; it travels by value (`registry.py`). The parameters are plain values, or for a
+    codec of a program's own what its `encode` returned. A sparse tensor has coordinates, as the codec packs them."""
 
     codec: str
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -72,10 +69,8 @@ def is_description(name: object, parameters: object) -> bool:
 
 
 class Codec:
-    """Encodes tensors and decodes them. Subclasses are frozen dataclasses: comparable, hashable and printable.
-
-    It takes tensors of its `dtypes`, or if there are none, all that can be sent.
-    """
+    """Encodes tensors of its `dtypes`, or if there are none, of all that can be sent, and decodes them. Subclasses are
+    frozen dataclasses: comparable, hashable and printable."""
 
     name: str
     takes_sparse: ClassVar[bool] = False
@@ -88,8 +83,7 @@ class Codec:
 
     def parameters(self) -> dict[str, Any]:
         """What a message says of it besides its name."""
-        kept = (each for each in fields(self) if each.metadata.get("wire", True))  # type: ignore[arg-type]
-        return {each.name: getattr(self, each.name) for each in kept}
+        return {name: getattr(self, name) for name in sent_fields(self)}
 
     def takes(self, tensor: torch.Tensor) -> bool:
         """Whether it can encode a tensor of this dtype and layout."""
@@ -98,11 +92,9 @@ class Codec:
         return tensor.layout is torch.strided or (self.takes_sparse and tensor.layout is torch.sparse_coo)
 
     def encode(self, tensor: torch.Tensor, state: State | None = None) -> Encoded:
-        """Encodes a tensor on any device. The result shares no memory with it; its autograd history is ignored.
-
-        What the codec keeps of the parameter is changed in place, but not if the tensor holds NaN or infinity for which
-        it has no form (`NonFiniteGradientError`). A dtype or layout that it does not take is an `InvalidArgumentError`.
-        """
+        """Encodes a tensor on any device; the result shares no memory with it. The state is changed in place, but not
+        if the tensor holds NaN or infinity for which the codec has no form (`NonFiniteGradientError`). A dtype or
+        layout that it does not take is an `InvalidArgumentError`."""
         if not self.takes(tensor):
             raise InvalidArgumentError(f"{self} does not take {tensor.dtype} tensors of layout {tensor.layout}")
         state = {} if state is None else state
@@ -117,12 +109,11 @@ class Codec:
         return Encoded(self.name, self.parameters(), tuple(self._encode(tensor.values(), state)), coordinates)
 
     def decode(self, encoded: Encoded, like: torch.Tensor) -> torch.Tensor:
-        """Decodes what `encode` made of a tensor of the shape and dtype of `like`.
+        """Decodes what `encode` of a codec with the same parameters made of a tensor of the shape and dtype of `like`.
 
-        The result is on the device of `like`. It is sparse if a sparse tensor was encoded, contiguous otherwise, and
-        never has more elements than `like`. The encoded tensor may come from anywhere: all lengths are checked before
-        anything of that size is allocated, and what no `encode` makes is an `InvalidArgumentError`. Its parameters must
-        be those of this codec.
+        The result is on the device of `like`, sparse if a sparse tensor was encoded, and contiguous otherwise. The
+        encoded tensor may come from anywhere: all lengths are checked before anything of that size is allocated, and
+        what no `encode` makes is an `InvalidArgumentError`.
         """
         if self.dtypes and like.dtype not in self.dtypes:
             raise InvalidArgumentError(f"{self} does not decode {like.dtype} tensors")
@@ -140,10 +131,8 @@ class Codec:
             raise InvalidArgumentError(f"not valid coordinates: {error}") from None
 
     def take_out(self, encoded: Encoded, residual: torch.Tensor, like: torch.Tensor) -> None:
-        """Subtracts in place what the receiver will decode of a dense tensor that was like `like`.
-
-        The residual is contiguous, of the same shape. Its dtype may be wider.
-        """
+        """Subtracts in place what the receiver will decode of a dense tensor that was like `like`. The residual is
+        contiguous, of the same shape. Its dtype may be wider."""
         residual.sub_(self.decode(encoded, like))
 
     def _encode(self, values: torch.Tensor, state: State) -> Sequence[torch.Tensor]:
@@ -168,6 +157,11 @@ class Codec:
         rows, count = found.shape
         fitting_coordinates(rows, count, shape)
         return found.detach().to(torch.int64)
+
+
+def sent_fields(codec: Any) -> list[str]:
+    """The names of the fields of a codec, or of its class, that messages have."""
+    return [each.name for each in fields(codec) if each.metadata.get("wire", True)]
 
 
 def fitting_coordinates(rows: int, count: int, shape: Sequence[int]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import torch
 
 from ps_wire.codec.records import by_value
-from ps_wire.compression.codec import Codec, Encoded, State
+from ps_wire.compression.codec import Codec, Encoded, State, sent_fields
 from ps_wire.compression.floats import BF16, FP16
 from ps_wire.compression.int8 import Int8
 from ps_wire.compression.powersgd import PowerSGD
@@ -23,7 +23,6 @@ CLASSES: Final[dict[str, type[Codec]]] = {
     cls.name: cls for cls in (FP16, BF16, Int8, TopK, RandomK, Sign, PowerSGD, Zstd)
 }
 """The codecs of this package."""
-
 
 by_value(encode=Encoded.to_value, decode=Encoded.from_value, name="Encoded")(Encoded)
 
@@ -107,7 +106,7 @@ def codec_named(name: str, parameters: Mapping[str, Any] | None = None) -> Codec
             raise InvalidArgumentError(f"the codec {name!r} has no parameters")
         _pair(name)
         return Own(name)
-    known = {each.name for each in fields(cls) if each.metadata.get("wire", True)}  # type: ignore[arg-type]
+    known = set(sent_fields(cls))
     if not parameters.keys() <= known:
         raise InvalidArgumentError(f"the codec {name} has the parameters {sorted(known)}, not {sorted(parameters)}")
     try:
@@ -117,10 +116,8 @@ def codec_named(name: str, parameters: Mapping[str, Any] | None = None) -> Codec
 
 
 def decode(value: torch.Tensor | Encoded, like: torch.Tensor) -> torch.Tensor:
-    """The tensor that a sender encoded with any known codec, or sent as it is. It may come from anywhere.
-
-    If it does not have the shape and dtype of the receiver's own tensor, or names a codec that is not known in this
-    process, that is an `InvalidArgumentError`.
+    """The tensor that a sender encoded with any known codec, or sent as it is. If it does not have the shape and dtype
+    of the receiver's own tensor, or names a codec that is not known in this process, that is an `InvalidArgumentError`.
     """
     if isinstance(value, torch.Tensor):
         return _same_form(value, like, "the message").to(like.device)
