@@ -62,10 +62,8 @@ def writing(serialize: Callable[[T], bytes], traffic: Traffic) -> Callable[[T], 
 
 
 class GrpcStream(Connection):
-    """The owner's end of a `Session` stream, which ends when the handler that holds it returns.
-
-    On this side gRPC does not distinguish a lost trainer from one that has closed the stream: both look like a close.
-    """
+    """The owner's end of a `Session` stream, which ends when the handler that holds it returns. On this side of gRPC a
+    lost trainer looks like one that has closed the stream."""
 
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self._context = context

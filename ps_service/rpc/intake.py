@@ -16,13 +16,8 @@ if TYPE_CHECKING:
 
 
 class Intake:
-    """Assembles the messages of one stream. Large messages count towards the budget of its session.
-
-    Attributes:
-        place: Gives the memory for the next part of a message; see `Place`.
-        begun: The sizes of the large messages that have begun to arrive, by number.
-        feed: Does what `take` does with a packet of a small message while no large one has begun.
-    """
+    """Assembles the messages of one stream. Large ones count towards the budget of its session: `begun` has the sizes
+    of those that have begun to arrive, by number. While it is empty, packets of small ones need only `feed`."""
 
     def __init__(self, engine: Engine, trainer: bytes) -> None:
         self._limit = engine.limits.max_message_bytes
@@ -35,12 +30,9 @@ class Intake:
         self.feed = self._assembler.feed
 
     def take(self, packet: Packet) -> Message | asyncio.Task[Message | None] | None:
-        """Adds a packet, and returns the message that it completes, if it completes one.
-
-        If there is no space now, returns a task with that result; no further packet may be added before the task has
-        ended. Raises `InvalidArgumentError` if the packet does not fit the ones before it; the stream cannot be used
-        any more.
-        """
+        """Adds a packet, and returns the message that it completes, if any; a task with that if there is no space now,
+        before whose end no further packet may be added. Raises `InvalidArgumentError` if the packet does not fit the
+        ones before it: the stream cannot be used any more."""
         frame = packet.frame
         nbytes = frame.payload_bytes
         # A message over the limit is refused in any case, and so is a part that announces a payload.

@@ -145,14 +145,11 @@ class SessionHandler(Observer):
         # A request with a kept answer was added to the accepted numbers before.
         for number in unknown:
             self.session.taken_numbers.add(number)
-        if self._held:
-            self._go_on()
+        self._go_on()
 
     def cancel(self, number: int) -> None:
-        """Gives up a request that the trainer no longer waits for, and will not send again.
-
-        It is answered nevertheless, because the trainer has to know which references it was granted.
-        """
+        """Gives up a request that the trainer no longer waits for, and will not send again. It is answered
+        nevertheless, because the trainer has to know which references it was granted."""
         self.session.taken_numbers.add(number)
         execution = self._running.get(number)
         if execution is not None:

@@ -198,10 +198,8 @@ class UnaryMethods:
     async def _run_numbered(
         self, session: SessionState, number: int, operation: Operation, request: Any, timeout: float
     ) -> Answer:
-        """The answer of a request with a number, which runs if it has not run before.
-
-        A caller that is cancelled stops waiting. The request goes on, and its answer is kept.
-        """
+        """The answer of a request with a number, which runs if it has not run before. If its caller is cancelled, it
+        goes on, and its answer is kept."""
         key = (session.trainer, number)
         running = self._numbered.get(key)
         if running is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,11 +17,8 @@ if TYPE_CHECKING:
 
 
 class Followers:
-    """Starts requests when those that they follow have been answered. Used on the event loop.
-
-    Attributes:
-        of: The waiting requests, by the number of each request that they follow. That one may not have arrived yet.
-    """
+    """Starts requests when those that they follow have been answered. Used on the event loop. `of` has the waiting
+    requests, by the number of each request that they follow, which may not have arrived yet."""
 
     def __init__(self) -> None:
         self.of: dict[int, list[Execution]] = {}
@@ -79,13 +75,9 @@ class Followers:
 
 
 class Deadlines:
-    """Watches the deadlines of a session's queued requests, with one timer, for the earliest deadline that was known
-    when it was set.
-
-    A timer for each request would cost more than many requests do, and nearly all are answered long before their
-    deadline. When the timer fires, all requests are checked, and it is set again if any is left. Requests with an
-    answer are removed from `running` by their owner.
-    """
+    """Watches the deadlines of a session's queued requests, which are `running`, with one timer for the earliest that
+    was known when it was set. One for each request would cost more than many requests do, and nearly all are answered
+    long before their deadline."""
 
     __slots__ = ("_at", "_running", "_timer")
 
@@ -116,13 +108,9 @@ class Deadlines:
         self._timer = None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        earliest = math.inf
         for execution in list(self._running.values()):
-            if not execution.seconds:
-                continue
-            if execution.deadline <= now:
+            if execution.seconds and execution.deadline <= now:
                 execution.expire()
-            else:
-                earliest = min(earliest, execution.deadline)
-        if earliest < math.inf:
-            self._set(loop, earliest)
+        later = [each.deadline for each in self._running.values() if each.deadline > now]
+        if later:
+            self._set(loop, min(later))
