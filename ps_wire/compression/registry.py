@@ -10,12 +10,9 @@ import torch
 
 from ps_wire.codec.records import by_value
 from ps_wire.compression.codec import Codec, Encoded, State, sent_fields
-from ps_wire.compression.floats import BF16, FP16
-from ps_wire.compression.int8 import Int8
 from ps_wire.compression.powersgd import PowerSGD
-from ps_wire.compression.randomk import RandomK
-from ps_wire.compression.sign import Sign
-from ps_wire.compression.topk import TopK
+from ps_wire.compression.quantizers import BF16, FP16, Int8, Sign
+from ps_wire.compression.sparsifiers import RandomK, TopK
 from ps_wire.compression.zstd import Zstd
 from ps_wire.errors import InvalidArgumentError
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ps_wire.compression.floats import BF16, FP16
-from ps_wire.compression.int8 import Int8
+from ps_wire.compression.quantizers import BF16, FP16, Int8
 from ps_wire.compression.registry import Own
 from ps_wire.compression.zstd import Zstd
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
