@@ -14,8 +14,7 @@ from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
 from ps_wire.attempts import Attempt
 from ps_wire.compression.codec import Codec, Encoded, is_description
-from ps_wire.compression.registry import codec_named
-from ps_wire.compression.values import check_suitable, encode
+from ps_wire.compression.registry import check_suitable, codec_named, encode
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import Ref
 from ps_wire.v1 import operations_pb2 as pb

@@ -14,7 +14,7 @@ from ps_wire.compression.powersgd import PowerSGD
 from ps_wire.compression.quantizers import BF16, FP16, Int8, Sign
 from ps_wire.compression.sparsifiers import RandomK, TopK
 from ps_wire.compression.zstd import Zstd
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 
 CLASSES: Final[dict[str, type[Codec]]] = {
     cls.name: cls for cls in (FP16, BF16, Int8, TopK, RandomK, Sign, PowerSGD, Zstd)
@@ -112,6 +112,20 @@ def codec_named(name: str, parameters: Mapping[str, Any] | None = None) -> Codec
         raise InvalidArgumentError(f"the codec {name} cannot be made of these parameters: {error}") from None
 
 
+def encode(codec: Codec, value: torch.Tensor) -> torch.Tensor | Encoded:
+    """What to send for a value without error feedback: itself if the codec does not take it, or loses what is not finite."""
+    if not codec.takes(value):
+        return value
+    try:
+        encoded = codec.encode(value)
+    except NonFiniteGradientError:
+        return value
+    # Magnitudes beyond the range of float16 would become infinite.
+    if isinstance(codec, FP16) and not all(bool(torch.isfinite(each).all()) for each in encoded.tensors):
+        return value
+    return encoded
+
+
 def decode(value: torch.Tensor | Encoded, like: torch.Tensor) -> torch.Tensor:
     """The tensor that a sender encoded with any known codec, or sent as it is. If it does not have the shape and dtype
     of the receiver's own tensor, or names a codec that is not known in this process, that is an `InvalidArgumentError`.
@@ -119,6 +133,30 @@ def decode(value: torch.Tensor | Encoded, like: torch.Tensor) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return _same_form(value, like, "the message").to(like.device)
     return codec_named(value.codec, value.parameters if value.codec in CLASSES else None).decode(value, like)
+
+
+_SUITABLE = (FP16, BF16, Int8, Zstd, Own)
+"""Codecs without error feedback, for values that replace those of the receiver, and for gradients of rows of tables."""
+
+
+def check_suitable(codec: Codec) -> None:
+    """Checks that a codec sends every element of a parameter, each within a bound of its own, and none later."""
+    if not isinstance(codec, _SUITABLE):
+        raise InvalidArgumentError(
+            f"{codec} leaves most of a gradient to later messages. Pulled values replace parameters, so what it leaves "
+            "out would be lost, unless the owner kept a copy of the model for each replica, which it does not. "
+            "Compress pulls with BF16, FP16, Int8 or Zstd"
+        )
+
+
+def check_suitable_for_rows(codec: Codec) -> None:
+    """Checks that a codec suits gradients of rows of tables: that no error feedback has to bring the rest later."""
+    if not isinstance(codec, _SUITABLE):
+        raise InvalidArgumentError(
+            f"{codec} leaves most of a gradient to later messages, by error feedback. Rows of a table have none: a "
+            "residual for each row that a trainer has ever looked up would be a copy of the table there. Compress the "
+            "gradients of rows with BF16, FP16, Int8 or Zstd"
+        )
 
 
 def _pair(name: str) -> Pair:

@@ -12,8 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ps_wire.codec import dtypes
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.compression.codec import Encoded
-from ps_wire.compression.registry import decode
-from ps_wire.compression.values import check_suitable
+from ps_wire.compression.registry import check_suitable, decode
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

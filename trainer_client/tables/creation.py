@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_wire import policies
-from ps_wire.compression.values import check_suitable_for_rows
+from ps_wire.compression.registry import check_suitable_for_rows
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnknownNameError
 from ps_wire.tables import names, options
 from ps_wire.tables.routing import Routing

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from ps_wire.compression.values import encode
+from ps_wire.compression.registry import encode
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.contexts.current import current_context
 from trainer_client.pending import DEFAULT
