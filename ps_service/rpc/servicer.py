@@ -61,22 +61,19 @@ class Servicer:
         self.session_handlers = SessionHandlers(engine, SessionHandler)
         traffic = engine.counters.traffic
         self.shared_memory = SharedMemoryListener(
-            engine.limits, self._serve, traffic["shared_memory"], engine.shared_memory
+            engine.limits, self.serve, traffic["shared_memory"], engine.shared_memory
         )
-        self.direct = DirectListener(self._serve, traffic["direct"], engine.direct)
+        self.direct = DirectListener(self.serve, traffic["direct"], engine.direct)
         self._engine = engine
         self._unary = UnaryMethods(engine)
         engine.requests.add(self._unary)
         engine.requests.add(self.session_handlers)
 
-    async def serve(self, connection: Connection) -> None:
-        """Serves a session on one connection, until the connection ends."""
-        await self._serve(connection, "")
-
-    async def _serve(
-        self, connection: Connection, peer: str, listener: Listener[Any, Any] | None = None
+    async def serve(
+        self, connection: Connection, peer: str = "", listener: Listener[Any, Any] | None = None
     ) -> DirectConnection | None:
-        """Serves a session on one connection, and returns the direct connection that has replaced it, if one has."""
+        """Serves a session on one connection, until the connection ends. Returns the direct connection that has
+        replaced it, if one has."""
         try:
             async with asyncio.timeout(_GREETING_SECONDS):
                 session_handler, turn, may_move = await self._greet(connection, listener)
@@ -279,7 +276,7 @@ class Servicer:
             end_unused(self._engine)
 
     async def _session(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        direct = await self._serve(GrpcStream(context), address_of(context))
+        direct = await self.serve(GrpcStream(context), address_of(context))
         if direct is not None:
             try:
                 # The stream stays beside it. When the trainer is gone or has stopped, gRPC cancels this.

@@ -113,7 +113,7 @@ def codec_named(name: str, parameters: Mapping[str, Any] | None = None) -> Codec
 
 
 def encode(codec: Codec, value: torch.Tensor) -> torch.Tensor | Encoded:
-    """What to send for a value without error feedback: itself if the codec does not take it, or loses what is not finite."""
+    """What to send for a value without error feedback: itself if the codec does not take it or what is not finite."""
     if not codec.takes(value):
         return value
     try:
