@@ -142,10 +142,8 @@ class Execution:
         self.give_up(cut_off(self.ctx.engine, self.number))
 
     def drop(self, even_if_begun: bool) -> bool:
-        """Drops the request without an answer, because the owner stops and the request will be sent again.
-
-        False if it has begun and `even_if_begun` is false; it is not dropped then.
-        """
+        """Drops the request without an answer, because the owner stops and the request will be sent again; false if
+        that is not done because it has begun."""
         with self._lock:
             if (self.begun or self.ctx.progress is not None) and not even_if_begun:
                 return False

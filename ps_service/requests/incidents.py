@@ -52,11 +52,9 @@ def _dependents(hosted: HostedObject) -> Iterator[HostedObject]:
 
 
 def explained(ctx: RequestContext, what: str, error: BaseException) -> PsError:
-    """The error that a caller gets for an exception of hosted code.
-
-    It is told of with its traceback the first time that it is raised at a place, and then ever more rarely. An error of
-    this project comes from the caller, or from another owner, and is not told of.
-    """
+    """The error that a caller gets for an exception of hosted code. It is told of with its traceback the first time it
+    is raised at a place, and then ever more rarely; not an error of this project, which comes from the caller or from
+    another owner."""
     told = explain(error, what, hosted=True)
     if told is error or not isinstance(told, RemoteError):
         return told

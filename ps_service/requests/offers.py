@@ -162,10 +162,8 @@ def describe(ctx: RequestContext, id: ContextId | None, reply: pb.StepReply, out
 
 
 def offer_all(ctx: RequestContext, optimizers: Sequence[Handle], id: ContextId, seconds: float) -> Deferred:
-    """Steps optimizers, or offers the gradients to their rounds, up to the first that raises.
-
-    The result is the list of what became of them, in order, with the error of the last one if it has failed.
-    """
+    """Steps optimizers, or offers the gradients to their rounds, up to the first that raises. The result is the list of
+    what became of them, in order, with the error of the last one if it has failed."""
     results: list[Result | Deferred] = []
     for handle in optimizers:
         try:

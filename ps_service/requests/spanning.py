@@ -35,12 +35,9 @@ def begin(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], pol
 
 
 def place(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], policy: Policy) -> None:
-    """Gives an optimizer without rounds its place in those over several owners.
-
-    Trainers may use it already. Steps that they have begun are applied by themselves: see `step_apart`. Raises
-    `InvalidArgumentError` if this owner is not among them, or they are named twice or not in order, and
-    `NameConflictError` if it has rounds over other owners, or for this owner alone.
-    """
+    """Gives an optimizer without rounds its place in those over several owners. Steps that trainers have begun are
+    applied by themselves: see `step_apart`. Raises `InvalidArgumentError` if the owners are not in order with this one
+    among them, and `NameConflictError` if it has rounds over others, or for this owner alone."""
     name = engine.name
     if name not in owners or list(owners) != sorted(set(owners)):
         raise InvalidArgumentError(

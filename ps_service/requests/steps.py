@@ -27,11 +27,8 @@ if TYPE_CHECKING:
 
 
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    """Applies the gradients of a context, or only checks them.
-
-    If the optimizer has a policy, the gradients are offered to its rounds, and the reply comes when their trainer may
-    go on.
-    """
+    """Applies the gradients of a context, or only checks them. If the optimizer has a policy, they are offered to its
+    rounds, and the reply comes when their trainer may go on."""
     if request.context.run:
         note_attempt(ctx.engine, request)
     optimizer = optimizer_of(ctx.find(request.optimizer))

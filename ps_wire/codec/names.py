@@ -27,9 +27,7 @@ _TORCHS: Final[tuple[tuple[str, Any], ...]] = (
 
 def name_of(thing: type | Callable[..., Any] | str) -> str:
     """The name of a class or function in messages; an `InvalidArgumentError` if other processes cannot find it by name.
-
-    A class or function of the running program is named after its module or file, by which other processes import it,
-    and not after `__main__`.
+    One of the running program is named after its module or file, by which others import it, and not after `__main__`.
     """
     if isinstance(thing, str):
         return thing
