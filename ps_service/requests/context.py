@@ -100,23 +100,18 @@ class RequestContext:
         `results` is the request if its arguments may be results that stay on this owner.
         """
         arguments = Arguments(self.engine, None if self.recording is None else self.recording.context, results)
-        positional: tuple[Any, ...] = ()
-        named: dict[str, Any] = {}
         has_args, has_kwargs = request.HasField("args"), request.HasField("kwargs")
-        if has_args or has_kwargs:
-            arguments.nbytes = self.embedded_size(request) if self.payload is None else len(self.payload)
-            decoder = self._decoder(arguments, once=True)
-            if has_args:
-                positional = tuple(decoder.decode(request.args))
-            if has_kwargs:
-                named = dict(decoder.decode(request.kwargs))
-        return arguments, positional, named
+        if not has_args and not has_kwargs:
+            return arguments, (), {}
+        arguments.nbytes = self.embedded_size(request) if self.payload is None else len(self.payload)
+        decoder = self._decoder(arguments, once=True)
+        positional = tuple(decoder.decode(request.args)) if has_args else ()
+        return arguments, positional, dict(decoder.decode(request.kwargs)) if has_kwargs else {}
 
     @staticmethod
     def embedded_size(request: CallRequest | CreateRequest | SchedulerRequest) -> int:
         """The bytes of the arguments of a request without a payload."""
-        size = request.args.ByteSize() if request.HasField("args") else 0
-        return size + request.kwargs.ByteSize() if request.HasField("kwargs") else size
+        return request.args.ByteSize() + request.kwargs.ByteSize()
 
     def write(self, message: Value, value: Any, once: bool = False) -> None:
         """Encodes a value into a field of the reply; `once` is that of `Encoder`."""
