@@ -34,12 +34,10 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     optimizer = optimizer_of(ctx.find(request.optimizer))
     if optimizer.rounds is None and not (request.more or request.check_only or request.HasField("offer")):
         _apply(ctx, optimizer, request, reply)
-    elif request.more:
-        step_together(ctx, request, reply)
-    elif request.HasField("offer"):
+    elif request.HasField("offer") and not request.more:
         offers.offer_to_owners(ctx, optimizer, request, reply)
-    elif request.check_only:
-        _check_only(ctx, optimizer, request, reply)
+    elif request.more or request.check_only:
+        step_together(ctx, request, reply)
     elif request.apart and optimizer.rounds is not None and optimizer.rounds.owners:
         spanning.step_apart(ctx, optimizer, optimizer.rounds, request, reply)
     else:
@@ -62,15 +60,9 @@ def _apply(ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequ
         ctx.engine.sessions.stepped(ctx.trainer, context.id)
 
 
-def _check_only(ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    reported_values.check(ctx, optimizer, request.values)
-    check(ctx, [optimizer], fields.context_id(request))
-    reply.version = optimizer.version
-
-
 def step_together(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    """Applies the gradients of a context to several optimizers, or only checks them. Those with a policy are checked
-    and left out; the trainer then steps each by itself. Values are those of the first optimizer, and count with it."""
+    """Applies the gradients of a context to optimizers, or only checks them. Those with a policy are checked and left
+    out; the trainer then steps each by itself. Values are those of the first optimizer, and count with it."""
     if request.HasField("offer") or request.finish:
         raise InvalidArgumentError("offers, and steps to be finished, are for one optimizer only")
     optimizers = found(ctx, (request.optimizer, *request.more))
