@@ -17,8 +17,7 @@ from ps_service import addresses
 from ps_service.durability.keeper import Keeper
 from ps_service.memory.malloc import MemoryKeeper, keep_free_memory
 from ps_service.monitoring.sampler import Sampler
-from ps_service.rpc.grpc_stream import OPTIONS
-from ps_service.rpc.health import HEALTH, SERVICE, Health
+from ps_service.rpc.grpc_stream import HEALTH, OPTIONS, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.sweeper import Sweeper
