@@ -35,7 +35,6 @@ from ps_service.sessions.request_sources import Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError
 from ps_wire.limits import SMALL_BYTES
 from ps_wire.numbers import LONGEST_SECONDS
-from ps_wire.v1 import owner_pb2
 from ps_wire.v1.frames_pb2 import Reply, Request
 
 if TYPE_CHECKING:
@@ -88,14 +87,12 @@ class UnaryMethods:
         """One handler for each method of the service except the stream."""
         handlers = {}
         traffic = self._engine.counters.traffic["grpc"]
-        for method in owner_pb2.DESCRIPTOR.services_by_name["Owner"].methods:
-            if method.name != "Session":
-                name = _snake(method.name)
-                handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                    partial(self._answer, OPERATIONS[name]),
-                    request_deserializer=reading(_parser(type(getattr(Request(), name))), traffic),
-                    response_serializer=writing(type(getattr(Reply(), name)).SerializeToString, traffic),
-                )
+        for name, operation in OPERATIONS.items():
+            handlers[name.title().replace("_", "")] = grpc.unary_unary_rpc_method_handler(
+                partial(self._answer, operation),
+                request_deserializer=reading(_parser(type(getattr(Request(), name))), traffic),
+                response_serializer=writing(type(getattr(Reply(), name)).SerializeToString, traffic),
+            )
         return handlers
 
     @property
@@ -141,7 +138,9 @@ class UnaryMethods:
         except PsError as error:
             await context.abort(STATUS[error.code], str(error))
             raise
-        self._opened(context)
+        self._open += 1
+        self._none_open.clear()
+        context.add_done_callback(self._done)
         seconds = min(context.time_remaining() or 0.0, LONGEST_SECONDS)
         of = caller.trainer if caller.named else _UNNAMED
         try:
@@ -257,11 +256,6 @@ class UnaryMethods:
         why = f"owner {self._engine.name!r} has ended this session: {BY_OPERATOR}"
         return failure(SessionLostError(f"{why}. Whether the request ran is not known"))
 
-    def _opened(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        self._open += 1
-        self._none_open.clear()
-        context.add_done_callback(self._done)
-
     def _done(self, _: Any) -> None:
         self._open -= 1
         if not self._open:
@@ -320,10 +314,6 @@ class _Budget:
                 del self._unsent[of]
 
         context.add_done_callback(sent)
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
 def _parser(message: Any) -> Callable[[bytes], Any]:
