@@ -14,7 +14,7 @@ from grpc_health.v1._async import HealthServicer
 
 from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet, unpack
-from ps_wire.limits import MAX_FRAME_BYTES, MIB
+from ps_wire.limits import GRPC_OPTIONS
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Traffic
@@ -22,20 +22,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OPTIONS: Final[list[tuple[str, int]]] = [
-    ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
-    ("grpc.max_send_message_length", MAX_FRAME_BYTES + MIB),
-    # A trainer whose host vanished is noticed within fifteen seconds, and its lease starts to run.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    # Otherwise a minute, within which gRPC does not give up a connection whose other side acknowledges at least bytes.
-    ("grpc.http2.ping_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
+    *GRPC_OPTIONS,
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
     # Two owners must never share one port, each answering every other trainer.
     ("grpc.so_reuseport", 0),
 ]
-"""Options of the owner's gRPC server; the trainer's channel matches them."""
+"""Options of the owner's gRPC server."""
 
 SERVICE: Final = "ps_wire.v1.Owner"
 """Full name of the owner's gRPC service, which health checks may name."""
