@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from ps_service.sessions.sessions import SessionState
 
 _log = logging.getLogger(__name__)
+
+_Run = Callable[[WorkItem], Coroutine[Any, Any, "Answer"]]
+"""Runs a request, as a work item of the compute threads."""
 
 _UNNAMED: Final = b""
 """The trainer id of callers that give none: they count, and take turns, as one trainer."""
@@ -169,10 +172,10 @@ class UnaryMethods:
 
     async def _answer_of(self, caller: Caller, operation: Operation, request: Any, timeout: float, peer: str) -> Answer:
         trainer = caller.trainer
+        run = partial(self._run, trainer, operation, request, timeout)
         # A refused request opens no session, so that it can be sent again later.
         if not operation.mutates or not self._engine.gate.admits(trainer, operation, request):
-            item = WorkItem(trainer if caller.named else _UNNAMED)
-            return await self._run(trainer, operation, request, timeout, item)
+            return await run(WorkItem(trainer if caller.named else _UNNAMED))
         session = self._engine.sessions.open(trainer)
         if not session.streams:
             session.transport, session.peer = "unary", peer
@@ -183,9 +186,9 @@ class UnaryMethods:
         self._changing += 1
         try:
             if caller.number:
-                result = await self._run_numbered(session, caller.number, operation, request, timeout)
+                result = await self._run_numbered(session, caller.number, operation, run)
             else:
-                result = await self._run(trainer, operation, request, timeout)
+                result = await run(WorkItem(trainer))
                 if session.ended:
                     self._engine.registry.revoke(trainer, result.granted)
             return cut_off(self._engine) if self._is_cut_off else result
@@ -194,9 +197,7 @@ class UnaryMethods:
             session.streams -= 1
             session.touch()
 
-    async def _run_numbered(
-        self, session: SessionState, number: int, operation: Operation, request: Any, timeout: float
-    ) -> Answer:
+    async def _run_numbered(self, session: SessionState, number: int, operation: Operation, run: _Run) -> Answer:
         """The answer of a request with a number, which runs if it has not run before. If its caller is cancelled, it
         goes on, and its answer is kept."""
         key = (session.trainer, number)
@@ -204,7 +205,7 @@ class UnaryMethods:
         if running is None:
             # It also runs if its caller has gone: the caller that asks again gets its answer.
             item = WorkItem(session.trainer, lasting=True)
-            task = asyncio.create_task(self._run_once(session, number, operation, request, timeout, item))
+            task = asyncio.create_task(self._run_once(session, number, run, item))
             running = self._numbered[key] = _Numbered(task, item)
             task.add_done_callback(lambda _: self._numbered.pop(key))
         compute = self._engine.compute
@@ -220,14 +221,12 @@ class UnaryMethods:
             return result
         return failure(InvalidArgumentError(f"{NUMBER_KEY} {number} was another request's; count on with each new one"))
 
-    async def _run_once(
-        self, session: SessionState, number: int, operation: Operation, request: Any, timeout: float, item: WorkItem
-    ) -> Answer:
+    async def _run_once(self, session: SessionState, number: int, run: _Run, item: WorkItem) -> Answer:
         reply_cache, trainer = self._engine.reply_cache, session.trainer
         known = reply_cache.recall(trainer, number)
         if known is not None:
             return known
-        result = await self._run(trainer, operation, request, timeout, item)
+        result = await run(item)
         if self._is_cut_off:
             return result
         if session.ended:
@@ -237,9 +236,7 @@ class UnaryMethods:
             reply_cache.record(trainer, number, result)
         return result
 
-    async def _run(
-        self, trainer: bytes, operation: Operation, request: Any, timeout: float, item: WorkItem | None = None
-    ) -> Answer:
+    async def _run(self, trainer: bytes, operation: Operation, request: Any, timeout: float, item: WorkItem) -> Answer:
         """Runs an operation; administration lists it meanwhile, and may cancel it."""
         task = asyncio.current_task()
         assert task is not None
