@@ -79,7 +79,7 @@ class DirectListener(Listener[DirectConnection, bytes]):
         """The offer for a trainer that has connected over gRPC; None if this owner has no direct port."""
         if self._socket is None or descriptors.shortage():
             return None
-        return DirectOffer(port=self.port, token=self._tokens.issue(hello.trainer))
+        return DirectOffer(port=self.port, token=self._issue_token(hello.trainer))
 
     def admits(self, connection: DirectConnection, hello: Hello) -> bool:
         return self._known.get(connection) == hello.trainer
@@ -108,7 +108,7 @@ class DirectListener(Listener[DirectConnection, bytes]):
         if not data or not MAGIC.startswith(arrival.bytes[: len(MAGIC)]):
             self._drop(number)
         elif len(arrival.bytes) == whole:
-            trainer = self._tokens.take(arrival.bytes[len(MAGIC) :])
+            trainer = self._take_token(arrival.bytes[len(MAGIC) :])
             if trainer:
                 self._leave(number)
                 self._hold(DirectConnection(arrival.sock, self._traffic), trainer, arrival.address)

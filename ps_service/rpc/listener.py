@@ -28,26 +28,6 @@ _TOKEN_SECONDS: Final = 30.0
 """Seconds for which a token is valid."""
 
 
-class Tokens:
-    """The tokens of one listener. Used on the event loop."""
-
-    def __init__(self) -> None:
-        self._valid: dict[bytes, tuple[bytes, float]] = {}
-
-    def issue(self, trainer: bytes) -> bytes:
-        """A new token for a trainer."""
-        now = asyncio.get_running_loop().time()
-        self._valid = {token: known for token, known in self._valid.items() if known[1] > now}
-        token = secrets.token_bytes(TOKEN_BYTES)
-        self._valid[token] = (trainer, now + _TOKEN_SECONDS)
-        return token
-
-    def take(self, token: bytes) -> bytes:
-        """The trainer that a token was issued to, or an empty id; the token is not valid any more."""
-        trainer, until = self._valid.pop(token, (b"", 0.0))
-        return trainer if asyncio.get_running_loop().time() < until else b""
-
-
 class Listener(Generic[C, K]):
     """Accepts connections on a socket, and serves each in a task until `serve` returns, which gets the other end, for
     display, and this listener."""
@@ -60,7 +40,8 @@ class Listener(Generic[C, K]):
 
     def __init__(self, serve: Callable[[C, str, Listener[C, K]], Awaitable[object]], opened: OpenConnections) -> None:
         self._serve = serve
-        self._tokens = Tokens()
+        # To whom each was issued, and until when it is valid.
+        self._tokens: dict[bytes, tuple[bytes, float]] = {}
         self._socket: socket.socket | None = None
         self._connections: dict[asyncio.Task[None], C] = {}
         # What is known of the peer of each open connection.
@@ -87,6 +68,19 @@ class Listener(Generic[C, K]):
             task.cancel()
         if self._connections:
             await asyncio.wait(list(self._connections))
+
+    def _issue_token(self, trainer: bytes) -> bytes:
+        """A new token for a trainer."""
+        now = asyncio.get_running_loop().time()
+        self._tokens = {token: known for token, known in self._tokens.items() if known[1] > now}
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self._tokens[token] = (trainer, now + _TOKEN_SECONDS)
+        return token
+
+    def _take_token(self, token: bytes) -> bytes:
+        """The trainer that a token was issued to, or an empty id; the token is not valid any more."""
+        trainer, until = self._tokens.pop(token, (b"", 0.0))
+        return trainer if asyncio.get_running_loop().time() < until else b""
 
     def _listen(self, sock: socket.socket) -> None:
         """Begins to accept on a listening socket."""

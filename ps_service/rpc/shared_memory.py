@@ -122,12 +122,12 @@ class SharedMemoryListener(Listener[SharedMemoryConnection, PeerProcess]):
             return None
         return SharedMemoryOffer(
             socket=self._name,
-            token=self._tokens.issue(hello.trainer),
+            token=self._issue_token(hello.trainer),
             max_segment_bytes=self._limits.max_segment_bytes,
         )
 
     def admits(self, connection: SharedMemoryConnection, hello: Hello) -> bool:
-        return self._tokens.take(hello.shared_memory_token) == hello.trainer
+        return self._take_token(hello.shared_memory_token) == hello.trainer
 
     def _arrived(self, peer: socket.socket, address: Any) -> None:
         process = self._admitted(peer)
