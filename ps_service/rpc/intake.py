@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ps_wire.connections.assembler import Assembler, Message
-from ps_wire.errors import OverloadedError
+from ps_wire.errors import InvalidArgumentError, OverloadedError
 from ps_wire.limits import SMALL_BYTES
-from ps_wire.numbers import LONGEST_SECONDS, no_seconds
+from ps_wire.numbers import check_seconds
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -62,11 +62,10 @@ class Intake:
 
     async def _when_admitted(self, packet: Packet, nbytes: int) -> Message | None:
         request = packet.frame.request
-        if not 0.0 <= request.timeout_seconds <= LONGEST_SECONDS:
-            return self._assembler.refuse(packet, no_seconds("timeout_seconds", request.timeout_seconds))
         try:
+            check_seconds("timeout_seconds", request.timeout_seconds)
             await self._budget.admitted(self._holding, nbytes, request.depth > 0, request.timeout_seconds)
-        except OverloadedError as error:
+        except (InvalidArgumentError, OverloadedError) as error:
             return self._assembler.refuse(packet, error)
         message = None
         try:
