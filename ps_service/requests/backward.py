@@ -52,7 +52,9 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
     reply.seconds.extend(progress.seconds)
     if request.checks:
         _check_ahead(ctx, request, id, reply)
-    if not request.steps or _step(ctx, request, id, progress.versions, reply):
+    stepped = not request.steps or _step(ctx, request, id, progress.versions, reply)
+    reply.versions.extend(progress.versions)
+    if stepped:
         _end_after(ctx, request, id)
 
 
@@ -96,7 +98,6 @@ def _step(
         steps.note_attempt(engine, request)
     if request.together:
         return _step_together(ctx, request, id, versions, reply)
-    reply.versions.extend(versions)
     for handle in request.steps[len(versions) :]:
         if ctx.abandoned:
             # The trainer has heard that the request has failed, and the pass goes on without the step.
@@ -119,7 +120,6 @@ def _step(
             raise
         except BaseException as raised:
             return _failed(ctx, reply, raised, began)
-        reply.versions.append(versions[-1])
         engine.counters.note(("step", time.perf_counter() - began, 0, int(time.monotonic())))
     engine.sessions.stepped(ctx.trainer, id)
     return True
@@ -146,7 +146,6 @@ def _step_together(
         raise
     except BaseException as raised:
         return _failed(ctx, reply, raised, began)
-    reply.versions.extend(versions)
     ctx.engine.counters.count("step", time.perf_counter() - began)
     ctx.engine.sessions.stepped(ctx.trainer, id)
     return True
