@@ -10,17 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.fair_queue import WorkItem
+from ps_service.requests import error_answers
 from ps_service.requests.context import RequestContext
-from ps_service.requests.error_answers import (
-    cancelled,
-    cut_off,
-    failure,
-    named_title,
-    overdrawn,
-    stopping,
-    title,
-    too_late,
-)
 from ps_service.requests.run_handler import handle, run_inline
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import Scope
@@ -102,7 +93,7 @@ class Execution:
         # A nested request goes first, because code on another owner waits for it.
         self._item = item or WorkItem(ctx.trainer, depth > 0)
         self._item.apart = operation.apart
-        self._item.what = partial(title, ctx.engine, operation.name, request)
+        self._item.what = partial(error_answers.title, ctx.engine, operation.name, request)
         ctx.engine.counters.running += not operation.apart
 
     # On the event loop
@@ -130,16 +121,16 @@ class Execution:
     def expire(self) -> None:
         """Gives the request up, because its deadline has passed."""
         engine = self.ctx.engine
-        what = named_title(engine, self.operation.name, self.request)
-        self.give_up(too_late(engine, what, self.seconds, self.number))
+        what = error_answers.named_title(engine, self.operation.name, self.request)
+        self.give_up(error_answers.too_late(engine, what, self.seconds, self.number))
 
     def cancel(self) -> None:
         """Gives the request up, because its trainer has cancelled it. It does not run if no thread has begun to."""
-        self.give_up(cancelled(self.number))
+        self.give_up(error_answers.cancelled(self.number))
 
     def cut_off(self) -> None:
         """Gives the request up, because the owner stops; the caller gets an error."""
-        self.give_up(cut_off(self.ctx.engine, self.number))
+        self.give_up(error_answers.cut_off(self.ctx.engine, self.number))
 
     def drop(self, even_if_begun: bool) -> bool:
         """Drops the request without an answer, because the owner stops and the request will be sent again; false if
@@ -184,7 +175,7 @@ class Execution:
         engine.counters.queued(time.perf_counter() - ctx.began)
         answer: Answer | None
         if engine.compute.has_lost_enough(item.of) and not item.apart:
-            answer = self._refused(overdrawn(engine, self.number))
+            answer = self._refused(error_answers.overdrawn(engine, self.number))
         else:
             answer = handle(ctx, self.operation, self.request, self.number, self._scope)
         if answer is None:
@@ -283,7 +274,7 @@ async def answer(
     its message.
     """
     if not engine.gate.admits(trainer, operation, request):
-        refused = failure(stopping(engine))
+        refused = error_answers.failure(error_answers.stopping(engine))
         engine.counters.refuse(refused.reply.error.code)
         return refused
     ctx = RequestContext(engine, trainer, payload, embed)
