@@ -28,9 +28,6 @@ _LONGEST_TEXT: Final = 64 * 1024
 _MODULE_FILE: Final = nn.modules.module.__file__
 _MODULE_CALLS: Final = {"_wrapped_call_impl", "_call_impl"}
 
-_MAKE: Final = ("create", "optimizer", "scheduler")
-"""The operations that run the constructor of a class that the request names."""
-
 _FAILED_BEFORE: Final = "an earlier call, whose result this call needs, has failed"
 
 
@@ -141,7 +138,7 @@ def _shortened(text: str) -> str:
 
 def title(engine: Engine, operation: str, request: Any) -> str:
     """The name of the function that a request runs, as far as it is known before it runs."""
-    if operation in _MAKE:
+    if operation in ("create", "optimizer", "scheduler"):
         return f"the constructor of {request.class_name}"
     if operation != "call":
         return f"a {operation}"
