@@ -60,7 +60,8 @@ class Execution:
         expire, cancel, cut_off, drop -> give_up -> _answer     its result is no longer waited for
 
     The observer calls `expire` after `seconds` (0 is no limit), for which it may keep a `deadline` on the clock of the
-    event loop. `nbytes` of its payload count as a request, and `waiting_bytes` as one that waits for others.
+    event loop; until `start`, the request `follows` those with these numbers. `nbytes` of its payload count as a
+    request, and `waiting_bytes` as one that waits for others.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Execution:
         self.number = number
         self.seconds = seconds
         self.deadline = 0.0
+        self.follows: set[int] = set()
         self.nbytes = 0
         self.waiting_bytes = 0
         self.begun = False

@@ -285,7 +285,7 @@ class SessionHandler(Observer):
         if not execution.begun:
             self.release(execution)
         del self._running[execution.number]
-        self._followers.forget(execution.number)
+        self._followers.forget(execution)
         if execution in self._held:
             self._held.remove(execution)
         if not execution.operation.waits:
