@@ -162,20 +162,17 @@ class Servicer:
             )
         if len(hello.trainer) != 16:
             raise InvalidArgumentError("a trainer's id has 16 bytes")
-        if hello.owner not in ("", self._engine.name):
-            raise UnknownNameError(f"this is owner {self._engine.name!r}, and not {hello.owner!r}")
-        if self._engine.draining and not self._may_return(hello):
-            raise UnavailableError(f"owner {self._engine.name!r} is shutting down")
-        if self._engine.sessions.get(hello.trainer) is None and (reason := descriptors.shortage()):
-            # Connected trainers need the descriptors that are left.
-            raise UnavailableError(f"owner {self._engine.name!r} takes no new trainers: {reason}")
-
-    def _may_return(self, hello: Hello) -> bool:
-        """Whether a trainer that reconnects while the owner drains may still have an open pass."""
         engine = self._engine
-        if engine.gate.state is not Gate.State.DRAINING:
-            return False
-        return hello.incarnation in engine.incarnations and engine.sessions.get(hello.trainer) is not None
+        if hello.owner not in ("", engine.name):
+            raise UnknownNameError(f"this is owner {engine.name!r}, and not {hello.owner!r}")
+        known = engine.sessions.get(hello.trainer) is not None
+        # A trainer that reconnects while the owner drains may still have an open pass.
+        may_return = known and hello.incarnation in engine.incarnations and engine.gate.state is Gate.State.DRAINING
+        if engine.draining and not may_return:
+            raise UnavailableError(f"owner {engine.name!r} is shutting down")
+        if not known and (reason := descriptors.shortage()):
+            # Connected trainers need the descriptors that are left.
+            raise UnavailableError(f"owner {engine.name!r} takes no new trainers: {reason}")
 
     async def _listen(self, connection: Connection, session_handler: SessionHandler, outbox: Outbox) -> None:
         """Handles what arrives on a stream, until it ends or a newer one replaces it."""

@@ -25,9 +25,6 @@ class SessionHandlers:
         self._make = make
         self._all: dict[bytes, SessionHandler] = {}
 
-    def get(self, trainer: bytes) -> SessionHandler | None:
-        return self._all.get(trainer)
-
     def open(self, trainer: bytes) -> SessionHandler:
         """The session handler of a trainer; made if there is none."""
         session = self._engine.sessions.open(trainer)

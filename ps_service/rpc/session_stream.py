@@ -33,17 +33,13 @@ class SessionStream:
         self._task: asyncio.Task[None] | None = None
         self._turn = 0
 
-    def interrupt(self) -> None:
-        """Ends the open stream, if there is one."""
+    def greeted(self, direct: DirectConnection | None = None) -> int:
+        """Notes that the trainer has opened a new stream, which ends the one before, and returns its number."""
+        self.direct = direct
         self._forget_outbox()
         if self._task is not None:
             self._task.cancel()
             self._task = None
-
-    def greeted(self, direct: DirectConnection | None = None) -> int:
-        """Notes that the trainer has opened a new stream, which ends the one before, and returns its number."""
-        self.direct = direct
-        self.interrupt()
         self._turn += 1
         return self._turn
 

@@ -141,8 +141,7 @@ async def test_a_stream_that_is_opened_while_its_session_ends_is_closed() -> Non
         second = HandMade(await MemoryConnector(serve).connect())
         await second.send(Frame(hello=first.hello()))
         await until(lambda: late and late[0].sending.is_set())
-        handler = owner.servicer.session_handlers.get(first.trainer)
-        assert handler is not None
+        handler = owner.servicer.session_handlers.open(first.trainer)
         owner.servicer.session_handlers.end(handler)
         late[0].may_send.set()
         assert (await second.receive()).HasField("welcome")
