@@ -15,9 +15,9 @@ from ps_service.sessions.reply_cache import Answer
 from ps_wire.codec import dtypes
 from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.errors import InvalidArgumentError, TooLargeError
+from ps_wire.errors import TooLargeError
 from ps_wire.limits import MAX_FRAME_BYTES
-from ps_wire.refs import Ref, is_object_id
+from ps_wire.refs import Ref
 from ps_wire.runtime.nothing import nothing
 
 if TYPE_CHECKING:
@@ -128,14 +128,6 @@ class RequestContext:
         if self._written is None:
             self._written = PayloadWriter()
         return self._written.add(payload.data) if len(payload) else self._written.nbytes
-
-    def choose_id(self, result_id: str) -> None:
-        """Takes the id that the caller has chosen for the result. Raises `InvalidArgumentError` if it is none, or in
-        use."""
-        if not is_object_id(result_id):
-            raise InvalidArgumentError(f"{result_id!r} is no id for a result: 32 hexadecimal digits are")
-        self.engine.registry.check_new(result_id)
-        self.result_id = result_id
 
     def keep(self, result: RRef) -> None:
         """Keeps a result under the id that the caller has chosen, and grants a reference to it. Raises

@@ -19,7 +19,7 @@ from ps_service.training import freezing, policy_changes, state_dicts
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import decorators, policies
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.refs import CallKey, Ref
+from ps_wire.refs import CallKey, Ref, is_object_id
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
@@ -57,7 +57,10 @@ def call(ctx: RequestContext, request: pb.CallRequest, reply: pb.CallReply) -> N
     recording = ctx.recording = _recording(ctx, request)
     result_id = request.result_id
     if result_id:
-        ctx.choose_id(result_id)
+        if not is_object_id(result_id):
+            raise InvalidArgumentError(f"{result_id!r} is no id for a result: 32 hexadecimal digits are")
+        ctx.engine.registry.check_new(result_id)
+        ctx.result_id = result_id
     with numerics_of(request) if request.HasField("numerics") else _NO_REGION:
         result = _called(ctx, request, recording)
     if isinstance(result, Deferred):
