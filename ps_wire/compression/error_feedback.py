@@ -62,12 +62,12 @@ class ErrorFeedback:
         kept = self._kept.get(name, _Kept())
         # Codecs replace what they keep, and do not change it.
         state = dict(kept.state)
+        residual = kept.residual
         if self._enabled and codec.feedback and gradient.layout is torch.strided:
-            encoded, residual = _with_feedback(codec, name, gradient.detach(), kept.residual, spare, state)
-            self._kept[name] = _Kept(residual, gradient.dtype, state)
+            encoded, residual = _with_feedback(codec, name, gradient.detach(), residual, spare, state)
         else:
             encoded = codec.encode(gradient, state)
-            self._kept[name] = _Kept(kept.residual, gradient.dtype, state)
+        self._kept[name] = _Kept(residual, gradient.dtype, state)
         self._before[name] = kept
         return encoded
 

@@ -131,8 +131,7 @@ class PassFailures:
         if error is not None:
             self.left = True
         self._ended = True
-        if self._kept:
-            self._kept = ()
+        self._kept = ()
 
 
 class Failure:
