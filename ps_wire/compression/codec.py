@@ -20,7 +20,7 @@ State = MutableMapping[str, Any]
 """What a codec keeps of one parameter from one message to the next: plain values and tensors."""
 
 LOCAL: Final = {"wire": False}
-"""Metadata of a field that only the sender uses. It is no part of messages."""
+"""Metadata of a field that is no parameter in messages, because only the sender uses it, or it is the name."""
 
 
 MOST_TENSORS: Final = 8

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import torch
 
 from ps_wire.codec.records import by_value
-from ps_wire.compression.codec import Codec, Encoded, State, sent_fields
+from ps_wire.compression.codec import LOCAL, Codec, Encoded, State, sent_fields
 from ps_wire.compression.powersgd import PowerSGD
 from ps_wire.compression.quantizers import BF16, FP16, Int8, Sign
 from ps_wire.compression.sparsifiers import RandomK, TopK
@@ -41,14 +41,10 @@ _PAIRS: Final[dict[str, Pair]] = {}
 class Own(Codec):
     """A registered pair, by its name. What it takes, and how close the result is, is the pair's own affair."""
 
-    name: str
+    name: str = field(metadata=LOCAL)
 
     takes_sparse = True
     dtypes = frozenset()
-
-    def parameters(self) -> dict[str, Any]:
-        """None besides the name."""
-        return {}
 
     def encode(self, tensor: torch.Tensor, state: State | None = None) -> Encoded:
         """Like `Codec.encode`, with the registered function; it has no state."""
