@@ -38,9 +38,9 @@ def failure(error: errors.PsError, number: int = 0) -> Answer:
     return Answer(frame, [], 0, [])
 
 
-def stopping(engine: Engine) -> errors.PsError:
-    """The error for a request that an owner does not run because it stops."""
-    return errors.UnavailableError(f"owner {engine.name!r} is shutting down and takes no new work")
+def stopping(engine: Engine, number: int = 0) -> Answer:
+    """The answer to a request that an owner does not run because it stops."""
+    return failure(errors.UnavailableError(f"owner {engine.name!r} is shutting down and takes no new work"), number)
 
 
 def overdrawn(engine: Engine, number: int = 0) -> Answer:

@@ -276,7 +276,7 @@ async def answer(
     its message.
     """
     if not engine.gate.admits(trainer, operation, request):
-        refused = error_answers.failure(error_answers.stopping(engine))
+        refused = error_answers.stopping(engine)
         engine.counters.refuse(refused.reply.error.code)
         return refused
     ctx = RequestContext(engine, trainer, payload, embed)

@@ -106,7 +106,9 @@ class Servicer:
                 raise
             # A newer stream has replaced this one, or the session was ended. This stream is closed, so that the trainer
             # does not wait for it.
-            _uncancel()
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
             return stream.beside(turn)
         finally:
             writer.cancel()
@@ -303,9 +305,3 @@ async def _drain(outbox: Outbox, connection: Connection) -> None:
             # Without a writer no later answer would be sent, so the trainer has to open another stream.
             _log.exception("a stream could not be written to")
             await connection.close()
-
-
-def _uncancel() -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.uncancel()

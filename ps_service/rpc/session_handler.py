@@ -223,7 +223,7 @@ class SessionHandler(Observer):
     def _turn_away(self, number: int) -> None:
         # An owner that will continue from a checkpoint does not answer; the trainer sends the request again later.
         if not self._engine.durable:
-            self._refuse(failure(stopping(self._engine), number))
+            self._refuse(stopping(self._engine, number))
             return
         self._turned_away.add(number)
         self.tell_draining([number, *self._drop_followers(number)])
