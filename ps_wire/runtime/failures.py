@@ -135,11 +135,9 @@ class PassFailures:
 
 
 class Failure:
-    """The outcome of one or several operations that have failed. It raises their error when it is read.
-
-    If it is garbage and was not read, the program has never heard of the error, and it is reported. Its `cause` is the
-    failure because of which this operation has failed, too. Who reads this one knows of that one.
-    """
+    """The outcome of one or several operations that have failed, which raises their error when it is read. If it is
+    garbage and was not read, the program has never heard of the error, and it is reported. Who reads it knows of its
+    `cause`, the failure because of which this operation has failed, too."""
 
     __slots__ = ("__weakref__", "_cause", "_made_at", "_of_pass", "_others", "_read", "_title", "error")
 

@@ -25,11 +25,9 @@ class Cancellable(Protocol):
 
 
 class Scope:
-    """The scope of one running request, which is nested in `depth` others, and whose caller waits for some seconds.
-
-    0 is no limit. `nesting` is called before the first nested request, in the thread that makes it. `seeds` are those
-    of nested requests, if it has a seed itself.
-    """
+    """The scope of one running request, which is nested in `depth` others, and whose caller waits for some seconds (0:
+    without limit). `nesting` is called before the first nested request, in the thread that makes it. `seeds` are those
+    of nested requests, if it has a seed itself."""
 
     def __init__(self, seconds: float = 0.0, depth: int = 0, nesting: Callable[[], None] | None = None) -> None:
         self.depth = depth
