@@ -168,8 +168,7 @@ class RequestContext:
         """Describes an object to the trainer, and grants it a reference."""
         self.grant(hosted)
         message.handle.CopyFrom(hosted.ref.to_message())
-        message.class_name = hosted.class_name
-        message.name = hosted.name
+        message.class_name, message.name = hosted.class_name, hosted.name
         message.methods.extend(hosted.methods())
         for name, parameter in hosted.parameters.items():
             message.parameters.add(

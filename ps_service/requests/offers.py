@@ -210,16 +210,15 @@ def _result(each: Result | Deferred) -> Result:
 def _all_done(waiting: Sequence[Deferred]) -> Future[None]:
     """A future that is done when all of these are."""
     done: Future[None] = Future()
-    ended = itertools.count(1)  # rounds of two optimizers may end in two threads at the same time
+    ended = itertools.count()  # rounds of two optimizers may end in two threads at the same time
 
     def one_more() -> None:
         if next(ended) == len(waiting):
             done.set_result(None)
 
-    if not waiting:
-        done.set_result(None)
     for each in waiting:
         each.when_done(one_more)
+    one_more()
     return done
 
 

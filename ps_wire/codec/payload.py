@@ -90,14 +90,12 @@ class PayloadReader:
     def part(self, offset: int, nbytes: int) -> Buffer:
         """A part of the payload, for a reader of its own. Parts share no bytes, as tensors do not."""
         if not nbytes:
-            return _NOTHING
+            return np.empty(0, np.uint8)
         self._taken += nbytes
         if self._buffer is None or offset + nbytes > self.nbytes or self._taken > self.nbytes:
             raise InvalidArgumentError(f"a part claims bytes {offset}..{offset + nbytes} of a payload of {self.nbytes}")
         return self._buffer[offset : offset + nbytes]
 
-
-_NOTHING: Final = np.empty(0, np.uint8)
 
 NO_PAYLOAD: Final = PayloadReader()
 """For messages without tensors."""

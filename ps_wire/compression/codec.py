@@ -22,7 +22,6 @@ State = MutableMapping[str, Any]
 LOCAL: Final = {"wire": False}
 """Metadata of a field that is no parameter in messages, because only the sender uses it, or it is the name."""
 
-
 MOST_TENSORS: Final = 8
 """Tensors of one encoded tensor. Every codec here needs at most two, and two for coordinates."""
 
