@@ -113,6 +113,11 @@ class Engine:
         return self.gate.state is not Gate.State.OPEN
 
     @property
+    def state(self) -> str:
+        """The state of an owner that has started: `serving`, `stalled` (no compute thread is free) or `draining`."""
+        return "draining" if self.draining else "stalled" if self.compute.stalled else "serving"
+
+    @property
     def durable(self) -> bool:
         """Whether the owner writes a checkpoint when it stops, and resumes from it when it starts."""
         return self.data_dir is not None

@@ -108,11 +108,7 @@ class Server:
     @property
     def state(self) -> str:
         """The state: `starting`, `serving`, `stalled` (no compute thread is free) or `draining`."""
-        if self.engine.draining:
-            return "draining"
-        if not self._serving:
-            return "starting"
-        return "stalled" if self.engine.compute.stalled else "serving"
+        return self.engine.state if self._serving or self.engine.draining else "starting"
 
     async def start(self) -> None:
         """Begins to listen, with the state of its checkpoint. Raises `OSError` or `CheckpointError` if it cannot."""

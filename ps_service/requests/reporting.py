@@ -17,7 +17,6 @@ from ps_service.metrics.counters import LOOKS
 from ps_service.metrics.history import Sample
 from ps_service.requests import administration
 from ps_service.requests.directory import describe
-from ps_service.sessions.gate import Gate
 from ps_service.tables.stand_in import AllRows, RowsOfTable
 from ps_service.tables.statistics import COUNTED
 from ps_service.training.optimizers import HostedOptimizer
@@ -77,9 +76,7 @@ def _write_owner(engine: Engine, reply: pb.StatusReply) -> None:
     reply.uptime_seconds = engine.uptime_seconds()
     reply.time_seconds = time.time()
     reply.process_id, reply.host_name, reply.device = os.getpid(), socket.gethostname(), str(engine.device)
-    reply.serving = engine.gate.state is Gate.State.OPEN
-    reply.stalled = engine.compute.stalled
-    reply.state = "draining" if not reply.serving else "stalled" if reply.stalled else "serving"
+    reply.serving, reply.stalled, reply.state = not engine.draining, engine.compute.stalled, engine.state
 
 
 def _write_requests(engine: Engine, reply: pb.StatusReply) -> None:
@@ -226,7 +223,7 @@ def write_history(engine: Engine, after: int, reply: pb.HistoryReply) -> None:
     """Describes an owner and its samples after a number in a message. Used on the event loop."""
     reply.owner, reply.version = engine.name, RELEASE
     reply.incarnation = engine.incarnations.current
-    reply.state = "draining" if engine.draining else "stalled" if engine.compute.stalled else "serving"
+    reply.state = engine.state
     reply.uptime_seconds = engine.uptime_seconds()
     reply.memory_bytes = 2 * half_of_memory()
     reply.max_owner_bytes = engine.limits.max_owner_bytes
