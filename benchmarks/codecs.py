@@ -21,8 +21,7 @@ from rich.table import Table
 from benchmarks import machine
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
-from ps_wire.compression.codec import Codec
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Codec, Encoded
 from ps_wire.compression.registry import decode
 from ps_wire.connections.buffers import teach_malloc
 from trainer_client.codecs import BF16, FP16, Int8, PowerSGD, RandomK, Sign, TopK, Zstd

@@ -174,7 +174,7 @@ def _new(id_map: IdMap) -> Callable[[], object]:
 def _some_blocks(shard: TableShard) -> Iterator[dict[str, torch.Tensor]]:
     """Every hundredth block of a large table, all of a small one."""
     apart = max(1, shard.size // 2_000_000)
-    return (block for i, block in enumerate(shard.contents.blocks(8_192)) if i % apart == 0)
+    return (block for i, block in enumerate(shard.blocks(8_192)) if i % apart == 0)
 
 
 def _random_ids(count: int) -> torch.Tensor:

@@ -31,7 +31,7 @@ from benchmarks import data, jobs, models, nets
 from benchmarks.data import RECOMMENDER, Batch
 from benchmarks.sizes import QUICK
 from ps_service.engine import Engine
-from ps_service.hosting import method
+from ps_service.hosting import objects
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from ps_wire.runtime import latency
@@ -104,7 +104,7 @@ def _name(code: CodeType) -> str:
 def _prepare(recorder: Recorder) -> None:
     torch.set_num_threads(1)
     # All of it is short work, which recording, and a busy machine, make slower.
-    latency.INLINE_SECONDS = latency.FAR_SECONDS = method.LONG_SECONDS = 1000.0  # type: ignore[misc]
+    latency.INLINE_SECONDS = latency.FAR_SECONDS = objects.LONG_SECONDS = 1000.0  # type: ignore[misc]
     recorder.install()
 
 

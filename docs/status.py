@@ -8,20 +8,20 @@ from dataclasses import fields
 from typing import Final
 
 from ps_service.measures.events import KINDS
-from ps_wire import status
+from ps_wire.status import OwnerStatus, parts
 
 TYPES: Final = (
-    status.OwnerStatus,
-    status.TrainerStatus,
-    status.PassStatus,
-    status.ObjectStatus,
-    status.OptimizerStatus,
-    status.TableStatus,
-    status.OperationStatus,
-    status.CommunicatorStatus,
-    status.MemoryStatus,
-    status.MemberStatus,
-    status.EventStatus,
+    OwnerStatus,
+    parts.TrainerStatus,
+    parts.PassStatus,
+    parts.ObjectStatus,
+    parts.OptimizerStatus,
+    parts.TableStatus,
+    parts.OperationStatus,
+    parts.CommunicatorStatus,
+    parts.MemoryStatus,
+    parts.MemberStatus,
+    parts.EventStatus,
 )
 """The types, the one that holds the others first."""
 

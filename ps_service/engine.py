@@ -24,37 +24,51 @@ from ps_service.memory.message_budget import Budget
 from ps_service.metrics.census import Census
 from ps_service.metrics.counters import Counters
 from ps_service.metrics.history import History
-from ps_service.metrics.open_connections import OpenConnections
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
 from ps_service.sessions import arrivals
-from ps_service.sessions.checkpoint_writer import CheckpointWriter
 from ps_service.sessions.gate import Gate
-from ps_service.sessions.incarnations import Incarnations
 from ps_service.sessions.reply_cache import ReplyCache
 from ps_service.sessions.request_sources import RequestSources
-from ps_service.sessions.sessions import Sessions, SessionState
+from ps_service.sessions.sessions import Incarnations, Sessions, SessionState
 from ps_service.tables.budget import TableBudget
 from ps_service.tables.hosted_table import HostedTable
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.memberships import Memberships
 from ps_wire import tracing
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import Limits
 from ps_wire.tables.names import OPTIMIZER, SHARD
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from ps_wire.sockets.connection import RecordConnection
+    from ps_wire.v1.operations_pb2 import CheckpointReply
+
+
+class Checkpoints:
+    """Writes checkpoints of an owner that goes on, by a function that a server sets once it has the data directory.
+
+    That is called in any thread, blocks until the checkpoint is written, and raises a `PsError` if it cannot be.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self.write: Callable[[], CheckpointReply] = self._refuse
+
+    def _refuse(self) -> CheckpointReply:
+        raise InvalidArgumentError(
+            f"owner {self._owner!r} has no directory for checkpoints: start it with ps-service serve --data-dir"
+        )
 
 
 class Engine:
     """Everything an owner holds. Functions that work on an owner take it as their first argument.
 
-    An engine is complete when it is constructed, and its parts are never exchanged. What is made later, such as the
-    sources of requests or the peers of a group, is registered with the part that it belongs to.
-
-    Trainers may name the classes and functions of `allowlist`; torch's own if None. Hosted modules live on `device`,
-    the CPU if None. With 0, the number of `threads` goes by that of the cores, and there are as many `spare_threads`,
-    which replace those held by abandoned work, but at least sixteen. Checkpoints are in `data_dir`, if that is given.
+    It is complete when it is constructed, and its parts are never exchanged. What is made later, such as the peers of a
+    group, is registered with its part. Without an `allowlist`, trainers may name what is torch's own.
     """
 
     def __init__(
@@ -86,7 +100,7 @@ class Engine:
         self.budget: Final = Budget(self.limits)
         self.compute: Final = ThreadPool(threads, spare_threads)
         self.directory: Final = Directory(self.sessions.is_away, self.sessions.has)
-        self.memberships: Final = Memberships()
+        self.memberships: Final = Memberships(self.compute.submit, self.sessions.describe, lambda: self.draining)
         self.communicators: Final = Communicators(self.sessions, self.limits, self.compute.later)
         self.membership: Final = Membership()
         self.counters: Final = Counters()
@@ -95,10 +109,11 @@ class Engine:
         self.events: Final = Events()
         self.slow_seconds: Final = self.limits.slow_call_seconds or math.inf
         self.inline_limit: Final = InlineLimit(lambda: self.compute.hand_over_seconds, lambda: self.counters.is_busy)
-        self.shared_memory: Final = OpenConnections()
-        self.direct: Final = OpenConnections()
+        # The connections that are open.
+        self.shared_memory: Final[set[RecordConnection]] = set()
+        self.direct: Final[set[RecordConnection]] = set()
         self.tracing: Final = tracing.of_program(name)
-        self.checkpoints: Final = CheckpointWriter(name)
+        self.checkpoints: Final = Checkpoints(name)
         self.allowlist.functions.serve(self.limits, self.device)
         self.allowlist.allow(HostedTable, SHARD)
         self.allowlist.allow(RowOptimizer, OPTIMIZER)
@@ -111,6 +126,11 @@ class Engine:
     def draining(self) -> bool:
         """Whether the owner takes no new work."""
         return self.gate.state is not Gate.State.OPEN
+
+    @property
+    def state(self) -> str:
+        """The state of an owner that has started: `serving`, `stalled` (no compute thread is free) or `draining`."""
+        return "draining" if self.draining else "stalled" if self.compute.stalled else "serving"
 
     @property
     def durable(self) -> bool:

@@ -15,13 +15,12 @@ from grpc_reflection.v1alpha import reflection
 
 from ps_service import addresses
 from ps_service.durability.keeper import Keeper
-from ps_service.memory.malloc import MemoryKeeper, keep_free_memory
+from ps_service.execution.periodic import Periodic
+from ps_service.memory.malloc import LOOK_SECONDS, MemoryKeeper, keep_free_memory
 from ps_service.monitoring.sampler import Sampler
-from ps_service.rpc.grpc_stream import OPTIONS
-from ps_service.rpc.health import HEALTH, SERVICE, Health
+from ps_service.rpc.grpc_stream import HEALTH, OPTIONS, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
 from ps_service.sessions.gate import Gate
-from ps_service.sessions.sweeper import Sweeper
 from ps_service.tables.expiry import Expiry
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.errors import PsError
@@ -50,17 +49,9 @@ _BACK_SECONDS: Final = 2.0
 class Server:
     """Serves an owner over gRPC, with gRPC health checks and reflection.
 
-    Use it as an async context manager, or call `start` and then `drain` or `stop`.
-
-    `listen`, `http` and `direct_port` say where it listens: port 0 takes a free one, `http` may be empty, and
-    `direct_port` `off`. `insecure` allows addresses beyond loopback, although traffic is not encrypted. With a data
-    directory, a checkpoint is written every `checkpoint_every` seconds while it serves (0: none).
-
-    `kept` is set once the last checkpoint is written, or none is needed: the process may end. `failed` says that it
-    could not be written.
-
-    Raises `ValueError` if an address is not a loopback address and `insecure` was not given, or if `checkpoint_every`
-    was given without a data directory.
+    Use it as an async context manager, or call `start` and then `drain` or `stop`. The arguments are those of
+    `OwnerConfig`; without `insecure`, an address beyond loopback is a `ValueError`. `kept` is set once the last
+    checkpoint is written, has `failed`, or is not needed: the process may end.
     """
 
     def __init__(
@@ -83,17 +74,22 @@ class Server:
         self._listen = listen
         self._http = http
         self._direct_port = direct_port
-        self._checkpoint_every = checkpoint_every
-        self._tasks: list[asyncio.Task[None]] = []
         self._web: Web | None = None
         self._serving = False
         self._keeper: Keeper | None = None
         self._orderly = True
         self._health = Health()
         self._server: grpc.aio.Server | None = None
-        self._sweeper = Sweeper(engine.limits, self.servicer.sweep)
+        lease, open_passes = engine.limits.lease_seconds, engine.limits.max_context_seconds
+        self._sweeper = Periodic(min(lease, open_passes or lease) / 4, self.servicer.sweep, "checking the leases")
         self._sampler = Sampler(engine)
         self._expiry = Expiry(engine.census.tables.values)
+        self._periodic = [
+            *(self._sweeper, self._sampler),
+            Periodic(LOOK_SECONDS, MemoryKeeper().look, "giving free memory back"),
+        ]
+        if checkpoint_every:
+            self._periodic.append(Periodic(checkpoint_every, self._write_checkpoint, "a checkpoint"))
         self._port = 0
 
     @property
@@ -109,75 +105,58 @@ class Server:
     @property
     def state(self) -> str:
         """The state: `starting`, `serving`, `stalled` (no compute thread is free) or `draining`."""
-        if self.engine.draining:
-            return "draining"
-        if not self._serving:
-            return "starting"
-        return "stalled" if self.engine.compute.stalled else "serving"
+        return self.engine.state if self._serving or self.engine.draining else "starting"
 
     async def start(self) -> None:
         """Begins to listen, with the state of its checkpoint. Raises `OSError` or `CheckpointError` if it cannot."""
         for address in filter(None, (self._listen, self._direct_listen)):
             addresses.check_free(address)
-        if self._http:
-            await self._open_web()
         try:
+            if self._http:
+                await self._open_web()
             await self._begin()
         except BaseException:
-            await self._give_up()
+            await self.stop(0.0)
             raise
         self._serving = True
-
-    async def _give_up(self) -> None:
-        """Closes what was opened, after an error or a cancellation."""
-        await self._end_tasks()
-        if self._server is not None:
-            await self._server.stop(0)
-            self._server = None
-        await self._close_web()
-        self._close_keeper()
-
-    async def _end_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-            await asyncio.wait([task])
 
     async def _begin(self) -> None:
         if self.engine.data_dir is not None:
             self._keeper = Keeper(self.engine, self.engine.data_dir)
             await BLOCKING.run(self._keeper.resume)
-            self.engine.checkpoints.use(self._keeper.write_now)
-            if self._checkpoint_every:
-                self._tasks.append(asyncio.create_task(self._write_checkpoints(self._keeper)))
+            self.engine.checkpoints.write = self._keeper.write_now
         keep_free_memory()
-        self._server = self._assemble()
-        self._port = self._open_port(self._server)
+        forks.use_grpc()
+        # A gRPC server belongs to the event loop that runs when it is created.
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._server.add_generic_rpc_handlers((self.servicer.handlers(),))
+        self._health.add_to(self._server)
+        reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), self._server)
+        try:
+            self._port = int(self._server.add_insecure_port(self._listen))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {self._listen}: {error}") from error
         await self._server.start()
         if self.engine.limits.max_segment_bytes:
             self.servicer.shared_memory.open()
         if self._direct_listen:
             self.servicer.direct.open(addresses.bound(self._direct_listen))
-        self._sweeper.begin()
-        self._sampler.begin()
+        for each in self._periodic:
+            each.begin()
         self._expiry.begin()
-        self._tasks.append(asyncio.create_task(MemoryKeeper().keep()))
         self.engine.compute.when_stalled = self._health.tell_soon
         await self._health.tell(self.engine.compute.stalled)
         self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
 
-    async def _write_checkpoints(self, keeper: Keeper) -> None:
-        """Writes one again and again. One that fails is logged, and the next is tried."""
-        while True:
-            await asyncio.sleep(self._checkpoint_every)
-            # One that cannot be written is among the events.
-            with suppress(PsError):
-                await BLOCKING.run(keeper.write_now)
+    async def _write_checkpoint(self) -> None:
+        # One that cannot be written is among the events.
+        with suppress(PsError):
+            await BLOCKING.run(self.engine.checkpoints.write)
 
     async def drain(self, seconds: float) -> None:
         """Refuses new work, waits for running work, writes a checkpoint if there is a data directory, and stops.
 
-        Threads of work that goes on after `seconds` have two seconds more. Raises `CheckpointError` if the checkpoint
-        could not be written; the owner has stopped nevertheless.
+        Threads have two seconds more. If the checkpoint could not be written, it stops and raises `CheckpointError`.
         """
         until = time.monotonic() + seconds
         await self.quiet(seconds)
@@ -195,8 +174,7 @@ class Server:
     async def quiet(self, seconds: float) -> None:
         """Refuses new work, and waits at most so many seconds for running work.
 
-        An owner with a data directory also waits for its open passes, because forward graphs cannot be saved: for those
-        that wait for no other owner which drains or is away.
+        An owner with a data directory also waits for open passes (`_passes`), because forward graphs cannot be saved.
         """
         gate = self.engine.gate
         if gate.state is Gate.State.STOPPED:
@@ -245,20 +223,15 @@ class Server:
         self.servicer.cut_off()
         await self._keeper.keep(self._orderly)
 
-    def _close_keeper(self) -> None:
-        if self._keeper is not None:
-            self._keeper.close()
-
     async def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Stops: ends every connection, and waits at most so many seconds for threads that still run hosted code.
 
         What has not ended then is named in the log, and goes on in threads that end with the process at the latest.
         """
         self.engine.gate.state = Gate.State.STOPPED
-        await self._sweeper.end()
-        await self._sampler.end()
+        for each in self._periodic:
+            await each.end()
         await self._expiry.end()
-        await self._end_tasks()
         # Before gRPC, whose streams stand beside the direct connections: the last answers are still read.
         await self.servicer.direct.close()
         if self._server is not None:
@@ -267,8 +240,10 @@ class Server:
         self.servicer.close()
         await BLOCKING.run(self.engine.close, seconds)
         # Late, because until then it can be asked how far the end has come.
-        await self._close_web()
-        self._close_keeper()
+        if self._web is not None:
+            await self._web.stop()
+        if self._keeper is not None:
+            self._keeper.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -286,25 +261,6 @@ class Server:
         self._web = Web(self.engine, self._http, lambda: self.state, lambda: self.address)
         await self._web.start()
         _log.info("%s serves a page at http://%s/ and metrics at /metrics", self.engine.name, self.http_address)
-
-    async def _close_web(self) -> None:
-        if self._web is not None:
-            await self._web.stop()
-
-    def _assemble(self) -> grpc.aio.Server:
-        forks.use_grpc()
-        # A gRPC server belongs to the event loop that runs when it is created.
-        server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((self.servicer.handlers(),))
-        self._health.add_to(server)
-        reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server)
-        return server
-
-    def _open_port(self, server: grpc.aio.Server) -> int:
-        try:
-            return int(server.add_insecure_port(self._listen))
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {self._listen}: {error}") from error
 
     @property
     def _direct_listen(self) -> str:

@@ -13,6 +13,18 @@ PART_BYTES: Final = MIB
 MAX_FRAME_BYTES: Final = 64 * MIB
 """Largest frame without its payload, and largest unary message."""
 
+GRPC_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES + MIB),
+    # A process whose host has vanished is noticed within fifteen seconds.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # Otherwise a minute, within which gRPC does not give up a connection whose other side acknowledges at least bytes.
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+"""Options of gRPC on both sides."""
+
 MAX_DEPTH: Final = 24
 """Deepest nesting of lists, tuples and dicts. Each level costs three of the hundred that protobuf allows."""
 

@@ -15,21 +15,16 @@ if TYPE_CHECKING:
 def noted_writes(patch: pytest.MonkeyPatch) -> list[int]:
     """The number of bytes of each write from now on, as a list that grows."""
     noted: list[int] = []
-    write, write_one, write_with = UnixSocket.write, UnixSocket.write_one, UnixSocket.write_with
+    write, write_with = UnixSocket.write, UnixSocket.write_with
 
     def of_pieces(sock: UnixSocket, pieces: Sequence[Any]) -> None:
         noted.append(sum(map(len, pieces)))
         write(sock, pieces)
-
-    def of_one(sock: UnixSocket, piece: bytes) -> None:
-        noted.append(len(piece))
-        write_one(sock, piece)
 
     def with_descriptor(sock: UnixSocket, pieces: Sequence[Any], descriptor: int) -> None:
         noted.append(sum(map(len, pieces)))
         write_with(sock, pieces, descriptor)
 
     patch.setattr(UnixSocket, "write", of_pieces)
-    patch.setattr(UnixSocket, "write_one", of_one)
     patch.setattr(UnixSocket, "write_with", with_descriptor)
     return noted

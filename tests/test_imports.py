@@ -29,7 +29,7 @@ found["command line"] = also({"aiohttp", "prometheus_client", "torch._dynamo", "
 
 import ps_service.cli.serving, torch
 from ps_service.training.optimizers import HostedOptimizer
-from ps_service.training.warm import warm
+from ps_service.training.torch_step import warm
 found["before warm"] = also({"torch._dynamo"})
 warm()
 before = set(sys.modules)

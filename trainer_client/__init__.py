@@ -36,8 +36,7 @@ from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import DiLoCo, LocalSGD, LocalSteps
 from trainer_client.replicas.replica import Replica
 from trainer_client.replicas.several import Replicas
-from trainer_client.reporting.meter import StepNumbers
-from trainer_client.reporting.progress import Progress, progress
+from trainer_client.reporting.progress import Progress, StepNumbers, progress
 from trainer_client.reporting.tensorboard import TensorBoard
 from trainer_client.session.presence import ConnectionState
 from trainer_client.session.stepped import Stepped

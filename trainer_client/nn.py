@@ -171,7 +171,7 @@ class RemoteModule:
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], kind: str) -> Pending[Any]:
         handle = self.module_rref.handle()
         what = f"{self._class_name}.forward" if self._class_name else ""
-        options = CallOptions(training=self.training, timeout=agent().timeout, kind=kind, what=what)
+        options = CallOptions(training=self.training, timeout=agent().settings.timeout, kind=kind, what=what)
         return calls.call(handle.session, handle, "", args, kwargs, options)
 
     def _module(self) -> Handle:

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
@@ -14,16 +14,14 @@ from typing import Any, Final, Generic, TypeVar
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
 from ps_wire.numbers import check_timeout
 from ps_wire.runtime import failures, forks
-from ps_wire.runtime.failures import Failure, Origin
+from ps_wire.runtime.failures import Failure, Origin, shortened
 from ps_wire.runtime.scopes import waiting
 from ps_wire.runtime.threads import BLOCKING
-from ps_wire.runtime.tracebacks import shortened
 from ps_wire.runtime.unawaited import Unawaited
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 Outcome = Callable[[], T]
 """Returns the result, or raises the error."""
 
@@ -48,26 +46,27 @@ class Pending(Unawaited, Generic[T]):
     Attributes:
         settled: Whether the result or an error is there. Unlike `done`, this does not ask for a result that stays away.
         is_lazy: Whether the result stays away until somebody asks for it.
+        hurry: Sends what is kept to be sent with others, on the client's loop, when a task begins to wait; None if it
+            was sent.
         origin: What the program has called; None if that is not told.
     """
 
-    __slots__ = (
-        *("__weakref__", "_cancel", "_error", "_loop", "_made_at", "_mutex", "_outcome", "_trace", "_value", "_wakers"),
-        *("is_lazy", "origin", "settled"),
-    )
+    # Defaults of the class, because most of them stay.
+    settled = False
+    is_lazy = False
+    hurry: Callable[[], object] | None = None
+    origin: Origin | None = None
+    _outcome: Outcome[T] | None = None
+    _value: T = _NOT_YET
+    _error: BaseException | None = None
+    _trace: TracebackType | None = None
+    _wakers: tuple[Callable[[], object], ...] = ()
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, cancel: Callable[[], object] | None = None) -> None:
         self._loop = loop
         self._cancel = cancel
-        self.settled = self.is_lazy = False
         self._mutex = threading.Lock()
-        self._outcome: Outcome[T] | None = None
-        self._wakers: list[Callable[[], None]] = []
-        self._value: T = _NOT_YET
-        self._error: BaseException | None = None
-        self._trace: TracebackType | None = None
-        self.origin: Origin | None = None
-        if failures.NOTES_CALLERS:
+        if failures.IS_DEBUGGING:
             self._made_at = failures.caller()
 
     @classmethod
@@ -124,29 +123,18 @@ class Pending(Unawaited, Generic[T]):
             result = function(*args)
         except BaseException as error:
             # Without this frame, which refers to the result, so that no cycle delays the report of an unread error.
-            self.resolve(raiser(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)))
+            self.resolve(Failure(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)))
         else:
-            self.resolve(lambda: result)
+            self.resolve(result=result)
 
-    @classmethod
-    def all_of(cls, loop: asyncio.AbstractEventLoop, parts: Mapping[K, Pending[T]]) -> Pending[dict[K, T]]:
-        """The results of several by key, once all are done; the first error, if one of them failed.
-
-        Cancelling it cancels all of them.
-        """
-        parts = dict(parts)
-        whole: Pending[dict[K, T]] = Pending(loop, partial(cancel_all, parts.values()))
-        when_all_done(iter(parts.values()), partial(whole.resolve, partial(_results, parts)))
-        return whole
-
-    def resolve(self, outcome: Outcome[T]) -> bool:
-        """Sets the outcome, to be evaluated by the thread that reads it; says whether it was the first."""
+    def resolve(self, outcome: Outcome[T] | None = None, *, result: T = _NOT_YET) -> bool:
+        """Sets the outcome, to be evaluated by the thread that reads it, or the result; says whether it was first."""
         with self._mutex:
             if self.settled:
                 return False
-            self._outcome = outcome
+            self._outcome, self._value = outcome, result
             self.settled = True
-            wakers, self._wakers = self._wakers, []
+            wakers, self._wakers = self._wakers, ()
         if type(outcome) is Failure:
             self._failed(outcome)
         for wake in wakers:
@@ -160,7 +148,7 @@ class Pending(Unawaited, Generic[T]):
         subject = self.subject
         if subject:
             of_pass = None if self.origin is None else self.origin.of_pass
-            failure.concerns(subject, of_pass, self._made_at if failures.NOTES_CALLERS else "")
+            failure.concerns(subject, of_pass, self._made_at if failures.IS_DEBUGGING else "")
 
     def done(self) -> bool:
         """Whether the result or an error is there."""
@@ -171,14 +159,11 @@ class Pending(Unawaited, Generic[T]):
     def _wanted(self) -> None:
         """Called when a lazy result is not there, and is waited for, or asked about."""
 
-    def _hurry(self) -> None:
-        """Called on the client's event loop when a task begins to wait for a result that is not there."""
-
     def cancel(self) -> None:
         """Cancels the request, also on the owner. Every wait ends with a `CancelledCallError`. No effect once done."""
         if not self.settled:
             error = CancelledCallError("the call was cancelled; the owner may have run it all the same")
-            if self.resolve(raiser(error)):
+            if self.resolve(Failure(error)):
                 self._when_cancelled()
 
     def _when_cancelled(self) -> None:
@@ -222,7 +207,8 @@ class Pending(Unawaited, Generic[T]):
         if not self.settled:
             loop = asyncio.get_running_loop()
             if loop is self._loop:
-                self._hurry()
+                if self.hurry is not None:
+                    self.hurry()
             elif self._loop is not None and forks.is_foreign(self._loop):
                 raise forks.refusal()
             future: asyncio.Future[None] = loop.create_future()
@@ -240,7 +226,7 @@ class Pending(Unawaited, Generic[T]):
         with self._mutex:
             waits = not self.settled
             if waits:
-                self._wakers.append(wake)
+                self._wakers = (*self._wakers, wake)
         if not waits:
             wake()
         elif self.is_lazy:
@@ -249,8 +235,7 @@ class Pending(Unawaited, Generic[T]):
     def forget(self, wake: Callable[[], Any]) -> None:
         """Removes a function that `on_done` was given, and cancels the request if no other caller waits for it."""
         with self._mutex:
-            if wake in self._wakers:
-                self._wakers.remove(wake)
+            self._wakers = tuple(each for each in self._wakers if each is not wake)
         if not self._is_used():
             self.cancel()
 
@@ -267,15 +252,14 @@ class Pending(Unawaited, Generic[T]):
     def result(self) -> T:
         """The result, or the error of the operation. Must be done."""
         with self._mutex:
-            assert self._outcome is not None
-            if self._value is _NOT_YET and self._error is None:
+            if self._outcome is not None:
                 try:
                     self._value = self._outcome()
                 except BaseException as error:
                     self._error = shortened(error)
                     self._trace = error.__traceback__
                 # It may keep the arguments of the call.
-                self._outcome = _nothing_left
+                self._outcome = None
         if self._error is not None:
             # Every caller gets the frames of its own program only.
             raise self._error.with_traceback(self._trace)
@@ -309,13 +293,39 @@ class Pending(Unawaited, Generic[T]):
         return f"<Pending {'done' if self.settled else 'on its way'}>"
 
 
-def _nothing_left() -> Any:
-    """The outcome of an operation whose result was read; not called."""
+class Joined(Pending[T]):
+    """A result that is made from those of several, in the thread that reads it; or the first error, once all are done.
+
+    Cancelling it cancels all of them.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        parts: Iterable[Pending[Any]],
+        read: Callable[[list[Any]], T],
+        title: str = "a call",
+    ) -> None:
+        parts = tuple(parts)
+        # Not methods, which would be a cycle, and hold the results until the garbage collector comes.
+        super().__init__(loop, partial(cancel_all, parts))
+        self.hurry = partial(_hurry, parts)
+        self._title = title
+        when_all_done(iter(parts), partial(self.resolve, partial(_read, parts, read)))
+
+    @property
+    def title(self) -> str:
+        return self._title
 
 
-def raiser(error: BaseException) -> Outcome[Any]:
-    """The outcome of an operation that has failed."""
-    return Failure(error)
+def _hurry(parts: Iterable[Pending[Any]]) -> None:
+    for part in parts:
+        if part.hurry is not None:
+            part.hurry()
+
+
+def _read(parts: Iterable[Pending[Any]], read: Callable[[list[Any]], T]) -> T:
+    return read(results(parts))
 
 
 def when_all_done(parts: Iterator[Pending[Any]], tell: Callable[[], Any]) -> None:
@@ -337,10 +347,6 @@ def results(parts: Iterable[Pending[T]]) -> list[T]:
             if (failure := part.failure) is not None:
                 failure.read()
         raise
-
-
-def _results(parts: Mapping[K, Pending[T]]) -> dict[K, T]:
-    return dict(zip(parts, results(parts.values()), strict=True))
 
 
 def cancel_all(parts: Iterable[Pending[Any]]) -> None:

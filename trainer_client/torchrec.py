@@ -16,8 +16,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.options import Initialisation, Uniform
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.tables.layers import unwrapped_table
-from trainer_client.tables.look_ups import look_up
-from trainer_client.tables.queries import Query, bags_query
+from trainer_client.tables.look_ups import Query, bags_query, look_up
 
 try:
     from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType

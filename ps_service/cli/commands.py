@@ -36,11 +36,13 @@ from ps_service.tables.plan import plan as make_plan
 from ps_wire.errors import PsError, UnavailableError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
 from ps_wire.release import RELEASE
-from ps_wire.v1.operations_pb2 import EvictRequest
+from ps_wire.v1.operations_pb2 import CheckpointRequest, EvictRequest, SessionsRequest
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
     from rich.console import RenderableType
+
+    from ps_wire.v1.operations_pb2 import CheckpointReply, EvictReply, SessionsReply
 
 _DEFAULT_ADDRESS: Final = "127.0.0.1:50051"
 _Address = Annotated[str, typer.Argument(help="Where the owner listens.", envvar="PS_ADDRESS")]
@@ -154,7 +156,7 @@ def sessions(
 ) -> None:
     """Lists the sessions of trainers and the open contexts, with what each of them holds."""
     with _asking():
-        reply = probe.sessions(address, timeout)
+        reply: SessionsReply = probe.ask(address, SessionsRequest(), timeout)
     if as_json:
         _print_json(reply)
     else:
@@ -181,7 +183,7 @@ def evict(
         _fail("give one of --session, --context and --older-than")
     with _asking():
         request = EvictRequest(session=session, context=context, unused_seconds=older_than)
-        reply = probe.evict(address, request, timeout)
+        reply: EvictReply = probe.ask(address, request, timeout)
     for each in reply.sessions:
         print(f"session {each} was ended")
     for each in reply.contexts:
@@ -201,7 +203,7 @@ def checkpoint(
     Steps wait while it is written, and the answer says for how long; forward and backward passes go on.
     """
     with _asking():
-        reply = probe.checkpoint(address, timeout)
+        reply: CheckpointReply = probe.ask(address, CheckpointRequest(), timeout)
     if as_json:
         _print_json(reply)
         return

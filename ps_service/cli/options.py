@@ -44,10 +44,7 @@ complete -o default -F _ps_service ps-service
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command an option for each field of `OwnerConfig`.
-
-    It takes them by name, and None for what is not given.
-    """
+    """Gives a command an option for each field of `OwnerConfig`, by name; it gets None for what is not given."""
 
     def with_options(**given: Any) -> None:
         command(**given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -14,20 +13,14 @@ from ps_wire import errors
 from ps_wire.errors import UnavailableError
 from ps_wire.status import OwnerStatus
 from ps_wire.v1.errors_pb2 import Error
-from ps_wire.v1.operations_pb2 import (
-    CheckpointReply,
-    CheckpointRequest,
-    EvictReply,
-    EvictRequest,
-    SessionsReply,
-    SessionsRequest,
-    StatusRequest,
-)
+from ps_wire.v1.operations_pb2 import StatusRequest
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from trainer_client.transport.channels import open_blocking_channel, unanswered
 
 if TYPE_CHECKING:
-    from ps_wire.status import MemberStatus
+    from google.protobuf.message import Message
+
+    from ps_wire.status.parts import MemberStatus
 
 _AT_ONCE: Final = 32
 """Owners that are asked at the same time."""
@@ -60,8 +53,7 @@ def status(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events:
 
     It has at most `most` entries of each list (0: 1000), and so many of the latest events.
     """
-    request = StatusRequest(most=most, events=events)
-    return OwnerStatus.from_message(_asked(address, lambda stub: stub.Status, request, timeout_seconds))
+    return OwnerStatus.from_message(ask(address, StatusRequest(most=most, events=events), timeout_seconds))
 
 
 def group(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events: int = 0) -> GroupStatus:
@@ -87,36 +79,12 @@ def group(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events: 
     return GroupStatus(tuple(each for each in found if not isinstance(each, Missing)), missing)
 
 
-def sessions(address: str, timeout_seconds: float = 5.0) -> SessionsReply:
-    """The sessions and open contexts of the owner at an address. Raises `UnavailableError` as `status` does."""
-    reply: SessionsReply = _asked(address, lambda stub: stub.Sessions, SessionsRequest(), timeout_seconds)
-    return reply
-
-
-def evict(address: str, request: EvictRequest, timeout_seconds: float = 5.0) -> EvictReply:
-    """Ends sessions or contexts of the owner at an address.
-
-    Raises `UnavailableError` also if it is draining, `UnknownNameError` if there is no such session or context, and
-    `InvalidArgumentError` if the id is ambiguous or malformed.
-    """
-    reply: EvictReply = _asked(address, lambda stub: stub.Evict, request, timeout_seconds)
-    return reply
-
-
-def checkpoint(address: str, timeout_seconds: float) -> CheckpointReply:
-    """Has the owner at an address write a checkpoint.
-
-    Raises `UnavailableError` also if it is stopping, `InvalidArgumentError` if it has no data directory, and
-    `InternalError` if the checkpoint cannot be written.
-    """
-    reply: CheckpointReply = _asked(address, lambda stub: stub.Checkpoint, CheckpointRequest(), timeout_seconds)
-    return reply
-
-
-def _asked(address: str, method: Callable[[OwnerStub], Any], request: Any, timeout_seconds: float) -> Any:
+def ask(address: str, request: Message, timeout_seconds: float) -> Any:
+    """Asks the owner at an address by a unary method. Raises the error that it answers with, or `UnavailableError`."""
+    method = type(request).__name__.removesuffix("Request")
     with open_blocking_channel(address) as channel:
         try:
-            return method(OwnerStub(channel))(request, timeout=timeout_seconds, wait_for_ready=False)
+            return getattr(OwnerStub(channel), method)(request, timeout=timeout_seconds, wait_for_ready=False)
         except grpc.RpcError as error:
             for key, value in error.trailing_metadata() or ():
                 if key == ERROR_KEY:

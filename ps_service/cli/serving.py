@@ -11,8 +11,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.tables.compiling import compile_soon
-from ps_service.training.warm import warm_soon
+from ps_service.tables.preparing import compile_soon
+from ps_service.training.torch_step import warm_soon
 from ps_wire.errors import PsError
 from ps_wire.shared_memory import descriptors
 from trainer_client.rpc.joining import join
@@ -32,11 +32,7 @@ _STOP_SECONDS: Final = 1.0
 
 
 def run(server: Server, settings: OwnerConfig) -> None:
-    """Runs an owner that has not started until a signal comes, and drains it.
-
-    Raises `OSError` if an address cannot be used or the group cannot be joined, and `CheckpointError` if the data
-    directory cannot be used.
-    """
+    """Runs an owner until a signal comes, and drains it. Raises `OSError` if it cannot start or join its group."""
     descriptors.raise_limit()
     _runner()(_serve(server, settings))
 

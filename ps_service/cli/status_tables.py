@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rich.box import SIMPLE_HEAD
@@ -14,7 +15,8 @@ from rich.text import Text
 from ps_service.cli.units import brief, duration, milliseconds, rate, size
 
 if TYPE_CHECKING:
-    from ps_wire.status import OwnerStatus, TrainerStatus
+    from ps_wire.status import OwnerStatus
+    from ps_wire.status.parts import TrainerStatus
 
 _EVENT_STYLES: Final = {"warning": "yellow", "error": "red"}
 
@@ -24,29 +26,21 @@ _SLOW_SHARE: Final = 0.5
 
 def tables(status: OwnerStatus, most: int, owners: Collection[str] = ()) -> list[RenderableType]:
     """The tables that have rows, of at most so many each. Sessions of `owners` are no trainers unless they train."""
-    return [part for each in sections(status, owners) for part in each(most, False)]
+    all_rows = (_memory, _operations, _events)  # these are short
+    return [part for each in sections(status, owners) for part in each(None if each.func in all_rows else most)]
 
 
-Section = Callable[[int, bool], list[RenderableType]]
-"""Makes one table, with what stands below it, of at most so many rows; the second argument says whether that holds for
-tables that are short as a rule, too."""
+Section = partial[list[RenderableType]]
+"""Makes one table, with what stands below it, of at most so many rows (None: all). Without rows it is an empty list."""
 
 
 def sections(status: OwnerStatus, owners: Collection[str] = ()) -> list[Section]:
-    """What makes each of the tables; those without rows are empty lists."""
-    return [
-        lambda most, _: _trainers(status, most, owners),
-        lambda most, _: _optimizers(status, most),
-        lambda most, _: _objects(status, most),
-        lambda most, _: _tables(status, most),
-        lambda most, _: _look_ups(status, most),
-        lambda most, _: _passes(status, most),
-        lambda most, _: _communicators(status, most),
-        lambda most, all_short: _memory(status, most if all_short else None),
-        lambda most, _: _members(status, most),
-        lambda most, all_short: _operations(status, most if all_short else None),
-        lambda most, all_short: _events(status, most if all_short else None),
-    ]
+    """What makes each of the tables."""
+    makers = (
+        *(_optimizers, _objects, _tables, _look_ups, _passes, _communicators),
+        *(_memory, _members, _operations, _events),
+    )
+    return [partial(_trainers, status, owners), *(partial(each, status) for each in makers)]
 
 
 def table(title: str, name: str, numbers: Sequence[str], words: Sequence[str] = ()) -> Table:
@@ -78,7 +72,7 @@ def sessions_of_owners(status: OwnerStatus, owners: Collection[str] = ()) -> lis
     return [each for each in status.trainers if not each.steps and each.member in names]
 
 
-def _trainers(status: OwnerStatus, most: int, owners: Collection[str]) -> list[RenderableType]:
+def _trainers(status: OwnerStatus, owners: Collection[str], most: int | None) -> list[RenderableType]:
     left_out = sessions_of_owners(status, owners)
     trainers = [each for each in status.trainers if each not in left_out]
     made = table("Trainers", "trainer", ["since", "steps", "steps/s", "seen", "flying", "holds"])
@@ -108,7 +102,7 @@ def _trainer(trainer: TrainerStatus) -> Text:
     return told
 
 
-def _optimizers(status: OwnerStatus, most: int) -> list[RenderableType]:
+def _optimizers(status: OwnerStatus, most: int | None) -> list[RenderableType]:
     made = table("Optimizers", "optimizer", ["lr", "version", "steps/s", "stale"], ["class"])
     notes: list[RenderableType] = []
     for each in status.optimizers[:most]:
@@ -126,7 +120,7 @@ def _optimizers(status: OwnerStatus, most: int) -> list[RenderableType]:
     return _parts(made, status.optimizers_hosted, notes)
 
 
-def _objects(status: OwnerStatus, most: int) -> list[RenderableType]:
+def _objects(status: OwnerStatus, most: int | None) -> list[RenderableType]:
     made = table("Objects", "object", ["parameters", "bytes", "handles"], ["class"])
     for each in status.objects[:most]:
         class_name = Text(each.class_name)
@@ -134,14 +128,14 @@ def _objects(status: OwnerStatus, most: int) -> list[RenderableType]:
     return _parts(made, status.objects_hosted - status.optimizers_hosted)
 
 
-def _tables(status: OwnerStatus, most: int) -> list[RenderableType]:
+def _tables(status: OwnerStatus, most: int | None) -> list[RenderableType]:
     made = table("Tables", "table", ["rows", "width", "bytes", "updates"])
     for each in status.tables[:most]:
         made.add_row(_name(each.name), f"{each.rows:,}", f"{each.dim:,}", size(each.bytes), f"{each.updates:,}")
     return _parts(made, status.tables_hosted)
 
 
-def _look_ups(status: OwnerStatus, most: int) -> list[RenderableType]:
+def _look_ups(status: OwnerStatus, most: int | None) -> list[RenderableType]:
     made = table("Look-ups in tables", "table", ["ids", "hits", "admitted", "unique", "rows gone"])
     used = [each for each in status.tables if each.looked_up]
     for each in used[:most]:
@@ -159,7 +153,7 @@ def _share(part: int, whole: int) -> str:
     return f"{max(part, 0) / whole:.1%}" if whole else ""
 
 
-def _passes(status: OwnerStatus, most: int) -> list[RenderableType]:
+def _passes(status: OwnerStatus, most: int | None) -> list[RenderableType]:
     made = table("Open passes", "pass", ["age", "unused for", "requests"])
     for each in status.passes[:most]:
         unused = "in use" if each.requests_in_flight else duration(each.unused_seconds)
@@ -167,7 +161,7 @@ def _passes(status: OwnerStatus, most: int) -> list[RenderableType]:
     return _parts(made, status.contexts)
 
 
-def _communicators(status: OwnerStatus, most: int) -> list[RenderableType]:
+def _communicators(status: OwnerStatus, most: int | None) -> list[RenderableType]:
     made = table("Communicators", "communicator", ["members", "of", "open", "bytes"])
     notes: list[RenderableType] = []
     for each in status.communicators[:most]:
@@ -191,7 +185,7 @@ def _memory(status: OwnerStatus, most: int | None) -> list[RenderableType]:
     return _parts(made, len(used_kinds))
 
 
-def _members(status: OwnerStatus, most: int) -> list[RenderableType]:
+def _members(status: OwnerStatus, most: int | None) -> list[RenderableType]:
     made = table("Directory", "member", ["number"], ["address"])
     for each in status.members[:most]:
         name = Text(each.name)

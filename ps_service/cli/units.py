@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ps_service.monitoring import page_formats
+
 
 def size(nbytes: float) -> str:
     """A number of bytes as text, such as `1.5 MiB`."""
@@ -14,13 +16,7 @@ def size(nbytes: float) -> str:
 
 def duration(seconds: float) -> str:
     """A duration as text, in at most two units, such as `2 h 5 min`."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    for unit, length, smaller, part in (("d", 24 * 3600, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= length:
-            return f"{whole // length} {unit} {whole % length // part} {smaller}"
-    return f"{whole} s"
+    return f"{seconds:.1f} s" if seconds < 10 else page_formats.span(seconds)
 
 
 def brief(seconds: float) -> str:

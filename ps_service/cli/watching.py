@@ -35,8 +35,8 @@ def watch(
 ) -> None:
     """Shows what a function returns, and again every few seconds, in the same place, until Ctrl-C.
 
-    If the owner does not answer, its last status stays, with a line that says for how long. Raises `UnavailableError`
-    if none has answered yet. With `screen`, it uses a screen of its own, as editors do.
+    If the owner does not answer, its last status stays, with a line that says for how long. If there is none yet, this
+    raises `UnavailableError`. With `screen`, it uses a screen of its own, as editors do.
     """
     last, seen = view(), time.monotonic()
     with suppress(KeyboardInterrupt), Live(last, console=console, screen=screen, auto_refresh=False) as live:
@@ -94,7 +94,7 @@ class Fitted:
 
     def _block(self, section: Section, rows: int) -> list[RenderableType]:
         if rows:
-            return section(rows, True)
-        made = section(1, True)
+            return section(rows)
+        made = section(1)
         title = next((str(each.title) for each in made if isinstance(each, Table)), "")
         return [Text(f"{title}: more than this terminal has room for", style="dim")] if made else []

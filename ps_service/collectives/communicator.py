@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ps_wire.collectives import MOST_OPEN, Signature
 from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, TooLargeError, UnavailableError
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.number_set import SeenNumbers
-from ps_wire.status import CommunicatorStatus
+from ps_wire.status.parts import CommunicatorStatus
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import Buffer
@@ -37,7 +38,7 @@ class Wait(NamedTuple):
     until: float
 
 
-ENDLESS: Final = Wait(0.0, math.inf)
+_ENDLESS: Final = Wait(0.0, math.inf)
 
 
 class Piece(NamedTuple):
@@ -54,36 +55,31 @@ class Exchange(NamedTuple):
     reduced: Any = None
 
 
+@dataclass(slots=True, eq=False)
 class Arrival:
-    """A member at a collective, with what it sends; `future` is done when all have arrived.
+    """A member at a collective, with what it sends: its value, or one for each other member by rank, in `pieces`.
 
-    `pieces` has its value; of the source of a scatter, a value for each other member by rank. For `all_reduce` it is
-    empty, and `value` is what is computed with. `message_bytes` are those of the `nbytes` that are no tensors.
+    For `all_reduce` it is `value`, which is no message. `message_bytes` are those of the `nbytes` that are no tensors.
     """
 
-    __slots__ = ("future", "message_bytes", "nbytes", "pieces", "value", "wait")
-
-    def __init__(self, pieces: Sequence[Piece], value: Any = None, nbytes: int = 0, message_bytes: int = 0) -> None:
-        self.pieces = pieces
-        self.value = value
-        self.nbytes = nbytes
-        self.message_bytes = message_bytes
-        self.wait = ENDLESS
-        self.future: Future[Exchange] = Future()
+    pieces: Sequence[Piece]
+    value: Any = None
+    nbytes: int = 0
+    message_bytes: int = 0
+    wait: Wait = _ENDLESS
+    future: Future[Exchange] = field(default_factory=Future)
 
 
+@dataclass(slots=True, eq=False)
 class Collective:
     """One collective, from the first arrival to the last, with the signature that the first member asked for."""
 
-    __slots__ = ("arrivals", "first", "message_bytes", "nbytes", "number", "signature")
-
-    def __init__(self, number: int, signature: Signature, first: int) -> None:
-        self.number = number
-        self.signature = signature
-        self.first = first
-        self.arrivals: dict[int, Arrival] = {}
-        self.nbytes = 0
-        self.message_bytes = 0
+    number: int
+    signature: Signature
+    first: int
+    arrivals: dict[int, Arrival] = field(default_factory=dict)
+    nbytes: int = 0
+    message_bytes: int = 0
 
     def __str__(self) -> str:
         return f"collective {self.number}, {self.signature}"
@@ -97,13 +93,10 @@ class Ending(NamedTuple):
 
 
 class Communicator:
-    """The members of a communicator, and their open collectives.
+    """The members of a communicator, and their open collectives, each complete when all members have arrived.
 
-    A collective is complete when all members have arrived. The first failure ends the communicator: all that wait, and
-    all that come later, get its error, so that no two members can have a different idea of what has happened.
-
-    `sessions` and `gone` (why a member will not come any more) are by rank, `open` by number. `nbytes` of values are
-    held, of at most `most_bytes`. A member that has no connection for `patience` seconds is lost.
+    The first failure ends the communicator: all that wait, and all that come later, get its error, so that no two
+    members can have a different idea of what has happened. `gone` says by rank why a member will not come any more.
     """
 
     def __init__(
@@ -151,8 +144,7 @@ class Communicator:
     def arrive(self, rank: int, number: int, signature: Signature, arrival: Arrival) -> Collective | None:
         """A member arrives at a collective; returns it if all have arrived, and it is not open any more.
 
-        Raises `InvalidArgumentError` if the member has arrived there before; otherwise an error is that of the
-        communicator, which has ended or ends because of this.
+        A member that has arrived there before gets an `InvalidArgumentError`. Any other error ends the communicator.
         """
         if self.ending is not None:
             raise self.error()
@@ -244,10 +236,8 @@ def exchanged(rank: int, collective: Collective) -> Exchange:
     """What a member gets of a complete collective without a reduction. Its own value is not sent back."""
     kind, root, _ = collective.signature
     arrivals = collective.arrivals
-    if kind == "all_gather" or (kind == "gather" and rank == root):
-        return Exchange([piece for other in sorted(arrivals) if other != rank for piece in arrivals[other].pieces])
-    if kind == "broadcast" and rank != root:
-        return Exchange(arrivals[root].pieces)
-    if kind == "scatter" and rank != root:
-        return Exchange([arrivals[root].pieces[rank - (rank > root)]])
-    return Exchange(())
+    if kind == "scatter":
+        return Exchange(() if rank == root else [arrivals[root].pieces[rank - (rank > root)]])
+    if kind == "gather" and rank != root:
+        return Exchange(())
+    return Exchange([piece for other in sorted(arrivals) if other != rank for piece in arrivals[other].pieces])

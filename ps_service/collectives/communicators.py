@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ps_service.collectives.communicator import Arrival, Collective, Communicator, Exchange, Wait, exchanged, pieces_of
 from ps_service.collectives.forming import Formations, Joining, check_join
@@ -45,29 +45,12 @@ Key = tuple[bytes, int]
 """A membership: the session, and the number by which its trainer names it."""
 
 
-class _Trainer(Protocol):
-    transport: str
-    """How its requests arrive."""
-
-    def idle_seconds(self) -> float:
-        """Seconds without an open connection; 0 while there is one."""
-
-
 class _Trainers(Protocol):
     """What communicators ask about the sessions of an owner."""
 
-    def get(self, trainer: bytes) -> _Trainer | None:
-        """A trainer, if its session has not ended."""
-
-    def describe(self, trainer: bytes) -> str:
-        """A trainer for messages."""
-
-
-class Membership(NamedTuple):
-    """The place of a trainer in a communicator."""
-
-    communicator: Communicator
-    rank: int
+    def has(self, trainer: bytes) -> bool: ...
+    def is_lost(self, trainer: bytes, patience: float) -> bool: ...
+    def describe(self, trainer: bytes) -> str: ...
 
 
 class Communicators:
@@ -89,8 +72,8 @@ class Communicators:
         self._later = later
         self._clock = clock
         self._lock = threading.Lock()
-        self._formations = Formations(self._is_lost)
-        self._members: dict[Key, Membership] = {}
+        self._formations = Formations(sessions.is_lost)
+        self._members: dict[Key, tuple[Communicator, int]] = {}
         # The members of each communicator that have not left.
         self._present: defaultdict[Communicator, int] = defaultdict(int)
         self._outcomes: list[tuple[Future[Any], Any]] = []
@@ -117,29 +100,25 @@ class Communicators:
         patience: float = 1.0,
         seconds: float = 0.0,
     ) -> Future[int]:
-        """A trainer joins a communicator, and waits until all have. The result is its rank.
+        """A trainer joins a communicator, and waits until all have, at most `seconds` if not 0. The result is its rank.
 
-        `member` is the number by which it names this membership. A communicator that is complete does not take further
-        members; these begin another of its name. Without `rank`, it gets the lowest that is free. A member may be
-        without a connection for `patience` seconds, of which the largest counts. If it has waited for `seconds` (0: no
-        limit), a `DeadlineExceededError` tells who has joined.
-
-        Raises `InvalidArgumentError` if others have joined with another size, `NameConflictError` if one of them has
-        the rank, `OverloadedError` if the trainer is a member of too many, and `SessionLostError` if its session has
-        ended.
+        It names this membership by the number `member`, and may be away for `patience` seconds; the largest of all
+        counts. Raises as `Formations.join`, and for a trainer that is a member of too many, or has no session.
         """
         check_join(name, size, rank)
-        joining = Joining(session, member, rank, patience, self._wait(seconds))
+        joining = Joining(session, member, name, size, rank, patience, self._wait(seconds))
         with self._changing():
-            if self._sessions.get(session) is None:
+            if not self._sessions.has(session):
                 raise SessionLostError("the session of this trainer has ended")
-            known = [*self._members, *self._formations.by_member]
+            known = [*self._members, *(each.key for each in self._formations.all())]
             if joining.key in known:
                 raise InvalidArgumentError(f"this trainer is a member under the number {member} already")
             mine = sum(each == session for each, _ in known)
             if mine >= _MOST_OF_ONE:
                 raise OverloadedError(f"this trainer is a member of {mine} communicators; leave those that are over")
-            for each in self._formations.join(joining, name, size):
+            # Those that were away may be back, and be all.
+            self._make()
+            for each in self._formations.join(joining):
                 error = UnavailableError("another trainer has taken this place: this one was away")
                 self._outcomes.append((each.future, error))
             self._make()
@@ -154,9 +133,8 @@ class Communicators:
     def call(
         self, session: bytes, member: int, number: int, signature: Signature, arrival: Arrival, seconds: float = 0.0
     ) -> Future[Exchange]:
-        """A member takes part in a collective, its `number`-th, and waits for the others.
+        """A member takes part in a collective, its `number`-th, and waits for the others, at most `seconds` if not 0.
 
-        If it has waited for `seconds` (0: no limit), a `DeadlineExceededError` names the members that have not come.
         Raises `UnavailableError` if it is no member, or another one is gone; otherwise an error is that of the
         communicator, which has ended or ends because of this call.
         """
@@ -203,8 +181,9 @@ class Communicators:
     def forget(self, session: bytes, lost: bool = False) -> None:
         """Ends the memberships of a session that has ended: as lost, if without a word from its trainer."""
         with self._changing():
-            for key in [key for key in self._formations.by_member if key[0] == session]:
-                self._end_joining(key, CancelledCallError, _GIVEN_UP)
+            for each in self._formations.all():
+                if each.session == session:
+                    self._end_joining(each.key, CancelledCallError, _GIVEN_UP)
             for key in [key for key in self._members if key[0] == session]:
                 self._part(key, "is lost: its session has ended" if lost else "has left")
 
@@ -273,20 +252,15 @@ class Communicators:
                 self._sessions.describe,
             )
             for rank, each in enumerate(ranked):
-                self._members[each.key] = Membership(communicator, rank)
+                self._members[each.key] = communicator, rank
                 self._present[communicator] += 1
                 self._outcomes.append((each.future, rank))
-
-    def _is_lost(self, session: bytes, patience: float) -> bool:
-        """Whether a trainer has been without a connection for too long. Without a stream, only its lease counts."""
-        state = self._sessions.get(session)
-        return state is None or (state.transport != "unary" and state.idle_seconds() > patience)
 
     def _look_later(self, wait: Wait | None = None) -> None:
         """Sees to it that waits end in time."""
         if wait is not None and 0 < wait.seconds < _SHORT_SECONDS:
             self._later(wait.seconds, self._look)
-        waits = self._formations.by_member or any(communicator.open for communicator in self._present)
+        waits = self._formations.all() or any(communicator.open for communicator in self._present)
         if waits and not self._looking:
             self._looking = True
             self._later(_LOOK_SECONDS, self._look_again)
@@ -306,13 +280,14 @@ class Communicators:
         with self._changing():
             # Those that were away may be back.
             self._make()
-            for each in self._formations.late(now):
-                why = f"{RAN_OUT}: a trainer has waited {each.wait.seconds:g} s"
-                self._end_joining(each.key, DeadlineExceededError, why)
+            for each in self._formations.all():
+                if each.wait.until <= now:
+                    why = f"{RAN_OUT}: a trainer has waited {each.wait.seconds:g} s"
+                    self._end_joining(each.key, DeadlineExceededError, why)
             for communicator in self._present:
                 self._end_late(communicator, now)
                 for rank in communicator.awaited():
-                    if self._is_lost(communicator.sessions[rank], communicator.patience):
+                    if self._sessions.is_lost(communicator.sessions[rank], communicator.patience):
                         told = f"{communicator.member(rank)} is lost: its connection broke, and it did not come back"
                         communicator.part(rank, told)
                 self._fail(communicator)

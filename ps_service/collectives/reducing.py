@@ -14,8 +14,7 @@ from ps_wire.numerics.reducer import Reducer, kind_of
 def reduced(values: Sequence[Any], op: str, place: str = "") -> Any:
     """The reduction of values, in the order of ranks: numbers, dense tensors, or lists, tuples and dicts of these.
 
-    `place` is where they are in the values that the members gave. Raises `InvalidArgumentError`, which names two ranks,
-    if they do not have the same structure, shapes and dtypes.
+    Raises `InvalidArgumentError`, which names two ranks and `place`, if structures, shapes or dtypes differ.
     """
     first = values[0]
     if isinstance(first, dict):

@@ -47,10 +47,9 @@ class Keeper:
         self._engine.events.note("restored", text)
 
     async def keep(self, orderly: bool) -> None:
-        """Writes a checkpoint. The owner must have stopped accepting requests and answered all it accepted.
+        """Writes a checkpoint of an owner that accepts no requests. Raises `CheckpointError` if it cannot be written.
 
-        If hosted code is still running, and the end not `orderly`, objects whose locks it holds are left out. Raises
-        `CheckpointError` if it cannot be written.
+        If hosted code is still running, and the end not `orderly`, objects whose locks it holds are left out.
         """
         await self._finish_rounds()
         books = snapshot.bookkeeping(self._engine)
@@ -62,8 +61,7 @@ class Keeper:
     def write_now(self) -> CheckpointReply:
         """Writes a checkpoint while the owner goes on. Blocks; several threads take turns.
 
-        Raises `UnavailableError` if the owner is stopping, and has written its last checkpoint or is about to; and
-        `InternalError` if it cannot be written. The previous one stays valid.
+        Raises `UnavailableError` if the owner is stopping, and `InternalError` if it cannot be written.
         """
         began, held = time.monotonic(), 0.0
 
@@ -78,7 +76,7 @@ class Keeper:
             try:
                 folder, manifest = self._store.write(fill)
             except (CheckpointError, PsError) as error:
-                self._engine.events.note_again(("checkpoint", str(error)), "checkpoint", str(error), "error")
+                self._engine.events.note("checkpoint", str(error), "error", alike=("checkpoint", str(error)))
                 if isinstance(error, PsError):
                     raise
                 raise InternalError(str(error)) from error

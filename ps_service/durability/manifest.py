@@ -23,9 +23,8 @@ class DamagedError(ValueError):
 class Manifest:
     """Describes a checkpoint of an owner: when, in ISO 8601, and by which release it was written.
 
-    `incarnations` are those of the owner that this state continues, newest first. `files` has the length in bytes and
-    the BLAKE2b hash of each file, by name. `objects` and `left_out`, the objects that could not be saved and why, are
-    for people to read.
+    `incarnations` are those that this state continues, newest first. `files` has length and hash of each file, by name.
+    `objects` and `left_out`, the objects that could not be saved and why, are for people to read.
     """
 
     owner: str
@@ -43,10 +42,9 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Reads the manifest of a checkpoint and verifies its files.
+        """Reads the manifest of a checkpoint and verifies its files. Raises `DamagedError` if one is not whole.
 
-        Raises `DamagedError` if the manifest or a file is damaged or missing, and `ValueError` if another release wrote
-        it, in a format that this one cannot read.
+        A `ValueError` says that another release wrote it, in a format that this one cannot read.
         """
         manifest = cls._parse(folder)
         for name, expected in manifest.files.items():

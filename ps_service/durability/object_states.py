@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -34,61 +35,42 @@ class _OutOfTime(CannotBeKept):
     """Hosted code held locks too long."""
 
 
-class States:
-    """Reads the states of objects, from one thread.
+def state_of(engine: Engine, until: float | None, hosted: HostedObject) -> Any:
+    """The result of an object's `state_dict`, on an owner that takes no more requests. Raises `CannotBeKept`.
 
-    `patience` is the total time in seconds to wait for locks that running code holds; None if no code is running. With
-    None, states are returned without a copy, and must be stored before anything changes.
+    Locks that running code holds are waited for until a moment on the monotonic clock. With None no code is running:
+    then it is no copy, and must be stored before anything changes.
     """
-
-    def __init__(self, engine: Engine, patience: float | None) -> None:
-        self._engine = engine
-        self._until = None if patience is None else time.monotonic() + patience
-
-    def of(self, hosted: HostedObject) -> Any:
-        """The result of an object's `state_dict`.
-
-        Raises `CannotBeKept` if it has none, that method raised, or hosted code held its locks too long.
-        """
-        read = self._reader(hosted)
-        if self._until is None:
-            return _tried(read)
-        return _within(max(self._until - time.monotonic(), 0.0), read)
-
-    def _reader(self, hosted: HostedObject) -> Callable[[], Any]:
-        value = hosted.value
-        if isinstance(value, (nn.Module, HostedOptimizer, HostedScheduler)):
-            if self._until is not None:
-                return lambda: state_dicts.state_of(self._engine, hosted)
-            if isinstance(value, nn.Module):
-                return value.state_dict
-            return value.optimizer.state_dict if isinstance(value, HostedOptimizer) else value.scheduler.state_dict
-        read: Callable[[], Any] | None = getattr(value, "state_dict", None)
-        if read is None or not callable(getattr(value, "load_state_dict", None)):
-            raise CannotBeKept("its class has no state_dict and load_state_dict")
-        return read
+    value = hosted.value
+    if isinstance(value, (nn.Module, HostedOptimizer, HostedScheduler)):
+        if until is not None:
+            return _within(until, partial(state_dicts.state_of, engine, hosted))
+        if isinstance(value, HostedOptimizer):
+            return _tried(value.optimizer.state_dict)
+        return _tried(value.scheduler.state_dict if isinstance(value, HostedScheduler) else value.state_dict)
+    read: Callable[[], Any] | None = getattr(value, "state_dict", None)
+    if read is None or not callable(getattr(value, "load_state_dict", None)):
+        raise CannotBeKept("its class has no state_dict and load_state_dict")
+    return _tried(read) if until is None else _within(until, read)
 
 
-class LiveStates(States):
-    """Reads the states of an owner that goes on running, while no optimizer steps: see `no_steps`."""
+def live_state_of(engine: Engine, until: float, hosted: HostedObject) -> Any:
+    """The same on an owner that goes on, while no optimizer steps: see `no_steps`. That of an optimizer is no copy.
 
-    def of(self, hosted: HostedObject) -> Any:
-        """The result of an object's `state_dict`. That of an optimizer is no copy.
-
-        Raises `CannotBeKept` if it has none, or that method raised, and `StillBusy` if hosted code held its locks too
-        long.
-        """
-        if isinstance(hosted.value, (HostedOptimizer, HostedScheduler)):
-            # In this thread, which holds the locks of optimizers.
-            value = hosted.value
-            return _tried(value.optimizer.state_dict if isinstance(value, HostedOptimizer) else value.state_dict)
-        if hosted.is_table:
-            table: Any = hosted.value
-            return table.state_copy()
-        try:
-            return super().of(hosted)
-        except _OutOfTime:
-            raise StillBusy(f"the state of {hosted} could not be read, because hosted code is running in it") from None
+    Raises `StillBusy` if hosted code holds the locks too long.
+    """
+    value: Any = hosted.value
+    # In this thread, which holds the locks of optimizers.
+    if isinstance(value, HostedOptimizer):
+        return _tried(value.optimizer.state_dict)
+    if isinstance(value, HostedScheduler):
+        return _tried(value.state_dict)
+    if hosted.is_table:
+        return value.state_copy()
+    try:
+        return state_of(engine, until, hosted)
+    except _OutOfTime:
+        raise StillBusy(f"the state of {hosted} could not be read, because hosted code is running in it") from None
 
 
 @contextmanager
@@ -115,7 +97,7 @@ def _tried(read: Callable[[], Any]) -> Any:
         raise CannotBeKept(f"its state_dict raised {error!r}") from error
 
 
-def _within(seconds: float, read: Callable[[], Any]) -> Any:
+def _within(until: float, read: Callable[[], Any]) -> Any:
     """The result of a function, if it returns in time; if not, its thread is left running."""
     state: Future[Any] = Future()
 
@@ -127,6 +109,6 @@ def _within(seconds: float, read: Callable[[], Any]) -> Any:
 
     threading.Thread(target=run, name="ps-checkpoint", daemon=True).start()
     try:
-        return state.result(seconds)
+        return state.result(max(until - time.monotonic(), 0.0))
     except TimeoutError:
         raise _OutOfTime("its state could not be read because hosted code is still running") from None

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from google.protobuf.message import DecodeError
 from torch import nn
 
-from ps_service.durability import rounds, table_states, value_files
-from ps_service.durability.snapshot import STATE
-from ps_service.durability.store import CheckpointError
+from ps_service.durability import rounds, value_files
+from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes.runs import AppliedRun
@@ -28,14 +26,13 @@ from ps_wire.errors import StaleHandleError
 from ps_wire.number_set import SeenNumbers
 from ps_wire.policies import from_plain
 from ps_wire.refs import Ref
-from ps_wire.regular_files import open_regular
-from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
     from ps_service.durability.manifest import Manifest
     from ps_service.engine import Engine
     from ps_wire.codec.payload import Buffer
+    from ps_wire.v1 import checkpoint_pb2 as pb
 
 _NO_TRAINER: Final = bytes(16)
 
@@ -43,8 +40,7 @@ _NO_TRAINER: Final = bytes(16)
 def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
     """Restores a checkpoint into an owner of the same name that hosts nothing yet, or raises `CheckpointError`.
 
-    Objects keep their ids, so that handles stay valid. Optimizers keep their state and version. Sessions keep the
-    numbers of the requests they have executed, and the answers that were not confirmed.
+    Objects keep their ids, so that handles stay valid. Sessions keep the numbers of the requests that were executed.
     """
     if manifest.owner != engine.name:
         raise CheckpointError(
@@ -83,15 +79,6 @@ def _runs(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[A
             yield AppliedRun(record.trainer, record.run, numbers[record.object_id], frozenset(record.places))
 
 
-def parsed(folder: Path) -> pb.Checkpoint:
-    """What a checkpoint holds, without tensors. Raises `CheckpointError` if the file cannot be read."""
-    try:
-        with open_regular(folder / STATE) as file:
-            return pb.Checkpoint.FromString(file.read())
-    except (OSError, DecodeError) as error:
-        raise CheckpointError(f"{folder / STATE} cannot be read: {error}") from error
-
-
 def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> HostedObject:
     try:
         kind = record.WhichOneof("made")
@@ -118,7 +105,7 @@ def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, tensors
     if not record.HasField("state"):
         return
     try:
-        read = table_states.load if hosted.is_table else value_files.load
+        read = value_files.load_table if hosted.is_table else value_files.load
         load(hosted, read(record.state, record.tensors, tensors), record.version)
         if isinstance(hosted.value, HostedOptimizer):
             policy = (
@@ -169,10 +156,9 @@ def _numbers(message: pb.NumberSet) -> SeenNumbers:
 
 
 def load(hosted: HostedObject, state: Any, version: int) -> None:
-    """Loads the result of a `state_dict` into an object, constructed from the same arguments and not in use yet.
+    """Loads a `state_dict` into an object constructed from the same arguments; an optimizer has its version, too.
 
-    An optimizer gets the number of steps that it has applied as its version. Raises what the object's `load_state_dict`
-    raises, most likely because its class has changed.
+    Raises what the object's `load_state_dict` raises, most likely because its class has changed.
     """
     if isinstance(hosted.value, nn.Module):
         _load_module(hosted.value, state)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ps_service.requests import round_messages, spanning
-from ps_service.training.aggregator import PLAIN
-from ps_service.training.outcomes import Decided, Membership
-from ps_service.training.policy_changes import aggregator_of
+from ps_service.training.aggregator import PLAIN, Decided
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +52,7 @@ def _restore(
     engine: Engine, optimizer: HostedOptimizer, policy: Policy, record: pb.RoundsRecord, clocks: Mapping[bytes, int]
 ) -> None:
     """Continues the rounds of an optimizer that has, or has had, a policy."""
-    aggregator = aggregator_of(engine, optimizer)
+    aggregator = engine.memberships.aggregator_of(optimizer)
     if record.owners and not aggregator.owners:
         # It got its first policy later.
         spanning.place(engine, optimizer, record.owners, policy)
@@ -66,7 +64,7 @@ def _restore(
         epochs = {member.trainer: member.epoch for member in record.trainers}
         entries = round_messages.read(record.decisions)
         aggregator.restore_rounds(record.applied, record.known, entries, record.joins, epochs)
-    aggregator.restore_membership(Membership(clocks, record.most))
+    aggregator.restore_membership(clocks, record.most)
 
 
 def drop_strangers(engine: Engine, optimizer: HostedOptimizer) -> None:

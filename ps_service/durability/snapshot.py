@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
 
-from ps_service.durability import files, rounds, table_states, value_files
+from ps_service.durability import files, rounds, value_files
 from ps_service.durability.manifest import Manifest
-from ps_service.durability.object_states import CannotBeKept, LiveStates, States, no_steps
+from ps_service.durability.object_states import CannotBeKept, live_state_of, no_steps, state_of
+from ps_service.durability.store import STATE
 from ps_service.durability.tensors import TensorWriter
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import joined
@@ -32,9 +34,6 @@ if TYPE_CHECKING:
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.number_set import SeenNumbers
 
-STATE: Final = "state.pb"
-"""The file with everything except tensors."""
-
 _REMEMBERED: Final = 64
 """Most earlier incarnations that a checkpoint lists as continued."""
 
@@ -44,9 +43,9 @@ _PATIENCE_SECONDS: Final = 10.0
 
 @dataclass
 class Bookkeeping:
-    """What an owner knows of trainers and members; read on the event loop without an await in between.
+    """What an owner knows of trainers and members, and the cached answers of each session, by request number.
 
-    The message has sessions, contexts and members; `answers` has the cached answers of each session, by request number.
+    All of it is read on the event loop without an await in between.
     """
 
     message: pb.Checkpoint
@@ -73,30 +72,29 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
 
 
 def write_live(engine: Engine, folder: Path) -> tuple[Manifest, float]:
-    """Writes the named objects of an owner that goes on running into an empty folder. Runs in a thread.
+    """Writes the named objects of an owner that goes on into an empty folder, all as between the same steps.
 
-    Optimizers with their parameters and tables are as they are between the same steps. It has no sessions and continues
-    no incarnation, because trainers go on: after a restart from it they ask for their objects again. Returns the
-    manifest, and for how many seconds steps had to wait. Raises `StillBusy` if hosted code holds what would have to be
-    read.
+    It has no sessions, and continues no incarnation, because trainers go on. Returns the manifest, and for how many
+    seconds steps had to wait. Raises `StillBusy` if hosted code holds what would have to be read.
     """
     books = Bookkeeping(pb.Checkpoint(generator=torch.get_rng_state().numpy().tobytes()), {})
     named = [hosted for hosted in engine.registry.objects() if hosted.name]
     with no_steps(named, _PATIENCE_SECONDS):
         began = time.monotonic()
-        manifest = _written(engine, books, folder, named, LiveStates(engine, _PATIENCE_SECONDS), ())
+        read = partial(live_state_of, engine, began + _PATIENCE_SECONDS)
+        manifest = _written(engine, books, folder, named, read, ())
         return manifest, time.monotonic() - began
 
 
 def write(engine: Engine, books: Bookkeeping, folder: Path, orderly: bool) -> Manifest:
-    """Writes a checkpoint's files into an empty folder. Runs in a thread, while the owner accepts no requests.
+    """Writes an owner that accepts no requests into an empty folder.
 
     Objects that cannot be constructed again are left out, and named in the manifest. If hosted code is running, and the
     end not `orderly`, locks that it holds are waited for, with a time limit.
     """
     incarnations = (engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED]
-    states = States(engine, None if orderly else _PATIENCE_SECONDS)
-    return _written(engine, books, folder, engine.registry.objects(), states, incarnations)
+    read = partial(state_of, engine, None if orderly else time.monotonic() + _PATIENCE_SECONDS)
+    return _written(engine, books, folder, engine.registry.objects(), read, incarnations)
 
 
 def _written(
@@ -104,7 +102,7 @@ def _written(
     books: Bookkeeping,
     folder: Path,
     hosted: Sequence[HostedObject],
-    states: States,
+    read: Callable[[HostedObject], Any],
     incarnations: tuple[str, ...],
 ) -> Manifest:
     tensors = TensorWriter(folder)
@@ -112,10 +110,9 @@ def _written(
     for session in checkpoint.sessions:
         for number, answer in books.answers[session.trainer].items():
             _add_answer(session, number, answer, tensors)
-    objects = _Objects(tensors, states)
-    kept = objects.records(hosted)
+    objects = _Objects(tensors, read)
+    checkpoint.objects.extend(objects.records(hosted))
     tensors.flush()
-    checkpoint.objects.extend(kept)
     checkpoint.runs.extend(_runs(engine, hosted))
     return finished(folder, checkpoint, engine.name, incarnations, objects.left_out)
 
@@ -150,9 +147,9 @@ def _runs(engine: Engine, hosted: Sequence[HostedObject]) -> Iterator[pb.RunReco
 class _Objects:
     """Makes the records of objects. `left_out` has name, class and reason of each that had to be left out."""
 
-    def __init__(self, tensors: TensorWriter, states: States) -> None:
+    def __init__(self, tensors: TensorWriter, read: Callable[[HostedObject], Any]) -> None:
         self._tensors = tensors
-        self._states = states
+        self._read = read
         self._seen: set[str] = set()
         self._kept: dict[str, pb.ObjectRecord] = {}
         self.left_out: list[dict[str, str]] = []
@@ -192,8 +189,8 @@ class _Objects:
             value_files.store(hosted.value, record.value, record.tensors, self._tensors, prefix)
             return record
         self._check(hosted, hosted.creation_spec)
-        store = table_states.store if hosted.is_table else value_files.store
-        store(self._states.of(hosted), record.state, record.tensors, self._tensors, prefix)
+        store = value_files.store_table if hosted.is_table else value_files.store
+        store(self._read(hosted), record.state, record.tensors, self._tensors, prefix)
         getattr(record, hosted.creation_spec.operation).CopyFrom(hosted.creation_spec.request)
         if hosted.creation_spec.payload is not None:
             payload = torch.from_numpy(hosted.creation_spec.payload)

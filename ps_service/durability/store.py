@@ -12,10 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from ps_service.durability import files
 from ps_service.durability.manifest import NAME, DamagedError, Manifest, described
+from ps_wire.regular_files import open_regular
+from ps_wire.v1 import checkpoint_pb2 as pb
 
 _log = logging.getLogger(__name__)
+
+STATE: Final = "state.pb"
+"""The file of a checkpoint with everything except tensors."""
 
 _CHECKPOINT: Final = re.compile(r"(?:damaged-)?checkpoint-(\d{6,})")
 _DAMAGED: Final = "damaged-"
@@ -73,10 +80,9 @@ class Store:
         return next(iter(self._checkpoints()), None)
 
     def write(self, fill: Callable[[Path], Manifest]) -> tuple[Path, Manifest]:
-        """Writes a checkpoint and syncs it to the disk. A directory that was removed is made again.
+        """Writes a checkpoint and syncs it to the disk. The previous one stays valid if it raises `CheckpointError`.
 
-        `fill` writes all files except the manifest into a folder, and returns the manifest without their hashes. Raises
-        `CheckpointError` if it cannot be written. The previous checkpoint stays valid.
+        `fill` writes all files except the manifest into a folder, and returns the manifest without their hashes.
         """
         self._stay()
         known = self._checkpoints()
@@ -143,6 +149,15 @@ class Store:
         """All checkpoints, damaged ones included: their numbers are not used again."""
         there = self.folder.iterdir() if self.folder.is_dir() else ()
         return [path for path in there if _CHECKPOINT.fullmatch(path.name)]
+
+
+def parsed(folder: Path) -> pb.Checkpoint:
+    """What a checkpoint holds, without tensors. Raises `CheckpointError` if the file cannot be read."""
+    try:
+        with open_regular(folder / STATE) as file:
+            return pb.Checkpoint.FromString(file.read())
+    except (OSError, DecodeError) as error:
+        raise CheckpointError(f"{folder / STATE} cannot be read: {error}") from error
 
 
 def _locked(folder: Path) -> int:

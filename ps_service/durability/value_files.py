@@ -1,9 +1,13 @@
-"""Encodes values into the files of a checkpoint, with tensors under readable names, and decodes them."""
+"""Encodes values into the files of a checkpoint, with tensors under readable names, and decodes them.
+
+The state of a table goes block by block: memory never holds its rows a second time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -16,12 +20,14 @@ from ps_wire.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from ps_wire.v1.values_pb2 import Value
 
+BLOCKS: Final = "blocks"
+"""The key under which a table's `state_dict` has its rows, as an iterable of blocks."""
+
 
 def store(value: Any, message: Value, names: Any, tensors: TensorWriter, prefix: str) -> None:
-    """Encodes a value into a message, and writes its tensors to files, whose names go into the repeated field.
+    """Encodes a value into a message, and its tensors into files, whose names (prefix and path) go into `names`.
 
-    These begin with the prefix; the path inside the value follows it. Raises `InvalidArgumentError` if the value holds
-    something that cannot be encoded, with nothing stored, and `OSError` if a part cannot be written.
+    Raises `InvalidArgumentError`, with nothing stored, if the value holds something that cannot be encoded.
     """
     # A value that cannot be encoded fails here, before any part of it is stored.
     Encoder(_Nowhere()).encode(value)
@@ -34,11 +40,43 @@ def store(value: Any, message: Value, names: Any, tensors: TensorWriter, prefix:
 
 
 def load(message: Value, names: Sequence[str], tensors: TensorReader) -> Any:
-    """Decodes a stored value.
-
-    Raises `InvalidArgumentError` if a class that it needs is not registered here, or a tensor is missing.
-    """
+    """Decodes a stored value. Raises `InvalidArgumentError` if a class is not registered, or a tensor is missing."""
     return Decoder(_Stored(tensors, names)).decode(message)
+
+
+def store_table(state: Mapping[str, Any], message: Value, names: Any, tensors: TensorWriter, prefix: str) -> None:
+    """Stores the result of a table's `state_dict`. Each block is asked for when its turn comes."""
+    message.dict.SetInParent()
+    for key, value in state.items():
+        item = message.dict.items.add()
+        item.key.text = key
+        if key == BLOCKS:
+            item.value.list.SetInParent()
+            for number, block in enumerate(value):
+                store(block, item.value.list.items.add(), names, tensors, f"{prefix}/{key}.{number}")
+        else:
+            store(value, item.value, names, tensors, f"{prefix}/{key}")
+
+
+def load_table(message: Value, names: Sequence[str], tensors: TensorReader) -> dict[str, Any]:
+    """Decodes the state of a table. Its blocks are an iterator, which reads one at a time, and raises as `load`."""
+    state: dict[str, Any] = {}
+    for item in message.dict.items:
+        if item.key.text == BLOCKS:
+            state[BLOCKS] = (load(block, names, tensors) for block in item.value.list.items)
+        else:
+            state[item.key.text] = load(item.value, names, tensors)
+    return state
+
+
+def table_columns(
+    message: Value, names: Sequence[str], tensors: TensorReader
+) -> Iterator[dict[str, Callable[[], torch.Tensor]]]:
+    """For each block of a table's state, functions that read one of its columns, by name. These raise as `load`."""
+    for item in message.dict.items:
+        if item.key.text == BLOCKS:
+            for block in item.value.list.items:
+                yield {column.key.text: partial(load, column.value, names, tensors) for column in block.dict.items}
 
 
 class _Nowhere(PayloadWriter):

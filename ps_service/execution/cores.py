@@ -20,11 +20,10 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
 
 
 def torch_threads_of(compute_threads: int) -> int | None:
-    """Number of threads that torch should use inside one operation: the share of the cores of a compute thread.
+    """How many threads torch should use in an operation: a compute thread's share of cores; None if variables say it.
 
     Every compute thread has a team of OpenMP threads of its own. With more threads than cores, those that wait for work
-    at the end of an operation take the cores from those that compute. None if the environment sets the number
-    (`OMP_NUM_THREADS` or `MKL_NUM_THREADS`).
+    at the end of an operation take the cores from those that compute.
     """
     if os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS"):
         return None

@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Deferred:
-    """The result of a call whose function is marked `@async_execution`.
+    """The result of a call whose function is marked `@async_execution`, by a future of any library.
 
-    The future has `add_done_callback`, and `result`, `value` or `wait`. `finish` makes the result of the call from its
-    result, and `cancel` is called when that is no longer wanted. Raises `TypeError` for another object.
+    `finish` makes the result from that of the future, and `cancel` is called when that is no longer wanted. Raises
+    `TypeError` for an object that has no `add_done_callback`.
     """
 
     def __init__(

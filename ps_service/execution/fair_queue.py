@@ -1,8 +1,7 @@
 """A fair queue of work for the compute threads.
 
 Each trainer has its own queue, and the trainer that has used the least thread time is next (start-time fair queueing).
-If one trainer has queued a thousand long calls, another's single call waits for the running ones, but not for the
-queued ones. A trainer saves up no credit while it asks for nothing.
+A trainer saves up no credit while it asks for nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +21,10 @@ _REMEMBERED: Final = 32
 
 @dataclass(slots=True, eq=False)
 class WorkItem:
-    """A unit of work for a compute thread.
+    """A unit of work for a compute thread, of a trainer, with a description for log messages.
 
-    Attributes:
-        of: Id of the trainer it runs for; trainers share the threads fairly.
-        urgent: Whether it goes before the trainer's other work: work that has begun waits for it.
-        what: Returns a description for log messages; called only when one is written.
-        apart: Whether it bypasses the queue and runs in the administration thread; it must be short.
-        lasting: Whether it runs even if it was abandoned before it started.
-        abandoned: Whether no caller waits for it any more.
+    An `urgent` one goes before the trainer's other work: work that has begun waits for it. One `apart` runs in the
+    administration thread, and must be short. Nobody waits for an `abandoned` one; a `lasting` one runs nevertheless.
     """
 
     of: bytes = b""
@@ -44,14 +38,10 @@ class WorkItem:
 
 @dataclass(slots=True, eq=False)
 class TrainerQueue:
-    """The queued work of one trainer.
+    """The queued work of one trainer, and how many of its work items are running.
 
-    Attributes:
-        used: The thread time it has used, and is estimated to use by what runs, in seconds; a point on the time line
-            that all trainers share.
-        estimate: A moving average of the seconds that one of its work items takes.
-        correction: Seconds by which the estimates in `used` were too low.
-        running: Number of its work items that run.
+    `used` is the thread time that it has used, and is estimated to use by what runs, in seconds. `estimate` is a moving
+    average of the seconds that one work item takes, and `correction` by how much estimates in `used` were too low.
     """
 
     used: float = 0.0
@@ -78,9 +68,6 @@ class FairQueue:
 
     def __len__(self) -> int:
         return self._count
-
-    def __bool__(self) -> bool:
-        return self._count > 0
 
     def add(self, item: WorkItem, function: Callable[[], Work]) -> None:
         """Adds a work item."""

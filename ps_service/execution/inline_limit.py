@@ -38,18 +38,16 @@ _OFTEN: Final = 0.5
 class InlineLimit:
     """How long a request may take on the event loop. Used on the event loop only.
 
-    To run there saves a request the hand-over to a compute thread and back, and its code finds in the caches what the
-    loop has just read. But everything else waits meanwhile. So work of less than `INLINE_SECONDS` always may. Longer
-    work may if it takes at most as long as `HAND_OVERS` hand-overs on this machine (`hand_over_seconds`, 0 if none was
-    measured) and at most `MOST_SECONDS`, while nothing else would wait for it:
+    To run there saves a request the hand-over to a compute thread, but everything else waits meanwhile. Work of less
+    than `INLINE_SECONDS` always may, and longer work, up to `HAND_OVERS` hand-overs and `MOST_SECONDS`, if
 
     - no other request is queued, or runs in a compute thread;
     - the work before was not too long for the event loop: a step after a long backward is faster in the thread that has
       just written the gradients, whose core has them in its caches;
     - all requests of the last `QUIET_SECONDS` came from one trainer;
-    - this trainer waits for each answer before it sends more work. Compute threads run concurrently what a trainer
-      sends at once. So once other work has waited for half of the latest work of more than `LONG_SECONDS`, only short
-      work runs on the event loop for a while.
+    - this trainer waits for each answer before it sends more work. Once other work has waited for half of the latest
+      work of more than `LONG_SECONDS`, only short work runs on the event loop for a while: compute threads run
+      concurrently what a trainer sends at once.
     """
 
     def __init__(

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.execution.cores import SharedCores, usable_cores
 from ps_service.execution.fair_queue import FairQueue, Work, WorkItem
-from ps_service.execution.loop_calls import LoopCalls
 from ps_service.execution.workers import Worker, Workers
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import waiting
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _log = logging.getLogger(__name__)
 
@@ -30,36 +35,85 @@ _LEAST_SPARE: Final = 16
 """Least default number of spare threads, however few compute threads there are."""
 
 
+class LoopCalls:
+    """Calls functions on one event loop. Its methods may be called from any thread, except for `begin`.
+
+    Nothing is called before `begin`, or when the loop is closed.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # `append` and `popleft` of a deque are atomic.
+        self._results: deque[Work] = deque()
+        self._is_woken = False
+
+    def begin(self) -> None:
+        """Makes the running event loop the one on which functions are called."""
+        self._loop = asyncio.get_running_loop()
+
+    def tell(self, do: Callable[..., object], *args: Any) -> None:
+        """Calls `do` soon."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(do, *args)
+
+    def later(self, seconds: float, do: Callable[[], None]) -> None:
+        """Calls `do` after some seconds."""
+        if self._loop is not None:
+            self.tell(self._loop.call_later, seconds, do)
+
+    def unless_done(self, seconds: float, future: Future[Any], do: Callable[[], None]) -> None:
+        """Calls `do` after some seconds, unless the future is done before. Then nothing keeps `do` any longer."""
+        loop = self._loop
+        if loop is None:
+            return
+
+        def begin() -> None:
+            timer = loop.call_later(seconds, do)
+            future.add_done_callback(lambda _: self.tell(timer.cancel))
+
+        self.tell(begin)
+
+    def deliver(self, result: Work) -> None:
+        """Calls a function soon, after those that were delivered before. One wake-up of the loop serves several."""
+        self._results.append(result)
+        if not self._is_woken and self._loop is not None:
+            self._is_woken = True
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._call_all)
+
+    def _call_all(self) -> None:
+        # First, so that results which are delivered from now on wake the loop again.
+        self._is_woken = False
+        while self._results:
+            try:
+                self._results.popleft()()
+            except Exception:
+                # The other results must still be delivered.
+                _log.exception("a result could not be delivered")
+
+
 class ThreadPool(LoopCalls):
     """Runs functions in threads, and passes their results to the event loop.
 
     The standard library's executor costs five times as much: it makes a future with a condition, wraps it in an asyncio
     future, and wakes the loop for every result.
 
-    The thread that has worked last is the first to work again. Trainers share the threads fairly, see `FairQueue`. A
-    thread whose work waits for another process or for a lock does not count, and another thread replaces it, so that
-    nested calls cannot use up all threads. A thread held by abandoned work does not count either, as long as there are
-    spare threads. Administration has a thread of its own, so that it is answered even when all others are held.
-
-    Attributes:
-        threads: Number of threads that run at once; by default twice the number of cores that this process may use,
-            because a step that waits for a forward holds its thread.
-        spare: Number of threads that may replace threads held by abandoned work; by default as many as there are
-            threads, but at least sixteen.
-        stalled: Whether abandoned work holds all threads, spare ones included.
-        cores: Divides the cores among the threads that run something; None if each has the same number of them always.
-        when_stalled: Called on the event loop with whether the pool is stalled, when that changes.
-        hand_over_seconds: A moving average of how long it takes to hand work to an idle thread, and its result to the
-            event loop; 0 before the first measurement.
+    Trainers share the `threads` that run at once fairly, see `FairQueue`; threads that wait or are lost are replaced,
+    see `Workers`. The pool is `stalled` when lost ones hold all, with the `spare` ones. Administration has a thread of
+    its own, so that it is answered even then.
     """
 
     def __init__(self, threads: int = 0, spare: int = 0) -> None:
         super().__init__()
+        # Twice as many as cores, because a step that waits for a forward holds its thread.
         self.threads = threads or 2 * usable_cores()
         self.spare = spare or max(self.threads, _LEAST_SPARE)
         self.stalled = False
+        # Called on the event loop when that changes.
         self.when_stalled: Callable[[bool], None] = nothing
         self.cores: SharedCores | None = None
+        # A moving average of how long it takes to hand work to an idle thread, and its result to the event loop.
         self.hand_over_seconds = 0.0
         self._queue = FairQueue()
         # The threads without work; the last one has worked last.

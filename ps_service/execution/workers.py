@@ -1,8 +1,7 @@
 """The threads of a pool, and which of them count towards its size.
 
-A pool runs a fixed number of threads at once. Two kinds of threads do not count, so that others replace them: threads
-whose work waits for another process or for a lock, and lost threads, whose work was abandoned. Python cannot end a
-thread, so a lost thread may run without end. As many lost threads are replaced as there are spare ones.
+Others replace threads whose work waits for another process or for a lock, so that nested calls cannot use up all, and
+as many lost threads, whose work was abandoned, as there are spare ones: Python cannot end a thread.
 """
 
 from __future__ import annotations
@@ -25,15 +24,10 @@ def _held() -> threading.Lock:
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One thread of the pool.
+    """One thread of the pool. `woken` is released, at `called`, when it is idle and is to look for work.
 
-    Attributes:
-        woken: Released when an idle worker is to look for work.
-        called: When that was, on the clock `time.perf_counter`.
-        waits: Number of nested waits it is in.
-        waited: Seconds that its work item has waited.
-        lost: Whether its work was abandoned.
-        spared: Whether a spare thread replaces it, because it is lost.
+    It is in so many nested `waits`, and its work item has `waited` so many seconds. It is `lost` if its work was
+    abandoned, and `spared` if a spare thread replaces it then.
     """
 
     woken: threading.Lock = field(default_factory=_held)
@@ -44,22 +38,12 @@ class Worker:
     lost: bool = False
     spared: bool = False
     thread: threading.Thread = field(init=False)
-    _began: float = 0.0
+    began_wait: float = 0.0
 
     @property
     def counts(self) -> bool:
         """Whether it counts towards the number of threads that run at once."""
         return not self.waits and not self.spared
-
-    def begin_wait(self) -> None:
-        self.waits += 1
-        if self.waits == 1:
-            self._began = time.perf_counter()
-
-    def end_wait(self) -> None:
-        self.waits -= 1
-        if not self.waits:
-            self.waited += time.perf_counter() - self._began
 
 
 class Workers:
@@ -105,10 +89,14 @@ class Workers:
 
     def begin_wait(self, worker: Worker) -> None:
         self.missing += worker.counts
-        worker.begin_wait()
+        worker.waits += 1
+        if worker.waits == 1:
+            worker.began_wait = time.perf_counter()
 
     def end_wait(self, worker: Worker) -> None:
-        worker.end_wait()
+        worker.waits -= 1
+        if not worker.waits:
+            worker.waited += time.perf_counter() - worker.began_wait
         self.missing -= worker.counts
 
     def lose(self, worker: Worker) -> None:

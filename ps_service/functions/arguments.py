@@ -1,7 +1,5 @@
-"""Checks of a torch function's arguments before it is called: those of every function, and one more of some.
-
-`groups` says which function has which of the latter; each takes args and kwargs, which are admitted already.
-"""
+"""Further checks of the arguments of some torch functions before they are called, which `Guard` has admitted; `groups`
+says which function has which."""
 
 from __future__ import annotations
 
@@ -12,73 +10,18 @@ import torch
 from torch import Tensor
 
 from ps_service.functions import dtypes
-from ps_service.functions.guard import check_device, check_tensor
 from ps_service.functions.sizes import MAX_PIECES, items
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
-from ps_wire.numbers import INT64
 
 MAX_LISTED: Final = 65_536
 """Most elements `tolist` may turn into Python numbers: the conversion holds the GIL, so other requests wait."""
 
-_MAX_TEXT: Final = 256
 _MAX_CONTRACTED: Final = 64
 _MAX_OPERANDS: Final = 16
-_MAX_WORDS: Final = 65_536
 _MAX_POWER: Final = 1 << 16
 _MOST_BINS: Final = 1 << 24
 _MOST_DIGITS: Final = 400
 _LARGEST_MATRIX: Final = 4096
-_PLAIN: Final = (bool, float, type(None), slice, type(...))
-
-
-class Admission:
-    """Checks the arguments of one call: no tensor may have more than `limit` bytes. `what` names it in messages."""
-
-    def __init__(self, what: str, limit: int, device: torch.device, sparse: bool) -> None:
-        self._what = what
-        self._limit = limit
-        self._device = device
-        self._sparse = sparse
-        self._seen = 0
-
-    def admit(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Checks every argument; raises the error of the first that is not accepted."""
-        for name, value in kwargs.items():
-            if name == "out":
-                raise NotAllowedError(f"{self._what} returns its result here; out= is not accepted")
-            if name == "device" and value is not None:
-                check_device(value, self._device)
-            else:
-                self._one(value)
-        for value in args:
-            self._one(value)
-
-    def _one(self, value: Any) -> None:
-        kind = type(value)
-        if isinstance(value, Tensor):
-            check_tensor(value, self._what, self._limit, self._device, self._sparse)
-        elif kind is int:
-            if value not in INT64:
-                raise InvalidArgumentError(f"{self._what} takes 64-bit integers; {value:.3e} does not fit")
-        elif kind in (list, tuple, torch.Size):
-            for each in value:
-                self._seen += 1
-                if self._seen > _MAX_WORDS:
-                    raise TooLargeError(f"{self._what} takes at most {_MAX_WORDS:,} numbers in lists; send a tensor")
-                self._one(each)
-        elif kind is str:
-            if len(value) > _MAX_TEXT:
-                raise InvalidArgumentError(f"{self._what} takes strings of at most {_MAX_TEXT} characters")
-        elif kind is torch.dtype:
-            if value not in dtypes.ORDINARY:
-                raise InvalidArgumentError(f"{self._what} does not compute in {value} here")
-        elif kind is torch.device:
-            check_device(value, self._device)
-        elif kind not in _PLAIN:
-            raise InvalidArgumentError(
-                f"{self._what} takes tensors, numbers, strings and lists of them, not a {kind.__name__}; "
-                "a function of your own with @remote may take it"
-            )
 
 
 def einsum(args: Sequence[Any], kwargs: dict[str, Any]) -> None:

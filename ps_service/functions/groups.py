@@ -22,31 +22,18 @@ class Level(IntEnum):
 
 @dataclass(frozen=True)
 class Group:
-    """Functions that are safe for the same reason. Lists of names are separated by spaces.
-
-    Attributes:
-        title: Name of the group.
-        reason: Why a trainer may call them.
-        names: The functions, without a namespace. Every namespace that has one of that name offers it.
-        level: The lowest level that includes it.
-        only: The only namespace that offers them; empty for all.
-        operators: The special methods of tensors that belong to the group.
-        in_place: Whether methods and functions that end in an underscore are listed too, for floating-point tensors.
-        grows: Whether a result can have more elements than the product of those of its arguments.
-        checks: A further check of the arguments, by function.
-        sparse: The functions of the group that take tensors in COO layout.
-    """
+    """Functions that trainers may call for the same reason. Lists of names are separated by spaces."""
 
     title: str
     reason: str
-    names: str
-    level: Level = Level.BASIC
-    only: str = ""
-    operators: str = ""
-    in_place: bool = False
-    grows: bool = True
-    checks: dict[str, Check] = field(default_factory=dict)
-    sparse: str = ""
+    names: str  # without a namespace: every namespace that has one of that name offers it
+    level: Level = Level.BASIC  # the lowest that includes them
+    only: str = ""  # the only namespace that offers them; empty for all
+    operators: str = ""  # the special methods of tensors that belong to the group
+    in_place: bool = False  # whether those that end in an underscore are listed too, for floating-point tensors
+    grows: bool = True  # whether a result can have more elements than the product of those of its arguments
+    checks: dict[str, Check] = field(default_factory=dict)  # a further check of the arguments, by function
+    sparse: str = ""  # those that take tensors in COO layout
 
 
 _LINALG: Final = (

@@ -1,8 +1,7 @@
 """Dispatch modes that check every operation inside a torch function, layer or constructor before it runs.
 
-The name of a function says little about the memory it reads and takes. The guard checks the operations that it runs,
-with their actual arguments. The same holds for layers, whose settings came from a trainer. Modules, for which trainers
-choose the arguments of the constructor, are made under a budget.
+The name of a function, or the settings of a layer that a trainer chose, say little about the memory that it reads and
+takes. Modules, for which trainers choose the arguments of the constructor, are made under a budget.
 """
 
 from __future__ import annotations
@@ -21,15 +20,17 @@ from ps_service.functions.operations import rule_for
 from ps_service.functions.sizes import nbytes
 from ps_service.functions.values import VALUES
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, PsError, TooLargeError
+from ps_wire.numbers import INT64
 
 _log = logging.getLogger(__name__)
 
 MAX_OPERATIONS: Final = 20_000
-"""Most operations that one function or layer may run; a longer loop would hold its thread."""
+"""Most operations that one function, layer or constructor may run: a longer loop would hold its thread, and a module
+with a billion layers would be made."""
 
-MAX_MADE: Final = 20_000
-"""Most operations that one constructor may run; this stops a module with a billion layers."""
-
+_MAX_TEXT: Final = 256
+_MAX_WORDS: Final = 65_536
+_PLAIN: Final = (bool, float, type(None), slice, type(...))
 _MAX_ENTRIES: Final = 4096
 _MAX_LAYERS: Final = 256
 _LAYERS: Final[tuple[tuple[type[nn.Module], str, int], ...]] = (
@@ -41,11 +42,9 @@ _LAYERS: Final[tuple[tuple[type[nn.Module], str, int], ...]] = (
 
 
 class Watch(TorchDispatchMode):
-    """A dispatch mode that only pushes and pops itself, so that it is safe in many threads.
-
-    Torch's own mode also sets process-wide flags that tell the compiler about modes. Threads that enter and leave at
-    the same time would leave these flags wrong. Its first use would also import the compiler.
-    """
+    """A dispatch mode that only pushes and pops itself, so that it is safe in many threads. Torch's own also sets
+    process-wide flags that tell the compiler about modes, which threads that enter and leave at the same time would
+    leave wrong. Its first use would import the compiler."""
 
     def __init__(self, what: str, limit: int, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -65,16 +64,89 @@ class Watch(TorchDispatchMode):
     def __exit__(self, *_: object) -> None:
         _pop_mode()
 
+    def _check_options(self, options: Mapping[str, Any], refusal: str) -> None:
+        """Checks the device and the dtype that an operation asks for; `refusal` begins the message."""
+        wanted, dtype = options.get("device"), options.get("dtype")
+        if wanted is not None:
+            self._check_device(wanted)
+        if dtype is not None and dtype not in dtypes.ORDINARY:
+            raise InvalidArgumentError(f"{refusal} {dtype} here")
+
+    def _check_device(self, device: torch.device | str | int) -> None:
+        """Checks that a device that a trainer named is the owner's or the CPU."""
+        found, own = torch.device(device), self._device
+        if found.type not in ("cpu", own.type) or found.index not in (None, 0, own.index):
+            raise InvalidArgumentError(f"this owner computes on {own}, not on {found}")
+
 
 class Guard(Watch):
-    """While entered, checks every operation of this thread before it runs: no result may have more than `limit` bytes.
-
-    `what` names the function or layer in messages. Only with `sparse` may it make tensors in COO layout.
-    """
+    """Checks the arguments of a call, and while entered every operation of this thread before it runs: no tensor may
+    have more than `limit` bytes. `what` names the function or layer in messages. Only with `sparse` may tensors be in
+    COO layout."""
 
     def __init__(self, what: str, limit: int, device: torch.device, sparse: bool) -> None:
         super().__init__(what, limit, device)
         self._sparse = sparse
+        self._words = 0
+
+    def admit(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Checks every argument of a call that begins now; raises the error of the first that is not accepted."""
+        for name, value in kwargs.items():
+            if name == "out":
+                raise NotAllowedError(f"{self._what} returns its result here; out= is not accepted")
+            if name == "device" and value is not None:
+                self._check_device(value)
+            else:
+                self._admit_one(value)
+        for value in args:
+            self._admit_one(value)
+
+    def _admit_one(self, value: Any) -> None:
+        kind = type(value)
+        if isinstance(value, Tensor):
+            self._admit_tensor(value)
+        elif kind is int:
+            if value not in INT64:
+                raise InvalidArgumentError(f"{self._what} takes 64-bit integers; {value:.3e} does not fit")
+        elif kind in (list, tuple, torch.Size):
+            for each in value:
+                self._words += 1
+                if self._words > _MAX_WORDS:
+                    raise TooLargeError(f"{self._what} takes at most {_MAX_WORDS:,} numbers in lists; send a tensor")
+                self._admit_one(each)
+        elif kind is str:
+            if len(value) > _MAX_TEXT:
+                raise InvalidArgumentError(f"{self._what} takes strings of at most {_MAX_TEXT} characters")
+        elif kind is torch.dtype:
+            if value not in dtypes.ORDINARY:
+                raise InvalidArgumentError(f"{self._what} does not compute in {value} here")
+        elif kind is torch.device:
+            self._check_device(value)
+        elif kind not in _PLAIN:
+            raise InvalidArgumentError(
+                f"{self._what} takes tensors, numbers, strings and lists of them, not a {kind.__name__}; "
+                "a function of your own with @remote may take it"
+            )
+
+    def _admit_tensor(self, tensor: Tensor) -> None:
+        """Checks layout, dtype, device and size of one argument. Elements that it repeats (stride 0) count."""
+        layout = tensor.layout
+        if layout is not torch.strided:
+            if layout is not torch.sparse_coo or not self._sparse:
+                raise InvalidArgumentError(f"{self._what} takes dense tensors here; call to_dense() before you send it")
+            _check_coo(tensor)
+        if tensor.dtype not in dtypes.ORDINARY:
+            raise InvalidArgumentError(
+                f"{self._what} does not compute in {tensor.dtype} here; convert the tensor first"
+            )
+        if tensor.device.type not in ("cpu", self._device.type):
+            raise InvalidArgumentError(f"this owner computes on {self._device}, and a tensor is on {tensor.device}")
+        size = nbytes(tensor)
+        if size > self._limit:
+            raise TooLargeError(
+                f"an argument of {self._what} has {size:,} bytes, counting what it repeats; the limit is "
+                f"{self._limit:,}. Give it less at a time, or raise max_result_bytes on the owner"
+            )
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -83,7 +155,7 @@ class Guard(Watch):
         self._count += 1
         if self._count > MAX_OPERATIONS:
             raise TooLargeError(f"{self._what} takes more than {MAX_OPERATIONS:,} operations of torch; ask for less")
-        check_result(kwargs, self._device, f"{self._what} does not compute in")
+        self._check_options(kwargs, f"{self._what} does not compute in")
         layout = kwargs.get("layout")
         if layout is not None and layout is not torch.strided and not self._sparse:
             raise InvalidArgumentError(f"{self._what} makes dense tensors only")
@@ -102,10 +174,8 @@ class Guard(Watch):
 
 
 class Budget(Watch):
-    """While entered, counts the bytes of new tensors before they are allocated: at most `limit` together.
-
-    A `dry` one computes sizes only: nothing is allocated or written.
-    """
+    """While entered, counts the bytes of new tensors before they are allocated: at most `limit` together. A `dry` one
+    computes sizes only: nothing is allocated or written."""
 
     def __init__(self, what: str, limit: int, device: torch.device, dry: bool) -> None:
         super().__init__(what, limit, device)
@@ -117,9 +187,11 @@ class Budget(Watch):
     ) -> Any:
         kwargs = kwargs or {}
         self._count += 1
-        if self._count > MAX_MADE:
-            raise TooLargeError(f"{self._what} takes more than {MAX_MADE:,} operations to make; ask for fewer layers")
-        check_result(kwargs, self._device, f"{self._what} cannot be made with")
+        if self._count > MAX_OPERATIONS:
+            raise TooLargeError(
+                f"{self._what} takes more than {MAX_OPERATIONS:,} operations to make; ask for fewer layers"
+            )
+        self._check_options(kwargs, f"{self._what} cannot be made with")
         expected = rule_for(func)(args, kwargs)
         if expected + self._made > self._limit:
             raise TooLargeError(
@@ -140,11 +212,9 @@ def construct(
     limit: int,
     device: torch.device,
 ) -> Any:
-    """Makes a torch module, unless it would have more than `limit` bytes. `what` is its class in messages.
-
-    Also refused are too many operations, another device, and dtypes that can be sent but not computed in. Any exception
-    of the constructor itself is raised, too.
-    """
+    """Makes a torch module, unless it would have more than `limit` bytes. `what` is its class in messages. Also refused
+    are too many operations, another device, and dtypes that can be sent but not computed in. Any exception of the
+    constructor itself is raised, too."""
     for cls, name, place in _LAYERS:
         count = args[place] if len(args) > place else kwargs.get(name)
         if issubclass(make, cls) and isinstance(count, int) and count > _MAX_LAYERS:
@@ -172,41 +242,6 @@ def _sized(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if any(each.name == "device" for each in func._schema.arguments):
         kwargs = {**kwargs, "device": torch.device("meta"), "pin_memory": False}
     return func(*args, **kwargs)
-
-
-def check_result(options: Mapping[str, Any], device: torch.device, refusal: str) -> None:
-    """Checks the device and the dtype that an operation's keyword arguments ask for; `refusal` begins the message."""
-    wanted, dtype = options.get("device"), options.get("dtype")
-    if wanted is not None:
-        check_device(wanted, device)
-    if dtype is not None and dtype not in dtypes.ORDINARY:
-        raise InvalidArgumentError(f"{refusal} {dtype} here")
-
-
-def check_device(device: torch.device | str | int, own: torch.device) -> None:
-    """Checks that a device that a trainer named is the owner's or the CPU."""
-    found = torch.device(device)
-    if found.type not in ("cpu", own.type) or found.index not in (None, 0, own.index):
-        raise InvalidArgumentError(f"this owner computes on {own}, not on {found}")
-
-
-def check_tensor(tensor: Tensor, what: str, limit: int, device: torch.device, sparse: bool) -> None:
-    """Checks layout, dtype, device and size of one argument. Elements that it repeats (stride 0) count."""
-    layout = tensor.layout
-    if layout is not torch.strided:
-        if layout is not torch.sparse_coo or not sparse:
-            raise InvalidArgumentError(f"{what} takes dense tensors here; call to_dense() before you send it")
-        _check_coo(tensor)
-    if tensor.dtype not in dtypes.ORDINARY:
-        raise InvalidArgumentError(f"{what} does not compute in {tensor.dtype} here; convert the tensor first")
-    if tensor.device.type not in ("cpu", device.type):
-        raise InvalidArgumentError(f"this owner computes on {device}, and a tensor is on {tensor.device}")
-    size = nbytes(tensor)
-    if size > limit:
-        raise TooLargeError(
-            f"an argument of {what} has {size:,} bytes, counting what it repeats; the limit is {limit:,}. Give "
-            "it less at a time, or raise max_result_bytes on the owner"
-        )
 
 
 def _check_coo(tensor: Tensor) -> None:

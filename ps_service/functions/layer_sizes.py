@@ -35,10 +35,8 @@ def padded(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def resized(args: Args, kwargs: dict[str, Any]) -> int:
-    """Pooling and interpolation to a size given among the arguments, with indices.
-
-    A length of 0 makes the result empty, but torch still loops over the other dimensions, so it counts as 1.
-    """
+    """Pooling and interpolation to a size given among the arguments, with indices. A length of 0 makes the result
+    empty, but torch still loops over the other dimensions, so it counts as 1."""
     own, size = args[:2]
     return math.prod((*own.shape[:2], *(max(1, each) for each in size))) * (own.element_size() + 8) if size else 0
 

@@ -1,8 +1,7 @@
 """Which calls of torch's layers are harmless, so that they need not run under `Guard`.
 
-Most are proved by one multiplication, with a bound on how much a layer can grow its input, computed from its settings.
-For a few the arguments are looked at, which costs less than checking each operation. A check proves that a call is
-harmless, or proves nothing: then the call runs under `Guard`, which reports what is wrong with it.
+Most are proved by one multiplication, with a bound on how much a layer can grow its input, computed from its settings;
+a few by a look at the arguments. What is not proved harmless runs under `Guard`, which reports what is wrong with it.
 """
 
 # mypy: disable-error-code=no-any-return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from ps_service.functions import dtypes
-from ps_service.functions.arguments import Admission
 from ps_service.functions.groups import Level
 from ps_service.functions.guard import Guard, construct
 from ps_service.functions.listing import Listed, listed
-from ps_service.memory.available import half_of_memory
+from ps_service.memory.available import memory
 from ps_wire.decorators import is_hosted
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, UnknownMethodError
 from ps_wire.limits import Limits
@@ -33,7 +32,7 @@ class TorchFunctions:
 
     def __init__(self, level: Level = Level.BASIC) -> None:
         self.level = level
-        self._listed = listed(level)
+        self.listed = listed(level)
         self._wrapped: dict[str, Callable[..., Any]] = {}
         self.serve(Limits(), torch.device("cpu"))
 
@@ -43,25 +42,16 @@ class TorchFunctions:
         self._max_result_bytes = limits.max_result_bytes
         self._max_object_bytes = limits.max_object_bytes
 
-    @property
-    def names(self) -> Iterable[str]:
-        """The full names of all that are offered."""
-        return self._listed
-
     def get(self, name: str) -> Callable[..., Any] | None:
         """The function of that full name, wrapped to check its arguments; None if it is not offered."""
         found = self._wrapped.get(name)
-        if found is None and name in self._listed:
-            found = self._wrapped[name] = self._wrapper(self._listed[name])
+        if found is None and name in self.listed:
+            found = self._wrapped[name] = self._wrapper(self.listed[name])
         return found
 
     def method(self, name: str) -> Callable[..., Any]:
-        """The tensor method of that name, wrapped to check its arguments.
-
-        Raises:
-            UnknownMethodError: Tensors have no such method.
-            NotAllowedError: It is not offered.
-        """
+        """The tensor method of that name, wrapped to check its arguments. Raises `UnknownMethodError` if tensors have
+        no such method, and `NotAllowedError` if it is not offered."""
         found = self.get(f"torch.Tensor.{name}")
         if found is None:
             if not hasattr(Tensor, name):
@@ -75,14 +65,13 @@ class TorchFunctions:
     def checking(
         self, what: str, layer: LayerCheck, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AbstractContextManager[Any]:
-        """Checks the arguments of a torch layer now, and its operations while the returned context is entered.
-
-        `what` is the layer's name in messages. Both raise an `InvalidArgumentError` or a `TooLargeError`.
-        """
+        """Checks the arguments of a torch layer now, and its operations while the returned context is entered. `what`
+        is the layer's name in messages. Both raise an `InvalidArgumentError` or a `TooLargeError`."""
         if layer.passes(args, kwargs, self._max_result_bytes):
             return nullcontext()
-        Admission(what, self._max_result_bytes, self.device, sparse=False).admit(args, kwargs)
-        return Guard(what, self._max_result_bytes, self.device, sparse=False)
+        guard = Guard(what, self._max_result_bytes, self.device, sparse=False)
+        guard.admit(args, kwargs)
+        return guard
 
     def constructor(self, cls: type, name: str) -> Callable[..., Any]:
         """The callable that makes objects of a class; torch classes are made under `max_object_bytes`."""
@@ -90,7 +79,7 @@ class TorchFunctions:
             return cls
 
         def make(*args: Any, **kwargs: Any) -> Any:
-            return construct(cls, name, args, kwargs, self._max_object_bytes or half_of_memory(), self.device)
+            return construct(cls, name, args, kwargs, self._max_object_bytes or memory() // 2, self.device)
 
         make.__module__, make.__qualname__ = cls.__module__, cls.__qualname__
         return make
@@ -108,12 +97,13 @@ class TorchFunctions:
             try:
                 if may_be_quick and not kwargs and _is_small(args):
                     return function(*args)
-                Admission(entry.name, self._max_result_bytes, self.device, sparse).admit(args, kwargs)
+                guard = Guard(entry.name, self._max_result_bytes, self.device, sparse)
+                guard.admit(args, kwargs)
                 if check is not None:
                     check(args, kwargs)
                 if entry.writes:
                     _check_writable(entry.name, args)
-                with Guard(entry.name, self._max_result_bytes, self.device, sparse):
+                with guard:
                     return function(*args, **kwargs)
             except TypeError as error:
                 if _fits_none(error):

@@ -68,15 +68,17 @@ def pointwise(args: Args, kwargs: dict[str, Any]) -> int:
 def within(args: Args, kwargs: dict[str, Any]) -> int:
     """At most as many elements as the largest argument, in its dtype or the requested one."""
     dtype = kwargs.get("dtype")
-    item = dtype.itemsize if isinstance(dtype, torch.dtype) else 1
-    return max(
-        (each.numel() * max(each.element_size(), item) for each in tensors((*args, *kwargs.values()))), default=0
-    )
+    return _largest((*args, *kwargs.values()), dtype.itemsize if isinstance(dtype, torch.dtype) else 1)
 
 
 def indices(args: Args, kwargs: dict[str, Any]) -> int:
     """At least 8 bytes for each element of the largest argument."""
-    return max((each.numel() * max(each.element_size(), 8) for each in tensors(args)), default=0)
+    return _largest(args, 8)
+
+
+def _largest(values: Iterable[Any], item: int) -> int:
+    """Bytes of the largest tensor, if each element has at least so many."""
+    return max((each.numel() * max(each.element_size(), item) for each in tensors(values)), default=0)
 
 
 def together(args: Args, kwargs: dict[str, Any]) -> int:
@@ -210,15 +212,18 @@ def pairs(args: Args, kwargs: dict[str, Any]) -> int:
 def squared(args: Args, kwargs: dict[str, Any]) -> int:
     """Matrices with the rows of the argument on their diagonals."""
     own = args[0]
-    offset = abs(args[1]) if len(args) > 1 and isinstance(args[1], int) else 0
-    return math.prod(own.shape[:-1]) * ((own.shape[-1] if own.dim() else 1) + offset) ** 2 * own.element_size()
+    side = (own.shape[-1] if own.dim() else 1) + _offset(args)
+    return math.prod(own.shape[:-1]) * side**2 * own.element_size()
 
 
 def flat_squared(args: Args, kwargs: dict[str, Any]) -> int:
     """One matrix with the argument on its diagonal."""
-    own = args[0]
-    offset = abs(args[1]) if len(args) > 1 and isinstance(args[1], int) else 0
-    return (own.numel() + offset) ** 2 * own.element_size()
+    return (args[0].numel() + _offset(args)) ** 2 * args[0].element_size()
+
+
+def _offset(args: Args) -> int:
+    """How far a diagonal is from the main one."""
+    return abs(args[1]) if len(args) > 1 and isinstance(args[1], int) else 0
 
 
 def square(args: Args, kwargs: dict[str, Any]) -> int:

@@ -117,17 +117,13 @@ def unpooling(args: Args, kwargs: dict[str, Any]) -> None:
     in_range(indices, 0, math.prod(max(0, each) for each in size), "the indices of an unpooling")
 
 
-def index(place: int, dimension: int = 1) -> Check:
+def index(args: Args, kwargs: dict[str, Any]) -> None:
     """Indices have to lie in one dimension of the first argument."""
-
-    def check(args: Args, kwargs: dict[str, Any]) -> None:
-        own, indices, chosen = args[0], args[place], args[dimension]
-        length = own.shape[chosen] if own.dim() and -own.dim() <= chosen < own.dim() else 1
-        # Torch accepts an empty index.
-        if isinstance(indices, Tensor) and indices.numel():
-            in_range(indices, -length if place == 1 else 0, length, "indices")
-
-    return check
+    own, chosen, indices = args[:3]
+    length = own.shape[chosen] if own.dim() and -own.dim() <= chosen < own.dim() else 1
+    # Torch accepts an empty index.
+    if isinstance(indices, Tensor) and indices.numel():
+        in_range(indices, 0, length, "indices")
 
 
 def classes(args: Args, kwargs: dict[str, Any]) -> None:
@@ -170,7 +166,7 @@ _BY_CHECK: Final[tuple[tuple[Check, str], ...]] = (
     (ctc_loss, "_ctc_loss"),
     (unpooling, "max_unpool2d max_unpool3d"),
     (
-        index(2),
+        index,
         "gather scatter scatter_ scatter_add scatter_add_ index_select index_add index_add_ index_copy "
         "index_copy_ scatter_reduce",
     ),

@@ -1,7 +1,6 @@
 """The directory of a group: names and addresses of its members, and rendezvous between them.
 
-An entry belongs to the session of the process that entered it, and is removed when that session ends. Every owner has
-a directory; a group of processes agrees on one owner's.
+Every owner has one; a group agrees on one owner's. An entry lives as long as the session of the process that made it.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from collections.abc import Callable, Container
 from concurrent.futures import Future
 from typing import Any
 
-from ps_service.group.formation import Formation
-from ps_service.group.members import Departures, MemberEntry
-from ps_service.group.rendezvous import Presence, Rendezvous, RendezvousResult
+from ps_service.group.formation import Formation, MemberEntry
+from ps_service.group.rendezvous import Departures, Presence, Rendezvous, RendezvousResult
 from ps_wire.errors import (
     MIXED_GROUPS,
     SESSION_ENDED,
@@ -62,8 +60,7 @@ class Wait:
 class Directory:
     """The members of a group. Safe to use from several threads.
 
-    `is_away` tells whether a session has no open stream, `has_session` whether it has not ended: it has when `leave` is
-    called for it.
+    `is_away` tells of sessions without an open stream, and `has_session` of those that have not ended: before `leave`.
     """
 
     def __init__(
@@ -84,11 +81,6 @@ class Directory:
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def waiting(self) -> int:
-        """Number of waits in progress."""
-        return len(self._waits)
-
     def members(self) -> list[MemberEntry]:
         """All members, in the order of their numbers."""
         with self._lock:
@@ -105,12 +97,9 @@ class Directory:
         """Enters a member of an open group. Doing so again with the same name and session changes the address.
 
         A process with the name and address of a member that is away is taken for that member, restarted after a crash.
-        It gets its entry and number back at once, without waiting for the lease of its earlier session. The number of
-        an owner stays its own when it has left, and an owner that comes for the first time gets one above those of all
-        other owners. Without `id`, a member gets its previous number or the lowest free one.
-
-        Raises `NameConflictError` if another member has the name or the number, `InvalidArgumentError` if the group
-        begins as a whole, and `SessionLostError` if the session has ended.
+        Without `id`, a member gets its previous number or the lowest free one, and a new owner one above those of all
+        owners that have been there. Raises `NameConflictError` if another has the name or number,
+        `InvalidArgumentError` if the group begins as a whole, and `SessionLostError` if the session has ended.
         """
         _check(name, address)
         with self._lock:
@@ -142,9 +131,8 @@ class Directory:
     def arrive(self, session: bytes, name: str, address: str, id: int, size: int) -> Wait:
         """A member of a group that begins as a whole arrives, and waits for the others (see `Formation`).
 
-        The result is a `Progress`. If it expires, the result names who is missing, and the member is still there.
-        Raises `InvalidArgumentError` or `NameConflictError` if the group is open, or whole without this member, and
-        `SessionLostError` if the session has ended.
+        The result is a `Progress`: if the wait expires, with who is missing. Raises as `Formation.arrive`,
+        `InvalidArgumentError` if the group is open, and `SessionLostError` if the session has ended.
         """
         _check(name, address)
         with self._lock:
@@ -239,12 +227,9 @@ class Directory:
     ) -> Wait:
         """Waits until all named members have arrived. The result is a `RendezvousResult`, which names who is missing.
 
-        All use the same key, which can be used again once their waits are over. A member that asks again gives `SAME`
-        as its value. For members that are `leaving`, those that have left are not missing. One that `stays` has still
-        arrived when the wait expires, because it will ask again.
-
-        Raises `InvalidArgumentError` if `name` is not among `names`, or others wait under this key for other names, and
-        `SessionLostError` if the session has ended.
+        A key can be used again once all waits are over. A member that asks again gives `SAME` as its value. For those
+        that are `leaving`, who has left is not missing. One that `stays` has still arrived when the wait expires.
+        Raises `InvalidArgumentError` if the members do not name the same, or `SessionLostError`.
         """
         with self._lock:
             self._check_session(session)

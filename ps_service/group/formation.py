@@ -1,17 +1,27 @@
-"""The beginning of a group whose members start together, as with `world_size`."""
+"""Members of a group, and the beginning of one whose members start together, as with `world_size`."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnavailableError
 
-if TYPE_CHECKING:
-    from ps_service.group.members import MemberEntry
-
 K = TypeVar("K")
+
+
+class MemberEntry(NamedTuple):
+    """One member. `is_owner` says that it serves trainers, and is no program that has joined by itself."""
+
+    name: str
+    address: str
+    id: int
+    session: bytes
+    is_owner: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name!r} (rank {self.id})"
 
 
 class Progress(NamedTuple):
@@ -24,9 +34,8 @@ class Progress(NamedTuple):
 class Formation:
     """The members of a group that begins as a whole. They enter it all at once, or none of them does.
 
-    It is forming until as many have arrived as there shall be: then it is whole if they agree, and has failed if they
-    do not. It also fails when the member with the directory gives up. All members get the same outcome, late ones too.
-    A member is there while its session has a connection. The lock of the directory guards it.
+    When as many have arrived, and have connections, as there shall be, it is whole, or has failed if they do not agree,
+    or the member with the directory gives up. Late members get the same outcome. The lock of the directory guards it.
     """
 
     def __init__(self, size: int, is_away: Callable[[bytes], bool]) -> None:
@@ -39,11 +48,9 @@ class Formation:
         self._told: set[bytes] = set()
 
     def arrive(self, entry: MemberEntry, size: int) -> list[MemberEntry]:
-        """A member arrives, asks again, or says that it knows the outcome.
+        """A member arrives, asks again, or says that it knows the outcome. Returns who enters the directory now.
 
-        Returns the members that enter the directory now: all of them, when the last has arrived. Raises
-        `NameConflictError` or `InvalidArgumentError` if the group is whole without this member, or has another number
-        of members.
+        Raises `NameConflictError` if the group is whole without it, or `InvalidArgumentError` if it is of another size.
         """
         known = self._arrived.get(entry.session)
         if self._whole:

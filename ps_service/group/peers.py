@@ -1,13 +1,13 @@
 """How hosted code on this owner reaches other owners.
 
-This package does not import the client. Code that puts an owner and a client together (the command line,
-`trainer_client.rpc`) gives the engine its peers; without those it is alone.
+Who puts an owner and a client together (the command line, `trainer_client.rpc`) gives the engine its peers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import torch
 
@@ -15,16 +15,45 @@ from ps_service.hosting.references import RRef
 from ps_wire.errors import ForeignHandleError, UnavailableError
 
 if TYPE_CHECKING:
-    from ps_service.group.nested_pass import NestedPass
     from ps_wire.refs import ContextId, Ref
     from ps_wire.v1.operations_pb2 import Member, MembersReply, MembersRequest
 
 
-class Foreign(NamedTuple):
-    """A handle to another owner's object that is part of an answer.
+class Over(NamedTuple):
+    """The contexts of a trainer that have ended: all below `before` (0: not known), except those of `but`."""
 
-    `held` keeps the object alive until the answer is confirmed. `token` stands for it in this owner's autograd graph,
-    if the object was computed in a pass.
+    before: int = 0
+    but: Sequence[int] = ()
+
+
+NOTHING_SAID: Final = Over()
+
+
+class NestedPass(Protocol):
+    """The part of a pass that hosted code makes on other owners.
+
+    `root` is an extra input for `autograd.grad`, so that it also propagates through calls whose inputs require no grad.
+    """
+
+    root: torch.Tensor
+
+    def calling(self, place: tuple[int, ...]) -> AbstractContextManager[None]:
+        """Makes the calls of this thread during a block part of the pass, nested in the calls of these numbers."""
+
+    def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
+        """Lets this thread propagate through such calls during a block, which ends when all have answered."""
+
+    def others(self) -> list[str]:
+        """Names of the owners that were called."""
+
+    def end(self, over: Over) -> None:
+        """Ends the pass on the other owners, and tells them of other contexts that are over. Does not wait for them."""
+
+
+class Foreign(NamedTuple):
+    """A handle to another owner's object in an answer. `held` keeps that object alive until the answer is confirmed.
+
+    If it was computed in a pass, `token` stands for it in this owner's autograd graph.
     """
 
     ref: Ref
@@ -35,8 +64,7 @@ class Foreign(NamedTuple):
 class Peers:
     """How hosted code reaches other owners. This one is alone, in no group; one that has joined has a subclass.
 
-    `foreign`, `departing`, `find` and `gathered` may block on the network. What asks other owners raises
-    `UnavailableError` if that is not possible, or no answer comes in time.
+    What asks other owners may block, and raises `UnavailableError` if that is not possible, or no answer comes in time.
     """
 
     def nested_pass(self, context: ContextId) -> NestedPass | None:
@@ -48,10 +76,9 @@ class Peers:
         return rref
 
     def foreign(self, ref: Ref, history: ContextId | None) -> Any:
-        """The object that hosted code gets for a handle to another owner's object.
+        """What hosted code gets for a handle to an object of another owner; a `ForeignHandleError` if that is unknown.
 
-        `history` is the pass in which that was computed, if gradients go back through it. Raises `ForeignHandleError`
-        if that owner cannot be found from here.
+        `history` is the pass in which it was computed, if gradients go back through it.
         """
         raise ForeignHandleError(
             f"the handle {ref} belongs to owner {ref.owner!r}, which cannot be found from here: "
@@ -95,10 +122,9 @@ class Peers:
 
 
 class Membership:
-    """The group that an owner is a member of, and the peers that hosted code can call: none until it has joined.
+    """The group that an owner is a member of, or is `awaited` in, and the peers that hosted code can call there.
 
-    `awaited`: it is to join a group, and has not done so yet. `joined`: it logs what functions raise, as members do in
-    torch.
+    One that has `joined` logs what functions raise, as members do in torch.
     """
 
     def __init__(self) -> None:

@@ -1,17 +1,18 @@
-"""Rendezvous between members of a group."""
+"""Rendezvous between members of a group, and how those left that have gone."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ps_wire.errors import UnavailableError
 
-if TYPE_CHECKING:
-    from ps_service.group.members import Departure
-
 SAME: Final[Any] = object()
 """The value of a member that asks again."""
+
+_REMEMBERED: Final = 4096
+"""Most members to remember after they have left."""
 
 
 class RendezvousResult(NamedTuple):
@@ -20,6 +21,39 @@ class RendezvousResult(NamedTuple):
     missing: list[str]
     absent: list[str]
     values: dict[str, Any]
+
+
+class Departure(NamedTuple):
+    """When a member left, in the order of all that came and went; it is lost if its session ended without a word."""
+
+    moment: int
+    lost: bool
+
+
+class Departures:
+    """The order in which members came and left. The lock of the directory guards it."""
+
+    def __init__(self) -> None:
+        self._moments = itertools.count()
+        self._came: dict[str, int] = {}
+        self._left: dict[str, Departure] = {}
+
+    def came(self, name: str) -> None:
+        """A member has entered the directory."""
+        self._came[name] = next(self._moments)
+        self._left.pop(name, None)
+
+    def left(self, name: str, lost: bool) -> None:
+        """A member has left it."""
+        self._came.pop(name, None)
+        self._left[name] = Departure(next(self._moments), lost)
+        if len(self._left) > _REMEMBERED:
+            del self._left[next(iter(self._left))]
+
+    def of(self, name: str, seen_by: str) -> Departure | None:
+        """How a member left while another was there; None if it did not. A former run of a program does not count."""
+        departure, since = self._left.get(name), self._came.get(seen_by)
+        return departure if departure is not None and since is not None and departure.moment > since else None
 
 
 class Presence(NamedTuple):
@@ -31,10 +65,9 @@ class Presence(NamedTuple):
 
 
 class Rendezvous:
-    """One rendezvous: members wait until all of them have arrived.
+    """One rendezvous: members wait until all have arrived. It fails when one that is missing leaves or is lost.
 
-    It fails for those that wait when a member that is missing leaves or is lost. In one for members that leave, a
-    member that has left already is not missing. `presence(name, seen_by)` tells where a member is.
+    In one for members that leave, one that has left is not missing. `presence(name, seen_by)` tells where one is.
     """
 
     def __init__(self, names: tuple[str, ...], leaving: bool, presence: Callable[[str, str], Presence]) -> None:

@@ -12,9 +12,6 @@ from torch import nn
 from ps_service.hosting.structure import all_below
 from ps_wire.errors import InvalidArgumentError
 
-MOST: Final = 10_000
-"""Most objects behind one attribute that are examined."""
-
 WHY: Final = "a step may move a hosted parameter to other memory, and the values there would not change"
 
 
@@ -25,16 +22,12 @@ class Extent(NamedTuple):
     last: int
 
     def meets(self, other: Extent) -> bool:
-        """Whether two ranges overlap."""
         return self.first < other.last and other.first < self.last
 
 
 def check_aliases(class_name: str, module: nn.Module) -> None:
-    """Refuses a new module whose parameters share memory with another tensor or array that it keeps.
-
-    Raises:
-        InvalidArgumentError: Two of them share memory.
-    """
+    """Raises `InvalidArgumentError` for a new module whose parameters share memory with another tensor or array that it
+    keeps."""
     parameters = {name: each for name, each in module.named_parameters() if _has_memory(each)}
     extents = sorted((_extent(each), name) for name, each in parameters.items())
     for (lower, name), (upper, other) in itertools.pairwise(extents):
@@ -72,7 +65,7 @@ def _kept(module: nn.Module) -> Iterator[tuple[str, Any]]:
         for name, value in vars(child).items():
             if name in ("_parameters", "_modules") or name in recomputed:
                 continue
-            for each in all_below(value, MOST, into_modules=False):
+            for each in all_below(value, into_modules=False):
                 if _has_memory(each) if isinstance(each, torch.Tensor) else _is_array(each):
                     yield f"{prefix}.{name}" if prefix else name, each
 

@@ -44,20 +44,13 @@ class AllowList:
 
     @classmethod
     def importing(cls, names: Iterable[str], functions: TorchFunctions | None = None) -> AllowList:
-        """Imports the modules of `--import`, and lists their marked classes and functions.
-
-        Raises:
-            ImportError: A module cannot be imported.
-            ValueError: A module has no marked classes or functions.
-        """
+        """Imports the modules of `--import`, and lists their marked classes and functions. One that cannot be imported
+        is an `ImportError`, and one without any a `ValueError`."""
         return cls((_imported(name) for name in names), functions)
 
     def add(self, module: ModuleType) -> None:
-        """Lists the marked classes and functions in a module's namespace, including imported ones.
-
-        Raises:
-            ValueError: There are none.
-        """
+        """Lists the marked classes and functions in a module's namespace, including imported ones. Raises `ValueError`
+        if there are none."""
         found = [value for value in vars(module).values() if _is_offered(value)]
         if not found:
             raise ValueError(f"module {module.__name__} has nothing that is decorated with @hosted or @remote")
@@ -65,22 +58,17 @@ class AllowList:
             self.allow(value, f"{module_name(module.__name__)}.{value.__qualname__}")
 
     def allow(self, value: type | Callable[..., Any], *names: str) -> None:
-        """Lists a class and its remote methods, or a function, under its name and further names.
-
-        Raises:
-            ValueError: It is not marked.
-        """
+        """Lists a class and its remote methods, or a function, under its name and further names. Raises `ValueError` if
+        it is not marked."""
         if not _is_offered(value):
             raise ValueError(f"{value!r} is decorated with neither @hosted nor @remote")
         for name in {name_of(value), *names}:
-            if inspect.isclass(value):
-                if is_hosted(value):
-                    self._enter(name, value)
-                else:
-                    self._functions[name] = value
-                self._enter_methods(name, value)
+            if inspect.isclass(value) and is_hosted(value):
+                self._enter(name, value)
             else:
                 self._functions[name] = value
+            if inspect.isclass(value):
+                self._enter_methods(name, value)
 
     def function(self, name: str) -> Callable[..., Any]:
         """The function of that name, which may also be a method of a hosted class or its constructor."""
@@ -92,7 +80,7 @@ class AllowList:
             raise NotAllowedError(
                 f"function {name!r} is not on this owner's allow-list; it must be decorated with @remote in a "
                 "module given to the owner with --import, or be one of torch's that the owner offers "
-                f"{self.functions.explanation}{hint(name, chain(self._functions, self.functions.names))}"
+                f"{self.functions.explanation}{hint(name, chain(self._functions, self.functions.listed))}"
             )
         return found
 

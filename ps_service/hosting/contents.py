@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-MOST: Final = 10_000
-"""Most objects of a module that are compared."""
-
 ABSENT: Final = type("Absent", (), {})()
 """The value of an attribute that is not there."""
 
@@ -67,13 +64,11 @@ class Dicts:
 
 class Contents:
     """The objects behind a module's attributes: its parts, containers, closures and instances, each with its contents.
-
-    Running statistics do not count: they have locks of their own.
-    """
+    Running statistics do not count: they have locks of their own."""
 
     def __init__(self, module: nn.Module) -> None:
         statistics = {id(each) for layer in with_statistics(module) for each in layer.buffers()}
-        self._contents = [(each, _within(each)) for each in all_below(module, MOST) if id(each) not in statistics]
+        self._contents = [(each, _within(each)) for each in all_below(module) if id(each) not in statistics]
 
     def are_same(self) -> bool:
         """Whether all of them refer to the same objects as before, and no tensor was written to."""

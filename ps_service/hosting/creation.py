@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -33,24 +34,16 @@ def create(
 ) -> tuple[HostedObject, bool]:
     """Makes an object of an allowed class, or finds the existing one of that name. Returns whether it was made, too.
 
-    A named object is made once and stays until it is deleted; with `replace`, it takes the place of one that was made
-    from something else. With a `seed`, the constructor draws the numbers that follow `torch.manual_seed(seed)`; the
-    generators of the process are not changed. `object_id` is its id before a restart of the owner.
-
-    Raises:
-        NotAllowedError: The class is not on the allow-list.
-        NameConflictError: An object with that name exists and was made with another class or other arguments.
-        InvalidArgumentError: It is a module with parameters without shapes, with hooks that cannot run here, or with
-            attributes in the memory of parameters.
-        TooLargeError: It is a module of torch, and larger than the limit.
-        Exception: The constructor raised it.
+    With a `seed`, the constructor draws the numbers that follow `torch.manual_seed(seed)`; the generators of the
+    process are not changed. `object_id` is its id before a restart of the owner. Raises `NotAllowedError` for a class
+    that is not on the allow-list, `InvalidArgumentError` for a module that cannot be hosted, `TooLargeError` for one of
+    torch that is larger than the limit, as `Registry.get_or_make`, and what the constructor raises.
     """
-    cls = engine.allowlist.hosted(class_name)
-
-    constructor = engine.allowlist.functions.constructor(cls, class_name)
+    constructor = engine.allowlist.functions.constructor(engine.allowlist.hosted(class_name), class_name)
 
     def make() -> HostedObject:
-        value = _construct(lambda: constructor(*args, **kwargs), seed)
+        with nullcontext() if seed is None else Seeded(seed):
+            value = constructor(*args, **kwargs)
         if isinstance(value, nn.Module):
             _check_shapes(class_name, value)
             check_hooks(class_name, value)
@@ -64,21 +57,8 @@ def create(
 
 
 def attach(engine: Host, target: str | Ref) -> HostedObject:
-    """The object with a name or handle.
-
-    Raises:
-        UnknownNameError: There is no object with that name.
-        StaleHandleError: The handle's object no longer exists.
-        ForeignHandleError: The handle belongs to another owner.
-    """
+    """The object with a name or handle. Raises as `Registry.named` or `Registry.find`."""
     return engine.registry.named(target) if isinstance(target, str) else engine.registry.find(target)
-
-
-def _construct(make: Callable[[], Any], seed: int | None) -> Any:
-    if seed is None:
-        return make()
-    with Seeded(seed):
-        return make()
 
 
 def _check_shapes(class_name: str, module: nn.Module) -> None:

@@ -27,10 +27,8 @@ REFUSAL: Final = (
 
 
 class History(NamedTuple):
-    """The recorded call that a value is a result of.
-
-    `positions` has, for each tensor of the value, its position among the call's outputs; None if it has no history.
-    """
+    """The recorded call that a value is a result of. `positions` has, for each tensor of the value, its position among
+    the call's outputs; None if it has no history."""
 
     context: ContextId
     call: CallKey
@@ -79,17 +77,12 @@ def reaches_ended(roots: Iterable[Any]) -> bool:
         return False  # then its backward raises the error
 
 
-class Ending(Replacing):
+def ending(known: Container[int] = ()) -> Replacing:
     """Replaces tensors with a history by aliases, except those that are `known`, by `id()`, to have had theirs before
     the run."""
 
-    def __init__(self, known: Container[int] = ()) -> None:
-        super().__init__(everywhere=False)
-        self._known = known
+    def substitute(value: Any) -> Any:
+        is_meant = isinstance(value, torch.Tensor) and has_open_history(value) and id(value) not in known
+        return ended(value) if is_meant else value
 
-    def is_meant(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is to be replaced."""
-        return has_open_history(tensor) and id(tensor) not in self._known
-
-    def _substitute(self, value: Any) -> Any:
-        return ended(value) if isinstance(value, torch.Tensor) and self.is_meant(value) else value
+    return Replacing(substitute)

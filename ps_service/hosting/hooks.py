@@ -13,19 +13,12 @@ from ps_service.hosting.structure import all_below
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import ACCUMULATING
 
-MOST: Final = 10_000
-"""Most objects of a module that are searched for nodes of torch's graph."""
-
 _OF_SEVERAL: Final = "register_multi_grad_hook.<locals>.get_inner_hook"
 """Prefix of the qualified names of the functions that torch registers for a hook of several tensors."""
 
 
 def check_hooks(class_name: str, module: nn.Module) -> None:
-    """Refuses a new module with hooks that would not run as they do locally.
-
-    Raises:
-        InvalidArgumentError: It has such a hook.
-    """
+    """Raises `InvalidArgumentError` for a new module with hooks that would not run as they do locally."""
     for name, parameter in module.named_parameters():
         if getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise InvalidArgumentError(
@@ -40,7 +33,7 @@ def check_hooks(class_name: str, module: nn.Module) -> None:
                 "that computes, or use register_hook"
             )
     names = {id(parameter): name for name, parameter in module.named_parameters() if _has_node(parameter)}
-    for each in all_below(module, MOST) if names else ():
+    for each in all_below(module) if names else ():
         if isinstance(each, ACCUMULATING) and id(each.variable) in names:
             raise InvalidArgumentError(
                 f"{class_name} keeps the node of torch's graph that accumulates the gradient of parameter "
@@ -51,15 +44,12 @@ def check_hooks(class_name: str, module: nn.Module) -> None:
 
 def hooked_nodes(leaves: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """The leaves whose accumulating node has hooks of its own; a backward here never runs that node."""
-    return [leaf for leaf in leaves if _has_node(leaf) and _is_hooked(get_gradient_edge(leaf).node)]
+    nodes: list[tuple[torch.Tensor, Any]] = [(each, get_gradient_edge(each).node) for each in leaves if _has_node(each)]
+    return [leaf for leaf, node in nodes if _has_any(node.register_prehook) or _has_any(node.register_hook)]
 
 
 def _has_node(leaf: torch.Tensor) -> bool:
     return leaf.requires_grad and leaf._use_count() != 1  # type: ignore[attr-defined]
-
-
-def _is_hooked(node: Any) -> bool:
-    return any(map(_has_any, (node.register_prehook, node.register_hook)))
 
 
 def _has_any(register: Callable[[Any], Any]) -> bool:

@@ -13,24 +13,19 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """The owner of objects; see `Engine`."""
+    """The owner of objects; see `Engine`. Hosted modules live on the `device`."""
 
     @property
-    def name(self) -> str:
-        """Its name."""
+    def name(self) -> str: ...
 
     @property
-    def allowlist(self) -> AllowList:
-        """Classes and functions that trainers may name."""
+    def allowlist(self) -> AllowList: ...
 
     @property
-    def device(self) -> torch.device:
-        """Where hosted modules live."""
+    def device(self) -> torch.device: ...
 
     @property
-    def registry(self) -> Registry:
-        """The hosted objects."""
+    def registry(self) -> Registry: ...
 
     @property
-    def parameter_locks(self) -> ParameterLocks:
-        """The parameters and their locks."""
+    def parameter_locks(self) -> ParameterLocks: ...

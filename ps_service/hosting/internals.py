@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from ps_service.hosting.histories import Ending, has_open_history
+from ps_service.hosting.histories import ending, has_open_history
 from ps_service.hosting.running_statistics import StatisticsLock, with_statistics
 from ps_service.hosting.structure import is_atom, tensors_below
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
     from torch import nn
+
+    from ps_service.hosting.replacing import Replacing
 
 _TORCHS: Final = frozenset(vars(torch.nn.Module()))
 """Attributes of every module, which hold no tensors that its calls return, besides the buffers."""
@@ -53,26 +55,26 @@ class Internals:
         self._places = [(held, name) for held in attributes for name, value in held.items() if _may_hold(name, value)]
         self._with_buffers = [held for held in attributes if "_buffers" in held]
 
-    def without_history(self, value: Any, ending: Ending) -> Any:
-        """A value with the histories of its tensors ended, for later runs."""
-        tensors: list[torch.Tensor] = []
-        tensors_below(value, tensors)
-        if not any(map(ending.is_meant, tensors)):
-            return value
-        self.ends_histories = True
-        return ending.of(value)
-
     def end_histories(self, known: Container[int]) -> None:
         """Ends the histories of tensors that a run has stored in objects that all runs share, except those that are
         `known`, by `id()`, to have had one before the run."""
         if not any(has_open_history(tensor) and id(tensor) not in known for tensor in self.found().tensors):
             return
-        ending = Ending(known)
+        replacing = ending(known)
         for attributes, name in (*((held, "_buffers") for held in self._with_buffers), *self._places):
             value = attributes.get(name)
-            made = self.without_history(value, ending)
+            made = self.without_history(value, known, replacing)
             if made is not value:
                 attributes[name] = made
+
+    def without_history(self, value: Any, known: Container[int] = (), replacing: Replacing | None = None) -> Any:
+        """A value with the histories of its tensors ended, for later runs, as in `end_histories`."""
+        tensors: list[torch.Tensor] = []
+        tensors_below(value, tensors)
+        if not any(has_open_history(tensor) and id(tensor) not in known for tensor in tensors):
+            return value
+        self.ends_histories = True
+        return (replacing or ending()).of(value)
 
     def found(self) -> Found:
         """The tensors that the module keeps now."""

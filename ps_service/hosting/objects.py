@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,6 @@ from torch import nn
 from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.internals import Internals
-from ps_service.hosting.method import Method
 from ps_service.hosting.views import Views
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.close_names import hint
@@ -26,6 +26,7 @@ from ps_wire.codec.trees import tensors_in
 from ps_wire.decorators import is_deferred, is_inline, is_remote
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, UnknownMethodError, UnknownNameError
 from ps_wire.refs import Ref, new_object_id
+from ps_wire.runtime.latency import Latency
 from ps_wire.tables.names import ROWS
 
 if TYPE_CHECKING:
@@ -36,12 +37,40 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import Buffer
 
 
-class CreationSpec(NamedTuple):
-    """The request that an object was made from, so that the owner can make it again after a restart.
+SHORT_CALLS: Final = 8
+"""Calls without a wait, after which a method of a module's own class may run on the event loop."""
 
-    The `dependencies` are the objects that the request refers to; they are kept as long as this one. It `is_whole` if
-    the request refers to no other objects, such as those of another owner.
-    """
+LONG_SECONDS: Final = 0.25
+"""A method of which one call took longer than this never does."""
+
+
+class Method:
+    """A method that trainers may call: an unbound function, whose first argument is the object. It `is_inline` if it is
+    of a layer of torch, or marked `@remote(inline=True)`, and `is_deferred` if it is marked `@async_execution`. If it
+    `may_run_inline`, calls that are expected to be short run on the event loop."""
+
+    __slots__ = ("_calls", "backward_latency", "function", "is_deferred", "is_inline", "latency", "may_run_inline")
+
+    def __init__(self, function: Callable[..., Any], is_inline: bool, is_deferred: bool) -> None:
+        self.function = function
+        self.is_inline = is_inline
+        self.is_deferred = is_deferred
+        self.latency = Latency()
+        self.backward_latency = Latency()
+        self._calls = 0.0
+        self.may_run_inline = is_inline and not is_deferred
+
+    def note(self, seconds: float, waited: bool) -> None:
+        """Notes a call that ran in a thread or on the event loop, and changed nothing of its module. It has `waited` if
+        it made requests of its own, or began to."""
+        self._calls = -math.inf if waited or seconds > LONG_SECONDS else self._calls + 1
+        self.may_run_inline = self._calls >= SHORT_CALLS
+
+
+class CreationSpec(NamedTuple):
+    """The request that an object was made from, so that the owner can make it again after a restart. The `dependencies`
+    are the objects that the request refers to; they are kept as long as this one. It `is_whole` if the request refers
+    to no other objects, such as those of another owner."""
 
     operation: str
     request: Message
@@ -53,24 +82,16 @@ class CreationSpec(NamedTuple):
 class HostedObject:
     """An object on an owner, under a name if it has one. `object_id` is its id before a restart of the owner, if any.
 
-    Attributes:
-        ref: Its handle.
-        parameters: Its parameters by dotted name, if it is a module. `parameter_refs` and `parameter_states` have their
-            handles and states in the same order.
-        internals, views: Its other tensors, and its views, if it is a module.
-        readers: Names of the methods and functions that have run on it without writing to its parameters.
-        writers: Names of those that write to its parameters.
-        uses_others: Whether a call of the module has computed with leaves that are not its parameters.
-        recorded: Number of recorded calls of each. `binding_checks.inspect` examines the whole graph of some of them.
-        is_detached: Whether it was detached from the graph of the call that computed it.
-        is_layer: Whether it consists only of modules of torch. `layer_check` tells which of its calls need no checks.
-        references: Number of references of all sessions.
-        made_with: The call of a client that makes such an object, for messages.
-        creation_spec: The request that it was made from; None unless the owner keeps checkpoints and a trainer made it.
-        shares: Count the bytes of a result that stays on the owner.
-        dependents: Objects that are removed with it: optimizers of its parameters, schedulers of an optimizer. It does
-            not keep them alive.
-        when_removed: Called when it is removed, with the registry's lock held; None if there is nothing to do.
+    `parameters` are those of a module by dotted name, with `parameter_refs` and `parameter_states` in the same order.
+    `readers` are the names of methods and functions that have run on it without writing to them, and `writers` of those
+    that write. It `uses_others` if a call has computed with leaves that are not its parameters. `recorded` counts the
+    recorded calls of each method, of which `Binding.inspect` examines some. It `is_layer` if it consists only of
+    modules of torch; `layer_check` tells which of its calls need no checks.
+
+    `references` counts those of all sessions, and `shares` its bytes if it is a result that stays. `made_with` is the
+    call of a client that makes such an object, for messages. `creation_spec` is None unless the owner keeps checkpoints
+    and a trainer made it. `dependents` are removed with it, such as optimizers of its parameters; it does not keep them
+    alive. `when_removed` is called under the lock of the registry.
     """
 
     internals: Internals
@@ -91,13 +112,12 @@ class HostedObject:
         self.fingerprint = fingerprint
         self.class_name = full_name(type(value))
         self.references = 0
-        self.made_with = "ps.module(…)" if isinstance(value, nn.Module) else "ps.create(…)"
         self.is_tensor = isinstance(value, torch.Tensor)
         self.is_table = isinstance(value, RowsOfTable)
-        if self.is_table:
-            self.made_with = "ps.table(…)"
+        self.is_module = isinstance(value, nn.Module)
+        self.made_with = "ps.module(…)" if self.is_module else "ps.table(…)" if self.is_table else "ps.create(…)"
         self.is_detached = False
-        self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
+        self.is_layer = self.is_module and all(map(_is_torch, value.modules()))
         self.layer_check = LayerCheck(value) if self.is_layer else None
         self.readers = {""}
         self.writers: set[str] = set()
@@ -113,7 +133,6 @@ class HostedObject:
         self.when_removed: Callable[[], None] | None = None
         self._parameter_locks = parameter_locks
         self.parameters: dict[str, nn.Parameter] = {}
-        self.is_module = isinstance(value, nn.Module)
         if self.is_module:
             self.parameters = dict(value.named_parameters())
             if any(getattr(module, "max_norm", None) is not None for module in value.modules()):
@@ -123,9 +142,7 @@ class HostedObject:
         elif isinstance(value, RowsOfTable):
             self.parameters = {ROWS: value.parameter}
         self.parameter_refs = [self.ref._replace(parameter=name) for name in self.parameters]
-        self.parameter_states: list[ParameterState] = [
-            parameter_locks.state(parameter) for parameter in self.parameters.values()
-        ]
+        self.parameter_states = [parameter_locks.state(parameter) for parameter in self.parameters.values()]
         if self.is_module:
             self.internals = Internals(value)
             self.views = Views(value, self.parameter_refs, self.parameter_states, self.internals, parameter_locks)
@@ -135,8 +152,8 @@ class HostedObject:
     @functools.cached_property
     def size(self) -> tuple[int, int]:
         """Elements of its parameters, and bytes of its parameters and buffers, when this was first asked for."""
-        own = [*self.parameters.values()]
-        buffers = list(self.value.buffers()) if isinstance(self.value, nn.Module) else []
+        own = list(self.parameters.values())
+        buffers = self.value.buffers() if self.is_module else ()
         return sum(each.numel() for each in own), sum(each.numel() * each.element_size() for each in (*own, *buffers))
 
     @property
@@ -158,11 +175,7 @@ class HostedObject:
 
     def parameter(self, name: str) -> torch.Tensor:
         """The parameter with that dotted name. A tensor that is a leaf of torch's graph is a parameter without a name.
-
-        Raises:
-            UnknownNameError: There is no such parameter.
-            InvalidArgumentError: It is a tensor that was computed from others.
-        """
+        Raises `UnknownNameError` if there is none, and `InvalidArgumentError` for a tensor that was computed."""
         found = self.parameters.get(name)
         if found is not None:
             return found
@@ -180,17 +193,11 @@ class HostedObject:
 
     def parameter_state(self, name: str) -> ParameterState:
         """The parameter state of that parameter, which must exist."""
-        if name not in self.parameters:
-            return self._parameter_locks.state(self.value)
-        return self.parameter_states[list(self.parameters).index(name)]
+        return self._parameter_locks.state(self.parameter(name))
 
     def method(self, name: str) -> Method:
-        """The method of that name, if trainers may call it.
-
-        Raises:
-            UnknownMethodError: There is no such method.
-            NotAllowedError: It may not be called remotely.
-        """
+        """The method of that name. Raises `UnknownMethodError` if there is none, and `NotAllowedError` if it may not be
+        called remotely."""
         function = getattr(type(self.value), name, None)
         known = self._methods.get(name)
         if known is not None and known[0] is function:

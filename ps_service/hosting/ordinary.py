@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from ps_service.hosting.structure import all_below, attributes_of, contents, is_instance, leads_to
+from ps_service.hosting.structure import all_below, attributes_of, contents, is_instance, leads_to, slots_of
 from ps_wire.decorators import takes_turns
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 RECURRENT: Final = ("_flat_weights", "_flat_weight_refs")
 """Attributes in which recurrent layers of torch keep lists of their parameters."""
-
-MOST: Final = 10_000
-"""Most objects of a module that are searched for an `id()`."""
 
 _SMALLEST: Final = 1 << 20
 """Smaller numbers are no `id()`."""
@@ -46,7 +43,7 @@ def is_ordinary(module: nn.Module) -> bool:
     # It may have stored values under its own identity, or under that of a part.
     if any(map(_is_in_weak_table, (*submodules, *parameters))):
         return False
-    return not any(number in parts for each in all_below(module, MOST) for number in _numbers(each))
+    return not any(number in parts for each in all_below(module) for number in _numbers(each))
 
 
 def _is_plain_parameter(parameter: nn.Parameter) -> bool:
@@ -60,7 +57,7 @@ def _is_plain_module(module: nn.Module) -> bool:
     """Whether a module is plain Python without hooks, and its classes cache no results of methods."""
     if takes_turns(type(module)):
         return False
-    if type(module).__module__.startswith(_OTHERS) or len(attributes_of(module)) != 1:
+    if type(module).__module__.startswith(_OTHERS) or slots_of(type(module)):  # type: ignore[arg-type]
         return False
     if any(value for name, value in module.__dict__.items() if name.endswith("_hooks")):
         return False
@@ -92,5 +89,5 @@ def _numbers(value: Any) -> Iterator[int]:
     elif isinstance(value, types.CellType):
         found += contents(value)
     if is_instance(value) and not type(value).__module__.startswith("torch."):  # its compiled modules know their own
-        found += [each for attributes in attributes_of(value) for each in attributes.values()]
+        found += [each for _, each in attributes_of(value)]
     return (each for each in found if type(each) is int and each >= _SMALLEST)

@@ -18,7 +18,7 @@ class Borrower(Protocol):
     """The interface of the running call for references."""
 
     def bind(self, hosted: HostedObject) -> Any:
-        """The value of another object, whose use is recorded in the call, too."""
+        """A module for this call, whose use is recorded in it: the module itself, or a view of it."""
 
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
         """The object and dotted name of the parameter that a leaf of this call replaces."""
@@ -27,13 +27,13 @@ class Borrower(Protocol):
         """The leaves that replace parameters in this call, by `id()` of the parameter."""
 
     def meets(self, value: Any) -> None:
-        """Notes that the code of this call uses the value of an object that is no module."""
+        """Notes that the code uses the value of an object that is no module."""
 
     def lends(self, value: Any) -> bool:
-        """Whether a value holds parts of a module that belong to this call only, or that other calls may change."""
+        """Whether a value holds parts of a view, or shares memory with parameters or buffers of modules."""
 
     def runs_later(self) -> None:
-        """Notes that the code sets a hook of a tensor, which will run in the backward."""
+        """Notes that code of the call will run in its backward, where it finds the values of this call."""
 
     def sets_hooks(self, pack: Any) -> None:
         """Notes that hooks of saved tensors are set."""
@@ -42,7 +42,8 @@ class Borrower(Protocol):
         """Notes that the code sets an attribute of a module."""
 
     def lift(self, pack: Any) -> bool:
-        """Removes the call's own hooks of saved tensors for some time, if `pack` is one of them; returns whether."""
+        """Allows that hooks of saved tensors are disabled for a transform, if `pack`, the hook that was set last, is
+        that of this call. Returns whether it is."""
 
 
 binder: ContextVar[Borrower | None] = ContextVar("borrower", default=None)

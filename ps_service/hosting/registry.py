@@ -6,7 +6,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ps_wire.close_names import hint
 from ps_wire.errors import (
@@ -27,25 +27,26 @@ if TYPE_CHECKING:
 _MOST_REMOVALS: Final = 1024
 """The most removals that are remembered."""
 
+_GONE: Final = (
+    "its last handle was dropped, the session of its trainer was lost, or the owner has started without it. Ask for it "
+    "again as at the beginning: ps.module(…, name=…) attaches to what is there and makes what is not"
+)
+"""Why an object without a name may be gone, and what to do."""
+
 _ATTACHED: Final = ("ps.module(…)", "ps.create(…)")
 """Calls that make what `attach` gives the same handle to."""
 
 
 class _Census(Protocol):
-    """Counts the objects of a registry, whose lock guards it."""
+    """Counts the objects of a registry as they are added and removed, under the lock of that."""
 
-    def add(self, hosted: HostedObject) -> None:
-        """Counts a new object."""
+    def add(self, hosted: HostedObject) -> None: ...
 
-    def remove(self, hosted: HostedObject) -> None:
-        """Removes an object that is gone."""
+    def remove(self, hosted: HostedObject) -> None: ...
 
 
 class Registry:
-    """Finds objects by handle or name, and frees anonymous ones with their last reference. Safe from several threads.
-
-    The census counts the objects as they are added and removed.
-    """
+    """Finds objects by handle or name, and frees anonymous ones with their last reference. Safe in all threads."""
 
     def __init__(self, owner: str, census: _Census) -> None:
         self.owner = owner
@@ -56,7 +57,8 @@ class Registry:
         # By name: a future that is done when the object has been made, or could not be made.
         self._making: dict[str, Future[None]] = {}
         self._holders: dict[bytes, Counter[str]] = {}
-        self._removals = _Removals()
+        # Of the last named objects that were removed, by id, what happened to them.
+        self._removals: OrderedDict[str, str] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -71,12 +73,6 @@ class Registry:
         """The number of references of a session to each object, by id."""
         with self._lock:
             return {object_id: count for object_id, count in self._holders.get(trainer, {}).items() if count > 0}
-
-    def references_of(self, trainer: bytes) -> int:
-        """The number of references of a session."""
-        with self._lock:
-            held = self._holders.get(trainer)
-            return 0 if held is None else held.total()
 
     def objects(self) -> list[HostedObject]:
         with self._lock:
@@ -93,19 +89,21 @@ class Registry:
         """The object of that name, and whether it was made now, which it is if there is none. An anonymous object is
         always made. Concurrent requests for a name wait for one of them and get the same object.
 
-        With `replace`, an object that was made with another class or other arguments is removed, with its dependents,
-        once this one is made; it stays if `make` raises. The `remedy` says what else a trainer can do that asked with
-        other arguments, and ends with a comma.
-
-        Raises:
-            NameConflictError: It exists and was made with another class or other arguments.
+        An object that was made with another class or other arguments is a `NameConflictError`. With `replace` it is
+        removed, with its dependents, once this one is made; it stays if `make` raises. The `remedy` says what else a
+        trainer can do that asked with other arguments, and ends with a comma.
         """
         if not name:
             return self.add(make()), True
         known = self._begin(name, fingerprint if replace else None)
         if known is None:
             try:
-                return self._place(make()), True
+                new = make()
+                with self._lock:
+                    before = self._names.get(name)
+                    if before is not None:
+                        self._remove(before, before, is_replaced=True)
+                    return self.add(new), True
             finally:
                 with self._lock:
                     made = self._making.pop(name)
@@ -139,14 +137,6 @@ class Registry:
             with waiting:
                 made.result()
 
-    def _place(self, made: HostedObject) -> HostedObject:
-        """Adds a new object under its name, and removes the one that had it."""
-        with self._lock:
-            before = self._names.get(made.name)
-            if before is not None:
-                self._remove(before, before, is_replaced=True)
-            return self.add(made)
-
     def add(self, made: HostedObject) -> HostedObject:
         with self._lock:
             self._shelve(made)
@@ -155,11 +145,7 @@ class Registry:
         return made
 
     def check_new(self, object_id: str) -> None:
-        """Checks that no object has an id that a caller has chosen.
-
-        Raises:
-            InvalidArgumentError: One has.
-        """
+        """Raises `InvalidArgumentError` if an object has the id that a caller has chosen."""
         if object_id in self._objects:
             raise InvalidArgumentError(f"the id {object_id} is in use; choose 128 random bits for each result")
 
@@ -176,11 +162,7 @@ class Registry:
                 each.dependents.add(dependent)
 
     def named(self, name: str) -> HostedObject:
-        """The object of that name.
-
-        Raises:
-            UnknownNameError: There is no object with that name.
-        """
+        """The object of that name. Raises `UnknownNameError` if there is none."""
         try:
             return self._names[name]
         except KeyError:
@@ -189,19 +171,14 @@ class Registry:
             raise UnknownNameError(f"owner {self.owner!r} hosts nothing under the name {name!r}{close}") from None
 
     def find(self, ref: Ref) -> HostedObject:
-        """The object a handle refers to.
-
-        Raises:
-            ForeignHandleError: It belongs to another owner.
-            StaleHandleError: The object no longer exists.
-            UnknownNameError: It has no such parameter.
-        """
+        """The object that a handle refers to. Raises `ForeignHandleError` if it belongs to another owner,
+        `StaleHandleError` if the object no longer exists, and `UnknownNameError` if that has no such parameter."""
         if ref.owner != self.owner:
             raise ForeignHandleError(f"the handle {ref} belongs to owner {ref.owner!r}; this is {self.owner!r}")
         found = self._objects.get(ref.object_id)
         if found is None:
             with self._lock:
-                raise StaleHandleError(self._removals.told(ref))
+                raise StaleHandleError(f"the object of {ref} is gone: {self._removals.get(ref.object_id, _GONE)}")
         if ref.parameter:
             found.parameter(ref.parameter)
         return found
@@ -233,11 +210,7 @@ class Registry:
                 self._drop(object_id, count)
 
     def delete(self, name: str) -> HostedObject:
-        """Removes a named object and its dependents, whatever references there are.
-
-        Raises:
-            UnknownNameError: There is no object with that name.
-        """
+        """Removes a named object and its dependents, whatever references there are. Raises as `named`."""
         with self._lock:
             found = self.named(name)
             self._remove(found, found)
@@ -271,62 +244,25 @@ class Registry:
                 self._take_down(found)
 
     def _remove(self, found: HostedObject, root: HostedObject, is_replaced: bool = False) -> None:
-        if self._take_down(found):
-            self._removals.note(found, root, is_replaced)
+        if self._take_down(found) and found.name:
+            self._removals[found.ref.object_id] = _removal(found, root, is_replaced)
+            if len(self._removals) > _MOST_REMOVALS:
+                self._removals.popitem(last=False)
         if self._names.get(found.name) is found:
             del self._names[found.name]
         for dependent in list(found.dependents):
             self._remove(dependent, root, is_replaced)
 
 
-class _Removal(NamedTuple):
-    """How a named object went. `root` is the name of the object that it was removed with; its own if it was removed by
-    itself. The calls are those of a client that make such objects, and `how` says what happened to the root. If that
+def _removal(removed: HostedObject, root: HostedObject, is_replaced: bool) -> str:
+    """What happened to a named object that was removed with `root`, or by itself, and what to do. If the root
     `is_replaced`, there is another object of its name now."""
-
-    name: str
-    call: str
-    how: str
-    root: str
-    root_call: str
-    is_replaced: bool
-
-    def told(self) -> str:
-        """What happened, and what to do."""
-        if self.root == self.name:
-            if not self.is_replaced:
-                return f"{self.name!r} {self.how}. Make it again with {self.call}"
-            attach = f" or ps.attach({self.name!r})" if self.call in _ATTACHED else ""
-            return f"{self.name!r} {self.how}. Get a handle to the new one with {self.call}{attach}"
-        again = f"Get a handle to that with {self.root_call}" if self.is_replaced else f"Make it with {self.root_call}"
-        return f"{self.name!r} was removed with {self.root!r}, which {self.how}. {again}, and this with {self.call}"
-
-
-class _Removals:
-    """The last removals of named objects, by id. Used under the lock of the registry."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, _Removal] = OrderedDict()
-
-    def note(self, removed: HostedObject, root: HostedObject, is_replaced: bool) -> None:
-        """An object was removed by itself, or with `root`."""
-        if not removed.name:
-            return
-        how = "was replaced, because a trainer asked with replace=True" if is_replaced else "was deleted"
-        call = removed.made_with
-        self._known[removed.ref.object_id] = _Removal(
-            removed.name, call, how, root.name or removed.name, root.made_with, is_replaced
-        )
-        if len(self._known) > _MOST_REMOVALS:
-            self._known.popitem(last=False)
-
-    def told(self, ref: Ref) -> str:
-        """Why the object of a handle is not there, and what to do."""
-        known = self._known.get(ref.object_id)
-        if known is not None:
-            return f"the object of {ref} is gone: {known.told()}"
-        return (
-            f"the object of {ref} is gone: its last handle was dropped, the session of its trainer was lost, or the "
-            "owner has started without it. Ask for it again as at the beginning: ps.module(…, name=…) attaches to what "
-            "is there and makes what is not"
-        )
+    call, name = removed.made_with, removed.name
+    how = "was replaced, because a trainer asked with replace=True" if is_replaced else "was deleted"
+    if root.name in ("", name):
+        if not is_replaced:
+            return f"{name!r} {how}. Make it again with {call}"
+        attach = f" or ps.attach({name!r})" if call in _ATTACHED else ""
+        return f"{name!r} {how}. Get a handle to the new one with {call}{attach}"
+    again = f"Get a handle to that with {root.made_with}" if is_replaced else f"Make it with {root.made_with}"
+    return f"{name!r} was removed with {root.name!r}, which {how}. {again}, and this with {call}"

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import nn
 
 from ps_service.hosting.structure import (
-    SEQUENCES,
     WEAK,
     all_below,
     attributes_of,
     contents,
     is_atom,
     is_instance,
+    set_attribute,
     target_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Sequence
 
 MOST: Final = 1_000_000
 """Most objects behind one value that are examined."""
@@ -32,16 +32,15 @@ _FIXED: Final = (tuple, frozenset, functools.partial, types.MethodType, types.Bu
 
 
 class Replacing:
-    """Replaces objects by others, and the same object always by the same one.
+    """Replaces objects by what `substitute` returns for them, and the same object always by the same one.
 
     A mutable object stays the same, with other contents. An immutable one (tuple, bound method, partial) is assembled
-    again.
-
-    Unless it goes `everywhere`, modules and weak references stay as they are. So do the contents of objects with an
-    `id()` in `ends`.
+    again. Unless it goes `everywhere`, modules and weak references stay as they are. So do the contents of objects with
+    an `id()` in `ends`.
     """
 
-    def __init__(self, everywhere: bool, ends: Container[int] = ()) -> None:
+    def __init__(self, substitute: Callable[[Any], Any], everywhere: bool = False, ends: Container[int] = ()) -> None:
+        self._substitute = substitute
         self._everywhere = everywhere
         self._ends = ends
         # With the originals, so that no `id()` is used again.
@@ -64,15 +63,11 @@ class Replacing:
             return known[1]
         made = self._substitute(value)
         if made is value and (isinstance(value, _FIXED) or (self._everywhere and type(value) in WEAK)):
-            before = _items(value)
+            before, assemble = _taken_apart(value)
             after = [self._resolved(item) for item in before]
-            made = value if _are_same(before, after) else _assembled(value, after)
+            made = value if _are_same(before, after) else assemble(after)
         self._made[id(value)] = value, made
         return made
-
-    def _substitute(self, value: Any) -> Any:
-        """What replaces one object, or the object itself."""
-        raise NotImplementedError
 
     def _replace_in(self, value: Any) -> None:
         if isinstance(value, (list, deque)):
@@ -95,8 +90,9 @@ class Replacing:
             for named in (value.__kwdefaults__, value.__dict__):
                 self._replace_items(named, list((named or {}).items()))
         if is_instance(value) and not isinstance(value, _FIXED):
-            for attributes in attributes_of(value):
-                self._replace_items(attributes, list(attributes.items()))
+            for name, item in attributes_of(value):
+                if (made := self._resolved(item)) is not item:
+                    set_attribute(value, name, made)
 
     def _replace_in_dict(self, value: dict[Any, Any]) -> None:
         keys = list(value)
@@ -115,49 +111,30 @@ class Replacing:
                 container[key] = made
 
 
-class Counterpart(Replacing):
-    """Replaces parts of a view by those of the module, given by `id()` of the parts."""
-
-    def __init__(self, known: Mapping[int, Any]) -> None:
-        super().__init__(everywhere=True, ends={*known, *map(id, known.values())})
-        self._known = known
-
-    def _substitute(self, value: Any) -> Any:
-        return self._known.get(id(value), value)
-
-
 def _are_same(before: Sequence[Any], after: Sequence[Any]) -> bool:
     return all(old is new for old, new in zip(before, after, strict=True))
 
 
-def _items(value: Any) -> list[Any]:
-    """What an immutable value or a weak reference is assembled from."""
+def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """What an immutable value or a weak reference is assembled from, and what assembles a value like it from others."""
     if type(value) in WEAK:
-        return [target_of(value)]
-    if isinstance(value, SEQUENCES):
-        return list(value)
-    if isinstance(value, types.MethodType):
-        return [value.__self__, value.__func__]
-    if isinstance(value, types.BuiltinMethodType):
-        return [value.__self__]
-    return [value.func, *value.args, *value.keywords.values()]
-
-
-def _assembled(value: Any, items: Sequence[Any]) -> Any:
-    """A value like `value`, with other items."""
-    if type(value) in WEAK:
-        return _weak(value, items[0])
+        return [target_of(value)], lambda items: _weak(value, items[0])
     if isinstance(value, tuple):
-        return type(value)(*items) if hasattr(value, "_fields") else tuple.__new__(type(value), items)
+        is_named = hasattr(value, "_fields")
+        return list(value), lambda items: type(value)(*items) if is_named else tuple.__new__(type(value), items)
     if isinstance(value, frozenset):
-        return type(value)(items)
+        return list(value), type(value)
     if isinstance(value, types.MethodType):
-        return types.MethodType(items[1], items[0])
+        return [value.__func__, value.__self__], lambda items: types.MethodType(*items)
     if isinstance(value, types.BuiltinMethodType):
-        return getattr(items[0], value.__name__)
-    count = 1 + len(value.args)
-    keywords = dict(zip(value.keywords, items[count:], strict=True))
-    return functools.partial(items[0], *items[1:count], **keywords)
+        return [value.__self__], lambda items: getattr(items[0], value.__name__)
+    count = len(value.args)
+
+    def partial(items: list[Any]) -> Any:
+        function, args, named = items[0], items[1 : count + 1], items[count + 1 :]
+        return functools.partial(function, *args, **dict(zip(value.keywords, named, strict=True)))
+
+    return [value.func, *value.args, *value.keywords.values()], partial
 
 
 def _weak(value: Any, target: Any) -> Any:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 
 def with_statistics(module: nn.Module) -> list[_NormBase]:
@@ -41,9 +38,7 @@ class StatisticsLock:
             self._thread = thread
         self._depth += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._depth -= 1
         if not self._depth:
             self._thread = 0

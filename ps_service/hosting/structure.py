@@ -12,7 +12,8 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, MutableMapping
+from collections.abc import Container, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -32,6 +33,9 @@ WEAK: Final = (weakref.ReferenceType, weakref.WeakMethod, weakref.ProxyType, wea
 
 MOST: Final = 1000
 """Most objects behind one attribute that are searched for tensors."""
+
+MOST_OF_MODULE: Final = 10_000
+"""Most objects of a module that are looked at."""
 
 _HEAP_TYPE: Final = 1 << 9
 """The flag of classes that a class statement has made."""
@@ -70,11 +74,13 @@ def below(value: Any) -> Iterator[Any]:
     elif kind in WEAK:
         yield target_of(value)
     if is_instance(value):
-        for attributes in attributes_of(value):
-            yield from list(attributes.values())
+        for _, each in attributes_of(value):
+            yield each
 
 
-def all_below(value: Any, most: int, into_modules: bool = True, ends: Container[int] = ()) -> Iterator[Any]:
+def all_below(
+    value: Any, most: int = MOST_OF_MODULE, into_modules: bool = True, ends: Container[int] = ()
+) -> Iterator[Any]:
     """A value and the objects that it refers to, but not more than `most`. Those whose `id()` is in `ends` are not
     followed, and modules only if it goes `into_modules`."""
     stack, seen = [value], {id(value): value}
@@ -125,42 +131,32 @@ def is_instance(value: Any) -> bool:
     return not any(name == each or name.startswith(f"{each}.") for each in _CLOSED)
 
 
-def attributes_of(value: Any) -> list[MutableMapping[str, Any]]:
-    """The mappings of an instance's attributes: its `__dict__`, and its slots."""
-    found: list[MutableMapping[str, Any]] = []
+def attributes_of(value: Any) -> list[tuple[str, Any]]:
+    """The attributes of an instance: those in its `__dict__`, and its slots that are set."""
     attributes = getattr(value, "__dict__", None)
-    if isinstance(attributes, dict):
-        found.append(attributes)
-    names = _slots(type(value))  # type: ignore[arg-type]
-    if names:
-        found.append(Slots(value, names))
+    found = list(attributes.items()) if isinstance(attributes, dict) else []
+    for name in slots_of(type(value)):  # type: ignore[arg-type]
+        with suppress(AttributeError):
+            found.append((name, object.__getattribute__(value, name)))
     return found
 
 
-class Slots(MutableMapping[str, Any]):
-    """The slots of an object as a mapping of those that are set."""
+def set_attribute(value: Any, name: str, new: Any) -> None:
+    """Sets an attribute of an instance, without code of its class."""
+    attributes = getattr(value, "__dict__", None)
+    if isinstance(attributes, dict) and name in attributes:
+        attributes[name] = new
+    else:
+        object.__setattr__(value, name, new)
 
-    def __init__(self, holder: Any, names: Iterable[str]) -> None:
-        self._holder = holder
-        self._names = names
 
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return object.__getattribute__(self._holder, name)
-        except AttributeError:
-            raise KeyError(name) from None
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        object.__setattr__(self._holder, name, value)
-
-    def __delitem__(self, name: str) -> None:
-        object.__delattr__(self._holder, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._names if name in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+@functools.lru_cache(maxsize=1024)
+def slots_of(kind: type) -> tuple[str, ...]:
+    """The names of the slots of a class."""
+    members = [(name, member) for cls in kind.__mro__ for name, member in vars(cls).items()]
+    return tuple(
+        name for name, member in members if isinstance(member, types.MemberDescriptorType) and name != "__dict__"
+    )
 
 
 def target_of(weak: Any) -> Any:
@@ -181,14 +177,6 @@ def contents(cell: types.CellType) -> list[Any]:
         return [cell.cell_contents]
     except ValueError:
         return []
-
-
-@functools.lru_cache(maxsize=1024)
-def _slots(kind: type) -> tuple[str, ...]:
-    members = [(name, member) for cls in kind.__mro__ for name, member in vars(cls).items()]
-    return tuple(
-        name for name, member in members if isinstance(member, types.MemberDescriptorType) and name != "__dict__"
-    )
 
 
 def _behind_function(function: types.FunctionType) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakSet
 
-from ps_service.parameters.state import Writers
+from ps_service.parameters import state
 from ps_wire.runtime.scopes import waiting
 
 if TYPE_CHECKING:
@@ -30,16 +30,12 @@ _LONGER: Final = 4
 class Turn:
     """The turn of one call. While the call waits for another process or a lock, others have the module.
 
-    `is_lost` tells whether others went on before the call had ended, `is_ending` whether it gives the module to others
-    now. `resumed` is called after others had the module.
-
-    Args:
-        turns: The turns of the module.
-        nested: Whether the call has another module already, or is nested in another request. A step may be waiting for
-            that one, so this one waits only for steps that have begun to write.
-        around: Make what is entered whenever the call gets the module, and left whenever others get it. None waits.
-        exclusive: Makes what is entered before, if the call writes to parameters, as a step does.
-        is_patient: Whether it waits for a call that does not end for as long as that takes.
+    It is `nested` if the call has another module already, or is nested in another request: a step may be waiting for
+    that one, so this one waits only for steps that have begun to write. `around` makes what is entered whenever the
+    call gets the module, without waiting, and `exclusive` what is entered before that, if the call writes to parameters
+    as a step does; `entered` has all of it. If it `is_patient`, it waits for a call that does not end for as long as
+    that takes. It `is_lost` if others went on before the call had ended, and `is_ending` while it gives the module to
+    others. `resumed` is called after others had the module.
     """
 
     def __init__(
@@ -62,53 +58,44 @@ class Turn:
         self._turns = turns
         self._around = around
         self._exclusive = exclusive
-        self._entered = ExitStack()
-        self._access = ExitStack()
+        self.entered = ExitStack()
         self._is_paused = False
 
     def begin(self) -> None:
-        """Waits until the call has the module.
-
-        Raises:
-            WouldBlock: This thread must not wait.
-        """
+        """Waits until the call has the module. Raises `WouldBlock` if this thread must not wait."""
         self._take()
         waiting.held = (*waiting.held, self)
 
     def _take(self) -> None:
         outer = self._turns.holder
-        with ExitStack() as stack:
+        try:
             # A call that it is nested in may write, and has excluded others already.
             is_mine = outer is not None and outer.writes and outer.thread == self.thread
             if self._exclusive is not None and not is_mine:
-                stack.enter_context(self._exclusive())
+                self.entered.enter_context(self._exclusive())
             self._turns.take(self)
-            self._access = stack.pop_all()
-        try:
             for each in self._around:
-                self._entered.enter_context(each())
+                self.entered.enter_context(each())
         except BaseException:
             self._give()
             raise
 
     def _give(self) -> None:
-        if self._turns.keep(self):
-            try:
-                self.leave()
-            finally:
-                self._turns.give(self)
-
-    def leave(self) -> None:
-        """Leaves what was entered for the call."""
+        turns, lock = self._turns, self._turns.locks.lock
+        with lock:
+            self.is_ending = turns.holder is self  # from now on nobody takes the module from the call
         try:
-            self._entered.close()
+            self.entered.close()
         finally:
-            self._access.close()
+            if self.is_ending:
+                with lock:
+                    turns.holder = self.outer
+                    turns.locks.notify()
 
     def end(self) -> None:
         """The call has ended."""
         waiting.held = tuple(each for each in waiting.held if each is not self)
-        self._turns.note_seconds(time.monotonic() - self.began)
+        self._turns.end(self)
         self._give()
 
     def pause(self) -> None:
@@ -132,21 +119,16 @@ class TakesTurns(Protocol):
 
     turns: Turns
 
-    def take_turns(self, turns: Turns) -> None:
-        """Has the calls on the module itself take these turns. The lock of the parameters is held."""
 
-
-class Turns:
-    """Lets one call at a time run on a module itself, and steps wait for it.
-
-    After a bounded wait the others go on, and the call is lost: it may have seen values of two versions. The lock of
-    the parameters guards everything. `holder` is the turn of the call that has the module.
-    """
+class Turns(state.Turns):
+    """Lets one call at a time run on a module itself, and steps wait for it. After a bounded wait the others go on, and
+    the call is lost: it may have seen values of two versions. The lock of the parameters guards everything. `holder` is
+    the turn of the call that has the module."""
 
     def __init__(self, locks: ParameterLocks) -> None:
-        self.writers = Writers()
+        self.claimed = self.writing = 0
         self.users: WeakSet[TakesTurns] = WeakSet()
-        self._locks = locks
+        self.locks = locks
         self.holder: Turn | None = None
         self._patience = FIRST_PATIENCE_SECONDS
         self._longest = 0.0
@@ -156,8 +138,8 @@ class Turns:
         while not self._is_mine():
             if self.holder is not None:
                 self._wait_for(self.holder)
-            elif self.writers.writing or self.writers.claimed:
-                self._locks.wait()
+            elif self.writing or self.claimed:
+                self.locks.wait()
             else:
                 return
 
@@ -165,50 +147,30 @@ class Turns:
         """Whether a call of another thread has the module."""
         return self.holder is not None and not self._is_mine()
 
-    def await_calls(self) -> bool:
-        """Waits for the call that runs, as long as it may take; returns whether there was one. The lock of the
-        parameters is held."""
+    def await_calls(self, that_write: bool = False) -> bool:
         waited = False
-        while (holder := self.holder) is not None and not self._is_mine():
+        while (holder := self.holder) is not None and (holder.writes or not that_write) and not self._is_mine():
             self._wait_for(holder)
             waited = True
         return waited
 
-    def await_writer(self) -> None:
-        """Like `await_calls`, for a call that writes to parameters."""
-        while (holder := self.holder) is not None and holder.writes and not self._is_mine():
-            self._wait_for(holder)
-
     def take(self, turn: Turn) -> None:
         """Waits until nobody else has the module, and gives it to a call."""
-        writers = self.writers
-        with self._locks.lock:
+        with self.locks.lock:
             while not self._is_mine():
                 if self.holder is not None:
                     self._wait_for(self.holder, turn.is_patient)
-                elif not turn.writes and (writers.writing or (writers.claimed and not turn.nested)):
-                    self._locks.wait()
+                elif not turn.writes and (self.writing or (self.claimed and not turn.nested)):
+                    self.locks.wait()
                 else:
                     break
             turn.outer, self.holder = self.holder, turn
             turn.is_ending = False
             turn.began = time.monotonic()
 
-    def keep(self, turn: Turn) -> bool:
-        """Whether a call still has the module; nobody takes it from the call any more."""
-        with self._locks.lock:
-            turn.is_ending = self.holder is turn
-            return turn.is_ending
-
-    def give(self, turn: Turn) -> None:
-        """A call does not have the module any more."""
-        with self._locks.lock:
-            self.holder = turn.outer
-            self._locks.notify()
-
-    def note_seconds(self, seconds: float) -> None:
-        """Notes how long a call took, whether or not it was lost."""
-        self._longest = max(self._longest, seconds)
+    def end(self, turn: Turn) -> None:
+        """Notes how long a call took that has ended, whether or not it was lost."""
+        self._longest = max(self._longest, time.monotonic() - turn.began)
         self._patience = max(PATIENCE_SECONDS, _LONGER * self._longest)
 
     def _is_mine(self) -> bool:
@@ -218,27 +180,26 @@ class Turns:
         """Waits until something has changed. Takes the module from a call that does not end."""
         left = holder.began + self._patience - time.monotonic()
         if is_patient or holder.is_ending:
-            self._locks.wait()
+            self.locks.wait()
         elif left > 0:
-            self._locks.wait(left)
+            self.locks.wait(left)
         else:
             turn: Turn | None = holder
             while turn is not None:
                 turn.is_lost = True
-                turn.leave()
+                turn.entered.close()
                 turn = turn.outer
             self.holder = None
-            self._locks.notify()
+            self.locks.notify()
 
 
 def shared_turns(locks: ParameterLocks, users: Iterable[TakesTurns]) -> Turns:
-    """The turns of some modules that are to share them, because another module has parameters of all of them.
-
-    New ones if there is no such module. The lock of the parameters is held.
-    """
-    known = list({id(each.turns): each.turns for each in users}.values()) or [Turns(locks)]
-    for other in known[1:]:
+    """The turns that some modules share from now on, because another module has parameters of all of them. New ones if
+    there is no such module. The lock of the parameters is held."""
+    shared, *others = list({id(each.turns): each.turns for each in users}.values()) or [Turns(locks)]
+    for other in others:
         other.await_idle()
         for each in list(other.users):
-            each.take_turns(known[0])
-    return known[0]
+            each.turns = shared
+            shared.users.add(each)
+    return shared

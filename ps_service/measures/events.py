@@ -53,11 +53,7 @@ KINDS: Final = {
 
 
 class Events:
-    """The latest events of an owner. Safe from several threads.
-
-    Args:
-        clock: Unix time, in seconds.
-    """
+    """The latest events of an owner. Safe from several threads. The clock tells Unix time, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -85,14 +81,20 @@ class Events:
         *,
         trainer: str = "",
         subject: str = "",
-        count: int = 1,
         traceback: str = "",
+        alike: Hashable = None,
     ) -> None:
         """Keeps an event, and logs it. The arguments are those of `EventStatus`.
 
-        Characters with which a text could change a terminal, or begin a line of its own, are replaced: exceptions and
-        names come from trainers.
+        An event that may happen often is kept the first time that it is `alike`, and then the tenth, the hundredth and
+        so on. Its traceback is told the first time only.
         """
+        count = 1 if alike is None else self._count(alike)
+        if str(count).strip("0") != "1":
+            return
+        if count > 1:
+            text, traceback = f"{text} (this has happened {count:,} times)", ""
+        # Exceptions and names come from trainers, and could change a terminal, or begin a line of their own.
         text = "".join(each if each.isprintable() else " " for each in text)
         traceback = "".join(each if each.isprintable() or each == "\n" else "?" for each in traceback)
         with self._lock:
@@ -111,30 +113,13 @@ class Events:
             self._latest.append(event)
         _tell(event, text, traceback)
 
-    def note_again(
-        self,
-        alike: Hashable,
-        kind: str,
-        text: str,
-        level: Level = "warning",
-        *,
-        trainer: str = "",
-        subject: str = "",
-        traceback: str = "",
-    ) -> None:
-        """Keeps an event that may happen often: the first time, and then the tenth, the hundredth and so on.
-
-        `alike` tells whether it is the same as an earlier one. The traceback is told the first time only.
-        """
+    def _count(self, alike: Hashable) -> int:
+        """How often such an event has happened, with this time."""
         with self._lock:
             count = self._alike[alike] = self._alike.pop(alike, 0) + 1
             if len(self._alike) > _MOST_ALIKE:
                 self._alike.popitem(last=False)
-        if count == 1:
-            self.note(kind, text, level, trainer=trainer, subject=subject, traceback=traceback)
-        elif _is_power_of_ten(count):
-            text = f"{text} (this has happened {count:,} times)"
-            self.note(kind, text, level, trainer=trainer, subject=subject, count=count)
+            return count
 
 
 def _tell(event: EventStatus, text: str, traceback: str) -> None:
@@ -154,8 +139,3 @@ def _tell(event: EventStatus, text: str, traceback: str) -> None:
     # What formatters print behind the text. The exception itself would keep the tensors of its frames.
     record.exc_text = traceback.rstrip("\n") or None
     _log.handle(record)
-
-
-def _is_power_of_ten(number: int) -> bool:
-    digits = str(number)
-    return digits[0] == "1" and not digits[1:].strip("0")

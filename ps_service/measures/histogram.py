@@ -64,10 +64,9 @@ def merged(histograms: Iterable[Sequence[int]]) -> Counter[int]:
 
 
 def quantile(q: float, counts: Mapping[int, int], bounds: Sequence[float]) -> float | None:
-    """A quantile, as `histogram_quantile` of Prometheus estimates it: linear within a bucket.
+    """A quantile, as `histogram_quantile` of Prometheus has it: linear within a bucket, and at most the last bound.
 
-    The observations are counted by index of the bucket; one more bucket lies above the last of the inclusive upper
-    bounds. The estimate is the last bound if it lies above that, and None without observations.
+    The observations are counted by index of the bucket, as in `Distribution`. None without observations.
     """
     total = sum(counts.values())
     if not total:

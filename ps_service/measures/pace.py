@@ -69,8 +69,7 @@ class Pace:
     def per_second(self) -> float:
         """Steps per second over the last ten whole seconds, or since the first step if that is less.
 
-        If there were few in this time, it is one by the mean distance between the latest steps, down to the second; 0
-        once there was none for three times as long. The second that is not over yet does not count.
+        If there were few, it is one by the mean distance between the latest; 0 once none came for three times as long.
         """
         now = int(self._clock())
         with self._lock:

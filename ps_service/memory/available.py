@@ -16,8 +16,3 @@ def memory() -> int:
     except OSError:
         text = "max"
     return min(found, int(text) if text.isdecimal() else found)
-
-
-def half_of_memory() -> int:
-    """Half of the memory of this machine, or of its container's limit, in bytes."""
-    return memory() // 2

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary, ref
 
 import torch
 
-from ps_service.memory.available import half_of_memory
+from ps_service.memory.available import memory
 from ps_wire.codec.trees import parts_of
 from ps_wire.errors import OverloadedError
 from ps_wire.limits import Limits
@@ -23,10 +23,9 @@ _MOST_KEPT: Final = 32
 
 
 class Held:
-    """Counts the bytes held for one trainer. Safe from several threads.
+    """Counts the bytes held for one trainer, those of a storage once while a `Share` of it lives. Safe in all threads.
 
-    Tensors that share a storage count once, for as long as a `Share` of it lives. Finalizers subtract the bytes, at any
-    moment and in any thread. So changes are noted without a lock, by `note`, and summed when the total is read.
+    Finalizers subtract bytes, at any moment. So changes are noted without a lock, and summed when the total is read.
     """
 
     __slots__ = ("__weakref__", "_adding_up", "_changes", "_shares", "_total", "note")
@@ -76,10 +75,7 @@ class Held:
 
 
 class Share:
-    """A number of bytes that counts as held for as long as this object lives.
-
-    For the share of one storage, `key` is the address of that, and `reference` the weak reference by which it is found.
-    """
+    """A number of bytes that counts as held for as long as this object lives; of a storage, `key` is the address."""
 
     __slots__ = ("__weakref__", "_held", "key", "nbytes", "reference")
 
@@ -112,7 +108,7 @@ class HeldByAll:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.refusals = 0
-        self.limit: Final = (limits or Limits()).max_context_bytes or half_of_memory()
+        self.limit: Final = (limits or Limits()).max_context_bytes or memory() // 2
         self._lock = threading.Lock()
         # Each lives as long as a share refers to it, or it is among the latest that were made: making one costs as much
         # as a small request, and most passes of a trainer begin when its last has ended.
@@ -179,6 +175,6 @@ def size(tensor: torch.Tensor) -> int:
     """Bytes of the elements of a tensor, of any layout."""
     if tensor.layout is torch.strided:
         return tensor.nbytes
-    if tensor.layout is torch.sparse_coo:
+    if tensor.layout is torch.sparse_coo:  # on the way of every step of a sparse table
         return tensor._indices().nbytes + tensor._values().nbytes
     return sum(part.nbytes for part in parts(tensor))

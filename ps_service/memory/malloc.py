@@ -1,13 +1,10 @@
 """What an owner asks of malloc: to keep free memory while it is busy, and to give it back once there is very much.
 
-Malloc keeps what messages and passes have freed for as long as messages arrive (`ps_wire.connections.buffers`). In a
-long pass, small objects with long lives settle in the gaps, so that the next large ones do not fit there and need new
-memory.
+In a long pass, small objects with long lives settle in the gaps, so that the next large ones need new memory.
 """
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 from collections.abc import Callable
@@ -32,10 +29,8 @@ _HEAP_BYTES: Final = 64 * MIB
 def keep_free_memory() -> None:
     """Lets the GNU C library keep the memory that passes have freed in compute threads. Does nothing elsewhere.
 
-    Threads allocate from heaps of 64 MiB. A thread unmaps a heap as soon as it is empty, and the kernel clears new
-    pages for the next pass: thousands of page faults in each step of a model with some 60 MiB of activations. With
-    this much padding no heap is unmapped. What was free for a while still goes back page by page
-    (`ps_wire.connections.buffers`). A padding that the environment sets is left alone.
+    Threads unmap a heap of 64 MiB as soon as it is empty, unless there is so much padding, and the next pass has
+    thousands of page faults. What was free for a while still goes back (`ps_wire.connections.buffers`).
     """
     teach_malloc()
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -51,12 +46,6 @@ class MemoryKeeper:
         self._trim = trim
         self._resident = resident or _resident
         self._least = self._resident()
-
-    async def keep(self) -> None:
-        """Checks at intervals, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self.look()
 
     async def look(self) -> bool:
         """Trims if that is worthwhile; returns whether it did."""

@@ -1,17 +1,15 @@
 """Limits the bytes of messages that sessions hold on an owner, and orders the sessions that wait for space.
 
-Three things hold messages: requests that are being read, queued or running; answers that wait to be sent or
-confirmed; and requests that wait for other requests. Each has its own bound, so that none can deadlock:
+What holds messages has three bounds, so that none can deadlock:
 
-- Requests. A trainer knows its budget and sends large requests as far as they fit. A session that sends more, or any
-  session while all together hold too much, is not read from until there is space. This ends, because only requests
-  count that finish by themselves. Requests that wait for others do not count here: the others may be queued behind
-  unread messages. A session that holds nothing may always send one message of any allowed size. Small messages do not
-  count: their number is bounded, and they are read unless they are queued behind a large one.
-- Answers. Above the budget, calls with large answers stay in the queue. The session is still read from, so that its
-  confirmations arrive.
-- Requests that wait for others could deadlock if they were paused. They have the same budget a second time; above it
-  further requests are refused.
+- Requests that are read, queued or running. A trainer knows its budget; a session that sends more, or any session while
+  all together hold too much, is not read from until there is space. This ends, because these requests finish by
+  themselves. A session that holds nothing may always send one message of any allowed size. Small messages do not count:
+  their number is bounded, and they are read unless they are queued behind a large one.
+- Answers that are not sent or confirmed. Above the budget, calls with large answers stay in the queue. The session is
+  still read from, so that its confirmations arrive.
+- Requests that wait for others, which may be queued behind unread messages: they would deadlock if they were paused.
+  They have the same budget a second time; above it further requests are refused.
 
 A message that waits for longer than its caller would is refused, so that every pause ends.
 """
@@ -19,8 +17,6 @@ A message that waits for longer than its caller would is refused, so that every 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -35,13 +31,8 @@ LONGEST_PAUSE_SECONDS: Final = 60.0
 
 @dataclass(slots=True, eq=False)
 class Holding:
-    """The bytes of messages that one session holds. Only those of large messages count.
-
-    Attributes:
-        requests: Payload bytes of requests that are being read, queued or running.
-        waiting: Payload bytes of requests that wait for other requests.
-        unsent: Bytes of answers that are being sent and are not kept.
-    """
+    """The bytes that large messages of one session hold: requests that are read, queued or running, those that are
+    waiting for others, and answers that are being sent and are not kept."""
 
     requests: int = 0
     waiting: int = 0
@@ -49,13 +40,7 @@ class Holding:
 
 
 class Budget:
-    """Counts and limits the message bytes of all sessions of an owner. Used on the event loop.
-
-    Attributes:
-        requests, waiting, unsent: The sums of those of all holdings.
-        pauses: Number of times a session was paused, since the start.
-        refusals: Number of requests refused because of their bytes.
-    """
+    """Counts and limits the message bytes of all sessions of an owner, with their sums. Used on the event loop."""
 
     def __init__(self, limits: Limits) -> None:
         self.requests = 0
@@ -65,7 +50,7 @@ class Budget:
         self.refusals = 0
         self._limits = limits
         self._holdings: dict[bytes, Holding] = {}
-        self._paused: list[tuple[Holding, int, asyncio.Future[None]]] = []
+        self._paused: list[tuple[Holding, asyncio.Future[None]]] = []
 
     def of(self, trainer: bytes) -> Holding:
         """The holding of a trainer's session; created if missing."""
@@ -136,8 +121,13 @@ class Budget:
                 while not self.admits(holding, nbytes, nested):
                     if not holding.requests:
                         raise TimeoutError
-                    with self._pausing(holding, nbytes) as there_is_space:
+                    there_is_space: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    paused = (holding, there_is_space)
+                    self._paused.append(paused)
+                    try:
                         await there_is_space
+                    finally:
+                        self._paused.remove(paused)
         except TimeoutError:
             self.refusals += 1
             raise OverloadedError(
@@ -148,18 +138,8 @@ class Budget:
             ) from None
         self.take(holding, nbytes)
 
-    @contextmanager
-    def _pausing(self, holding: Holding, nbytes: int) -> Iterator[asyncio.Future[None]]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (holding, nbytes, future)
-        self._paused.append(entry)
-        try:
-            yield future
-        finally:
-            self._paused.remove(entry)
-
     def _go_on(self) -> None:
         """Wakes the paused sessions, the one that holds least first."""
-        for _, _, future in sorted(self._paused, key=lambda entry: entry[0].requests):
-            if not future.done():
-                future.set_result(None)
+        for _, there_is_space in sorted(self._paused, key=lambda entry: entry[0].requests):
+            if not there_is_space.done():
+                there_is_space.set_result(None)

@@ -16,34 +16,57 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.tables.budget import TableBudget
 
-KINDS: Final = ("module", "optimizer", "scheduler", "table", "tensor", "other")
+_KINDS: Final = (
+    *((nn.Module, "module"), (HostedOptimizer, "optimizer"), (HostedScheduler, "scheduler")),
+    *((RowsOfTable, "table"), (torch.Tensor, "tensor")),
+)
+
+KINDS: Final = (*(kind for _, kind in _KINDS), "other")
 """The kinds of hosted objects."""
 
 
-class Census:
-    """Counts objects as they come and go. The caller's lock guards it.
+class Tensors:
+    """Counts tensors and their elements, those that several objects share once, until the last of these is gone."""
 
-    Attributes:
-        kinds: Number of objects of each kind.
-        parameters: Number of elements of all parameters; shared parameters count once.
-        parameter_bytes: Bytes of these elements.
-        buffer_bytes: Bytes of the buffers that modules had when they were added; shared ones count once.
-        optimizers, tables: The named optimizers, and the tables, by name.
+    def __init__(self) -> None:
+        self.elements = 0
+        self.nbytes = 0
+        # By identity: number of objects that have it, and elements and bytes as counted.
+        self._known: dict[int, tuple[int, int, int]] = {}
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Counts a tensor of one more object."""
+        objects, elements, nbytes = self._known.get(id(tensor), (0, 0, 0))
+        if not objects:
+            elements, nbytes = tensor.numel(), tensor.numel() * tensor.element_size()
+            self.elements += elements
+            self.nbytes += nbytes
+        self._known[id(tensor)] = (objects + 1, elements, nbytes)
+
+    def remove(self, key: int) -> None:
+        """An object that has a tensor of this identity is gone."""
+        objects, elements, nbytes = self._known.pop(key)
+        if objects > 1:
+            self._known[key] = (objects - 1, elements, nbytes)
+        else:
+            self.elements -= elements
+            self.nbytes -= nbytes
+
+
+class Census:
+    """Counts objects as they come and go, by kind. The caller's lock guards it.
+
+    `optimizers` has those with a name. Of `buffers` those count that modules had when they were added.
     """
 
     def __init__(self, table_budget: TableBudget | None = None) -> None:
         self.table_budget: Final = table_budget
         self.kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
-        self.parameters = 0
-        self.parameter_bytes = 0
-        self.buffer_bytes = 0
+        self.parameters: Final = Tensors()
+        self.buffers: Final = Tensors()
         self.optimizers: dict[str, HostedOptimizer] = {}
         self.tables: dict[str, RowsOfTable] = {}
-        # For each parameter, by identity: number of objects that have it, and elements and bytes as counted.
-        self._shared: dict[int, tuple[int, int, int]] = {}
-        # The same of each buffer, without elements; and by object those that were counted for it, because modules may
-        # replace their buffers.
-        self._buffers: dict[int, tuple[int, int]] = {}
+        # The buffers that were counted for each object, because modules may replace their buffers.
         self._buffers_of: dict[int, list[int]] = {}
 
     def add(self, hosted: HostedObject) -> None:
@@ -57,14 +80,11 @@ class Census:
                 hosted.value.shard.count_in(self.table_budget, str(hosted.value))
             return  # its rows come and go
         for parameter in hosted.parameters.values():
-            objects, elements, nbytes = self._shared.get(id(parameter), (0, 0, 0))
-            if not objects:
-                elements, nbytes = parameter.numel(), parameter.numel() * parameter.element_size()
-                self.parameters += elements
-                self.parameter_bytes += nbytes
-            self._shared[id(parameter)] = (objects + 1, elements, nbytes)
-        if isinstance(hosted.value, nn.Module):
-            self._add_buffers(hosted)
+            self.parameters.add(parameter)
+        if isinstance(hosted.value, nn.Module) and (buffers := list(hosted.value.buffers())):
+            self._buffers_of[id(hosted)] = [id(buffer) for buffer in buffers]
+            for buffer in buffers:
+                self.buffers.add(buffer)
 
     def remove(self, hosted: HostedObject) -> None:
         """Removes an object that is gone."""
@@ -76,39 +96,11 @@ class Census:
                 del self.tables[hosted.name]
             return
         for parameter in hosted.parameters.values():
-            objects, elements, nbytes = self._shared.pop(id(parameter))
-            if objects > 1:
-                self._shared[id(parameter)] = (objects - 1, elements, nbytes)
-            else:
-                self.parameters -= elements
-                self.parameter_bytes -= nbytes
+            self.parameters.remove(id(parameter))
         for key in self._buffers_of.pop(id(hosted), ()):
-            modules, nbytes = self._buffers.pop(key)
-            if modules > 1:
-                self._buffers[key] = (modules - 1, nbytes)
-            else:
-                self.buffer_bytes -= nbytes
-
-    def _add_buffers(self, hosted: HostedObject) -> None:
-        buffers = list(hosted.value.buffers())
-        if buffers:
-            self._buffers_of[id(hosted)] = [id(buffer) for buffer in buffers]
-        for buffer in buffers:
-            modules, nbytes = self._buffers.get(id(buffer), (0, 0))
-            if not modules:
-                nbytes = buffer.numel() * buffer.element_size()
-                self.buffer_bytes += nbytes
-            self._buffers[id(buffer)] = (modules + 1, nbytes)
+            self.buffers.remove(key)
 
 
 def kind_of(value: Any) -> str:
     """The kind of an object, one of `KINDS`."""
-    if isinstance(value, nn.Module):
-        return "module"
-    if isinstance(value, HostedOptimizer):
-        return "optimizer"
-    if isinstance(value, HostedScheduler):
-        return "scheduler"
-    if isinstance(value, RowsOfTable):
-        return "table"
-    return "tensor" if isinstance(value, torch.Tensor) else "other"
+    return next((kind for cls, kind in _KINDS if isinstance(value, cls)), "other")

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -38,41 +38,18 @@ TRANSPORTS: Final = ("grpc", "direct", "shared_memory")
 
 @dataclass(frozen=True, slots=True)
 class OperationCount:
-    """How many finished requests of an operation ended in an error, and the seconds from accepting
-    each to its answer."""
+    """How many requests of an operation ended in an error, and the seconds from accepting each to its answer."""
 
     errors: int
     durations: Distribution
 
-    @property
-    def calls(self) -> int:
-        """Finished requests."""
-        return self.durations.count
-
-    @property
-    def seconds(self) -> float:
-        """Sum of their durations."""
-        return self.durations.sum
-
-
-@dataclass(slots=True, eq=False)
-class _Tally:
-    durations: Histogram = field(default_factory=partial(Histogram, DURATION_BOUNDS))
-    errors: int = 0
-
 
 class Counters:
-    """Counts requests by operation. Safe from several threads.
+    """Counts requests by operation. Safe from several threads, but for `sessions_ended` and `contexts_ended`.
 
-    Attributes:
-        running: Requests that were accepted and have no answer yet, but for reports about the owner.
-        waiting: The running requests that wait for a future and hold no thread.
-        traffic: Bytes sent and received, by transport.
-        sessions_ended: Sessions that the owner ended, by reason: `lease` or `operator`. Used on the event loop.
-        contexts_ended: Open contexts that the owner ended, by reason: `unused` or `operator`; contexts that ended with
-            their session do not count. Used on the event loop.
-        note: Counts a part of a request, which is counted itself afterwards: name of its operation, seconds, error, and
-            whole seconds of the monotonic clock.
+    `running` requests have no answer yet; those of them that are `waiting` wait for a future and hold no thread. `note`
+    counts a part of a request that is counted itself afterwards: name of its operation, seconds, error, and whole
+    seconds of the monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -81,18 +58,19 @@ class Counters:
         self.traffic = {transport: Traffic() for transport in TRANSPORTS}
         self.steps = StepCounters()
         self.sessions_ended = dict.fromkeys(("lease", "operator"), 0)
+        # Without those that ended with their session.
         self.contexts_ended = dict.fromkeys(("unused", "operator"), 0)
         self._clock = clock
         self._lock = threading.Lock()
-        self._tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
+        self._durations: defaultdict[str, Histogram] = defaultdict(partial(Histogram, DURATION_BOUNDS))
+        self._failed: Counter[str] = Counter()
         self._queued = Histogram(DURATION_BOUNDS)
         self._errors: Counter[int] = Counter()
         # What has finished since it was summed up: operation, seconds, error, and the second in which it was counted.
         self._finished: deque[tuple[str, float, int, int]] = deque()
         self.note: Final = self._finished.append
-        # The present second with calls, and the seconds before: (second, calls).
-        self._second = self._in_second = 0
-        self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW_SECONDS + 1)
+        # The calls in each of the latest seconds with calls.
+        self._recent: Counter[int] = Counter()
 
     @property
     def is_busy(self) -> bool:
@@ -116,16 +94,14 @@ class Counters:
         """Adds up what was counted. The lock is held."""
         for _ in range(len(self._finished)):
             operation, seconds, error, second = self._finished.popleft()
-            tally = self._tallies[operation]
-            tally.durations.observe(seconds)
+            self._durations[operation].observe(seconds)
             if error:
-                tally.errors += 1
+                self._failed[operation] += 1
                 self._errors[error] += 1
             if operation != _UNCOUNTED:
-                if second > self._second:
-                    self._recent.append((self._second, self._in_second))
-                    self._second, self._in_second = second, 0
-                self._in_second += 1
+                self._recent[second] += 1
+        while len(self._recent) > WINDOW_SECONDS + 1:
+            del self._recent[min(self._recent)]
 
     def refuse(self, error: int) -> None:
         """Counts a request that was refused with an error of that code."""
@@ -141,9 +117,7 @@ class Counters:
         """A snapshot, by name of the operation."""
         with self._lock:
             self._sum_up()
-            return {
-                name: OperationCount(tally.errors, tally.durations.snapshot()) for name, tally in self._tallies.items()
-            }
+            return {name: OperationCount(self._failed[name], each.snapshot()) for name, each in self._durations.items()}
 
     def errors(self) -> dict[int, int]:
         """Number of requests answered with an error, by code, refused ones included."""
@@ -161,6 +135,4 @@ class Counters:
         now = int(self._clock())
         with self._lock:
             self._sum_up()
-            seconds = (*self._recent, (self._second, self._in_second))
-            calls = sum(calls for second, calls in seconds if now - WINDOW_SECONDS <= second < now)
-        return calls / WINDOW_SECONDS
+            return sum(self._recent[second] for second in range(now - WINDOW_SECONDS, now)) / WINDOW_SECONDS

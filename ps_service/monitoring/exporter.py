@@ -1,7 +1,6 @@
 """Exports an owner's metrics to Prometheus; values are read on each scrape.
 
-docs/metrics.md lists names, units and meanings; a test compares it with this module. Objects, trainers and contexts are
-exported as counts: one series for each would cost too much.
+docs/metrics.md lists them. Objects, trainers and contexts are counts: one series for each would cost too much.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class OwnerCollector(Collector):
         what = "Same-host shared-memory connections that are open."
         yield _gauge("ps_shared_memory_connections", what, len(shared_memory))
         what = "Shared memory that the owner writes answers to."
-        yield _gauge("ps_shared_memory_bytes", what, shared_memory.shared_bytes, "bytes")
+        yield _gauge("ps_shared_memory_bytes", what, sum(each.shared_bytes for each in shared_memory), "bytes")
         yield _gauge("ps_direct_connections", "Direct connections that are open.", len(self._engine.direct))
 
     def _trainers(self) -> Iterator[Metric]:
@@ -147,8 +146,8 @@ class OwnerCollector(Collector):
         yield _gauge("ps_references", "References of trainers to hosted objects.", engine.registry.references)
         borrowed = engine.membership.peers.borrowed
         yield _gauge("ps_borrowed_references", "References to objects of other owners.", borrowed)
-        yield _gauge("ps_parameters", "Elements of all hosted parameters.", census.parameters)
-        yield _gauge("ps_parameter_bytes", "Bytes of all hosted parameters.", census.parameter_bytes, "bytes")
+        yield _gauge("ps_parameters", "Elements of all hosted parameters.", census.parameters.elements)
+        yield _gauge("ps_parameter_bytes", "Bytes of all hosted parameters.", census.parameters.nbytes, "bytes")
 
     def _tables(self) -> Iterator[Metric]:
         label = ["table"]
@@ -167,10 +166,10 @@ class OwnerCollector(Collector):
         late = CounterMetricFamily("ps_table_late_rows", what, labels=label)
         tables = list(self._engine.census.tables.items())
         for name, table in [each for each in tables if len(each[0]) <= LONGEST_NAME][:MOST_NAMES]:
-            rows.add_metric([name], table.size)
-            nbytes.add_metric([name], table.nbytes)
-            updates.add_metric([name], table.updates)
-            counted = table.statistics
+            rows.add_metric([name], table.shard.size)
+            nbytes.add_metric([name], table.shard.memory)
+            updates.add_metric([name], table.shard.updates)
+            counted = table.shard.statistics
             for result in ("hits", "added", "refused", "missing"):
                 ids.add_metric([name, result], getattr(counted, result))
             for reason in ("expired", "evicted", "removed"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_service.metrics.history import SAMPLE_SECONDS
 from ps_service.monitoring.slow_trainers import SlowTrainers
 from ps_service.monitoring.watched_owner import MOST_EVENTS, WatchedOwner
-from ps_service.requests import history, reporting
+from ps_service.requests import reporting
 from ps_wire.errors import PsError
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.operations_pb2 import HistoryReply, HistoryRequest, Member, StatusReply, StatusRequest
@@ -44,8 +44,8 @@ _TRAINERS_PER_SECOND: Final = 100
 class GroupWatch:
     """Asks the owners of the group for what they have measured, while it is wanted. Used on the event loop.
 
-    `address` tells where the owner that serves the page listens; that owner is the first of `owners`. `unseen` is the
-    number of further members. `why_alone` says why the directory cannot be asked; it is empty if it can.
+    The first of `owners` is that which serves the page, at `address`. `unseen` counts further members. `why_alone` says
+    why the directory cannot be asked, if it cannot.
     """
 
     def __init__(self, engine: Engine, address: Callable[[], str]) -> None:
@@ -60,11 +60,6 @@ class GroupWatch:
         self.unseen = 0
         self.why_alone = ""
 
-    @property
-    def running(self) -> bool:
-        """Whether it asks the owners now."""
-        return bool(self._tasks)
-
     def want(self) -> None:
         """Goes on for some time, or begins."""
         self._wanted_until = time.monotonic() + self.linger_seconds
@@ -72,8 +67,9 @@ class GroupWatch:
             self._note([])
             self._tasks[""] = asyncio.create_task(self._look())
 
-    async def first_answers(self, seconds: float) -> None:
-        """Waits until every owner has answered once, or some time is over."""
+    async def wanted(self, seconds: float) -> None:
+        """Goes on, or begins, and waits until every owner has answered once, or some time is over."""
+        self.want()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while any(each.state == "asked" for each in self.owners.values()):
@@ -164,7 +160,7 @@ class GroupWatch:
             return await self._engine.membership.peers.ask(owner.address, method, request, _ASK_SECONDS)
         # Of the own engine nobody has to ask over the network.
         if method == "History":
-            history.describe(self._engine, request.after, reply)
+            reporting.write_history(self._engine, request.after, reply)
         else:
-            await BLOCKING.run(reporting.write, self._engine, request, reply)
+            await BLOCKING.run(reporting.write_status, self._engine, request, reply)
         return reply

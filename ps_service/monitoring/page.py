@@ -90,8 +90,7 @@ class Page:
         return checked
 
     async def _page(self, _: web.Request) -> web.Response:
-        self.watch.want()
-        await self.watch.first_answers(_FIRST_SECONDS)
+        await self.watch.wanted(_FIRST_SECONDS)
         group = described(self.watch)
         html = self._template.render(
             name=self._engine.name,
@@ -106,8 +105,7 @@ class Page:
         return await self.feed.serve(request, _HEADERS)
 
     async def _status(self, _: web.Request) -> web.Response:
-        self.watch.want()
-        await self.watch.first_answers(_STATUS_SECONDS)
+        await self.watch.wanted(_STATUS_SECONDS)
         told = described(self.watch)
         return web.json_response(text=page_messages.dumped(told) + "\n", headers=_HEADERS)
 

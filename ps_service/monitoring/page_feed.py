@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -36,6 +35,12 @@ _HEADERS: Final = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "X-Accel-Buffering": "no",  # asks a proxy not to hold messages back
 }
+
+
+Known = tuple[str, int, int, "StatusReply | None"]
+"""What pages know of an owner: its incarnation, the numbers of its last sample and event, and its status."""
+
+_NOTHING: Final[Known] = ("", 0, 0, None)
 
 
 def _event(data: str) -> bytes:
@@ -92,13 +97,11 @@ class PageFeed:
         self.streams: set[PageStream] = set()
         self._watch = watch
         self._task: asyncio.Task[None] | None = None
-        # Of each owner: the incarnation, the numbers of its last sample and event, and the status, that pages know.
-        self._told: dict[str, tuple[str, int, int, StatusReply | None]] = {}
+        self._told: dict[str, Known] = {}
 
     async def serve(self, request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:
         """Serves one page until it is closed. Raises `web.HTTPServiceUnavailable` if too many are open."""
-        self._watch.want()
-        await self._watch.first_answers(_FIRST_SECONDS)
+        await self._watch.wanted(_FIRST_SECONDS)
         if self._task is None or self._task.done():
             self._told.clear()
             self._task = asyncio.create_task(self._run())
@@ -139,16 +142,11 @@ class PageFeed:
 
     def _everything(self) -> Iterator[bytes]:
         """The messages of a page that has just opened, one for each owner, so that none is long."""
-        watch = self._watch
-        yield _event(f'{{"now":{time.time():.3f},{page_messages.owners(watch)},{page_messages.slow(watch)}}}')
-        for owner in list(watch.owners.values()):
-            parts = [
-                f'"samples":{{{page_messages.samples(owner.name, owner.samples)}}}',
-                f'"events":{{{page_messages.events(owner.name, owner.events)}}}',
-            ]
-            if owner.status is not None:
-                parts.append(f'"lists":{{{_lists(owner.name, owner.status)}}}')
-            yield _event("{" + ",".join(parts) + "}")
+        yield _event(page_messages.joined(page_messages.of_group(self._watch) | self._slow()))
+        for owner in list(self._watch.owners.values()):
+            told = _fresh(owner, _NOTHING)
+            by_owner = {field: page_messages.joined({owner.name: each}) for field, each in told.items()}
+            yield _event(page_messages.joined(by_owner))
         yield _event('{"complete":true}')
 
     async def _run(self) -> None:
@@ -165,33 +163,33 @@ class PageFeed:
                 _log.exception("the open pages could not be told what is new; it will be tried again")
 
     def _news(self) -> str:
-        samples, lists, events = [], [], []
+        found: defaultdict[str, dict[str, str]] = defaultdict(dict)
         for owner in self._watch.owners.values():
-            incarnation, number, last_event, status = self._told.get(owner.name, ("", 0, 0, None))
-            known = self._told[owner.name] = _known(owner)
-            if incarnation != known[0]:
-                number = last_event = 0
-            fresh = [each for each in owner.samples if each.number > number]
-            if fresh:
-                samples.append(page_messages.samples(owner.name, fresh))
-            happened = [each for each in owner.events if each.number > last_event]
-            if happened:
-                events.append(page_messages.events(owner.name, happened))
-            if owner.status is not None and owner.status is not status:
-                lists.append(_lists(owner.name, owner.status))
-        parts = [f'"now":{time.time():.3f}', page_messages.owners(self._watch)]
-        if lists:
-            parts.append(page_messages.slow(self._watch))
-        for name, found in (("samples", samples), ("lists", lists), ("events", events)):
-            if found:
-                parts.append(f'"{name}":{{{",".join(found)}}}')
-        return "{" + ",".join(parts) + "}"
+            for field, told in _fresh(owner, self._told.get(owner.name, _NOTHING)).items():
+                found[field][owner.name] = told
+            self._told[owner.name] = _known(owner)
+        fields = page_messages.of_group(self._watch) | (self._slow() if "lists" in found else {})
+        return page_messages.joined(fields | {field: page_messages.joined(told) for field, told in found.items()})
+
+    def _slow(self) -> dict[str, str]:
+        return {"slow": page_messages.dumped(self._watch.slow.why)}
 
 
-def _lists(name: str, status: StatusReply) -> str:
-    return f"{page_messages.dumped(name)}:{page_messages.dumped(page_messages.lists(status))}"
+def _fresh(owner: WatchedOwner, known: Known) -> dict[str, str]:
+    """What pages do not know of an owner yet, by fields of a message, in JSON."""
+    incarnation, number, last_event, status = known
+    if incarnation != _known(owner)[0]:
+        number = last_event = 0
+    found = {}
+    if samples := [each.encoded for each in owner.samples if each.message.number > number]:
+        found["samples"] = f"[{','.join(samples)}]"
+    if events := [page_messages.plain(each) for each in owner.events if each.number > last_event]:
+        found["events"] = page_messages.dumped(events)
+    if owner.status is not None and owner.status is not status:
+        found["lists"] = page_messages.dumped(page_messages.lists(owner.status))
+    return found
 
 
-def _known(owner: WatchedOwner) -> tuple[str, int, int, StatusReply | None]:
+def _known(owner: WatchedOwner) -> Known:
     incarnation = "" if owner.facts is None else owner.facts.incarnation
     return incarnation, owner.last_number, owner.last_event, owner.status

@@ -5,30 +5,29 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 NONE: Final = "–"  # noqa: RUF001 - a dash, as in tables
 """What stands where there is no number."""
 
 
-def rate(value: float | None) -> str:
+def rate(value: float) -> str:
     """A number per second: `0`, `0.25`, `12.3`, `1,234`."""
-    if value is None or not math.isfinite(value):
+    if not math.isfinite(value):
         return NONE
     if value == 0:
         return "0"
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
-def count(value: float | None) -> str:
+def count(value: float) -> str:
     """A whole number: `1,234`."""
-    return NONE if value is None else f"{value:,.0f}"
+    return f"{value:,.0f}"
 
 
-def size(value: float | None) -> str:
+def size(value: float) -> str:
     """A number of bytes: `512 B`, `1.5 MiB`."""
-    if value is None:
-        return NONE
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     unit = 0
     while value >= 1024 and unit < len(units) - 1:
@@ -37,10 +36,8 @@ def size(value: float | None) -> str:
     return f"{value:.0f} {units[unit]}" if unit == 0 or value >= 99.95 else f"{value:.1f} {units[unit]}"
 
 
-def seconds(value: float | None) -> str:
+def seconds(value: float) -> str:
     """A duration of a request: `85 µs`, `1.25 ms`, `2.50 s`."""
-    if value is None:
-        return NONE
     for unit, factor in (("µs", 1e6), ("ms", 1e3), ("s", 1.0)):
         scaled = value * factor
         if scaled < 999.5 or unit == "s":
@@ -49,10 +46,8 @@ def seconds(value: float | None) -> str:
     raise AssertionError
 
 
-def span(value: float | None) -> str:
+def span(value: float) -> str:
     """A time that passes: `12 s`, `3 min 5 s`, `2 h 4 min`, `3 d 1 h`."""
-    if value is None:
-        return NONE
     whole = max(int(value), 0)
     if whole < 60:
         return f"{whole} s"
@@ -63,10 +58,8 @@ def span(value: float | None) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def steps(value: float | None) -> str:
+def steps(value: float) -> str:
     """A staleness, in steps: `0`, `1.5`, `12`."""
-    if value is None:
-        return NONE
     return f"{value:.0f}" if value == int(value) or value >= 9.95 else f"{value:.1f}"
 
 
@@ -75,7 +68,11 @@ def clock(value: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(value))
 
 
-FILTERS: Final[dict[str, Callable[..., Any]]] = {
-    each.__name__: each for each in (rate, count, size, seconds, span, steps, clock)
+def _or_none(form: Callable[[float], str], value: float | None) -> str:
+    return NONE if value is None else form(value)
+
+
+FILTERS: Final[dict[str, Callable[..., str]]] = {
+    each.__name__: partial(_or_none, each) for each in (rate, count, size, seconds, span, steps, clock)
 }
 """The filters of the templates."""

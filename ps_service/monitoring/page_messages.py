@@ -1,22 +1,22 @@
 """What an open page is told, in JSON.
 
-A message has the fields that have changed: `now`, `owners` (small, every second), `samples` and `lists` by owner,
-`slow` (with `lists`), and `events`. docs/page.md describes the same numbers as `/status.json` has them.
+A message has the fields that have changed: `samples`, `lists` and `events` by owner, `slow` with `lists`, and others.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import Message
 
 if TYPE_CHECKING:
     from ps_service.monitoring.group_watch import GroupWatch
-    from ps_service.monitoring.watched_owner import WatchedOwner, WatchedSample
-    from ps_wire.v1.operations_pb2 import Event, StatusReply
+    from ps_service.monitoring.watched_owner import WatchedOwner
+    from ps_wire.v1.operations_pb2 import StatusReply
 
 _LISTS: Final = {
     "trainers": (
@@ -33,8 +33,8 @@ _LISTS: Final = {
 }
 """The lists of a status that pages show, and the fields that they need of each entry."""
 
-_OPTIONAL: Final = frozenset(("staleness_p50", "staleness_p99", "largest_bytes"))
-"""Fields that may be absent."""
+_FACTS: Final = ("incarnation", "version", "memory_bytes", "max_owner_bytes", "max_context_bytes", "objects")
+"""What pages show of the answer of an owner, beside its samples."""
 
 
 def dumped(told: Any) -> str:
@@ -43,6 +43,11 @@ def dumped(told: Any) -> str:
         return json.dumps(told, separators=(",", ":"), allow_nan=False)
     except ValueError:
         return json.dumps(_finite(told), separators=(",", ":"))
+
+
+def joined(fields: Mapping[str, str]) -> str:
+    """An object in JSON, of values that are in JSON already."""
+    return "{" + ",".join(f"{dumped(name)}:{value}" for name, value in fields.items()) + "}"
 
 
 def _finite(told: Any) -> Any:
@@ -63,65 +68,33 @@ def facts(owner: WatchedOwner) -> dict[str, Any]:
         "why": owner.why,
         "listed": owner.listed,
     }
-    if (known := owner.facts) is not None:
-        told |= {
-            "incarnation": known.incarnation,
-            "version": known.version,
-            "uptime_seconds": round(known.uptime_seconds, 1),
-            "memory_bytes": known.memory_bytes,
-            "max_owner_bytes": known.max_owner_bytes,
-            "max_context_bytes": known.max_context_bytes,
-            "objects": known.objects,
-        }
+    if owner.facts is not None:
+        told |= plain(owner.facts, _FACTS) | {"uptime_seconds": round(owner.facts.uptime_seconds, 1)}
     return told
 
 
-def owners(watch: GroupWatch) -> str:
-    """The owners, as two fields of a message."""
-    told = [facts(each) for each in watch.owners.values()]
-    return f'"owners":{dumped(told)},"unseen":{watch.unseen},"alone":{dumped(watch.why_alone)}'
-
-
-def slow(watch: GroupWatch) -> str:
-    """The slow trainers, and why they are, as a field of a message."""
-    return f'"slow":{dumped(watch.slow.why)}'
-
-
-def samples(name: str, found: Iterable[WatchedSample]) -> str:
-    """Samples of one owner, as an entry of `samples`."""
-    return f"{dumped(name)}:[{','.join(each.encoded for each in found)}]"
+def of_group(watch: GroupWatch) -> dict[str, str]:
+    """The fields of a message that are told every second, each in JSON."""
+    told = {"owners": [facts(each) for each in watch.owners.values()], "unseen": watch.unseen, "alone": watch.why_alone}
+    return {"now": f"{time.time():.3f}", **{name: dumped(value) for name, value in told.items()}}
 
 
 def lists(status: StatusReply) -> dict[str, Any]:
     """Trainers, optimizers, tables and memory of an owner, as an entry of `lists`."""
-    return {name: [_fields(each, fields) for each in getattr(status, name)] for name, fields in _LISTS.items()}
+    return {name: [plain(each, fields) for each in getattr(status, name)] for name, fields in _LISTS.items()}
 
 
-def plain(message: Message) -> dict[str, Any]:
-    """The fields of a message, also those with default values, as what JSON has; absent ones have no entry.
+def plain(message: Message, only: Collection[str] = ()) -> dict[str, Any]:
+    """All fields of a message, or `only` some, as what JSON has; absent ones have no entry.
 
     Integers of 64 bits are numbers here. Protobuf's own JSON has them as strings.
     """
-    fields = (each for each in message.DESCRIPTOR.fields if not each.has_presence or message.HasField(each.name))
-    return {each.name: _plain(getattr(message, each.name)) for each in fields}
+    fields = [each for each in message.DESCRIPTOR.fields if not only or each.name in only]
+    there = (each.name for each in fields if not each.has_presence or message.HasField(each.name))
+    return {name: _plain(getattr(message, name)) for name in there}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (str, int, float)):
         return value
     return plain(value) if isinstance(value, Message) else [_plain(each) for each in value]
-
-
-def _fields(message: Any, names: Iterable[str]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    for name in names:
-        value = getattr(message, name)
-        if name in _OPTIONAL and not message.HasField(name):
-            continue
-        told[name] = value if isinstance(value, (str, float, int)) else list(value)
-    return told
-
-
-def events(name: str, found: Iterable[Event]) -> str:
-    """Events of one owner, as an entry of `events`."""
-    return f"{dumped(name)}:{dumped([plain(each) for each in found])}"

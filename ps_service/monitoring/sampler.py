@@ -2,97 +2,67 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
+from ps_service.execution.periodic import Periodic
 from ps_service.metrics.counters import DURATION_BOUNDS, LOOKS
-from ps_service.metrics.history import SAMPLE_SECONDS, OperationSample, Sample, buckets
+from ps_service.metrics.history import SAMPLE_SECONDS, Sample, buckets
 from ps_service.passes.staleness import STALENESS_BOUNDS
-from ps_wire.runtime import tasks
+from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.metrics.counters import OperationCount
 
-_log = logging.getLogger(__name__)
-
 _NO_DURATIONS: Final = (0,) * (len(DURATION_BOUNDS) + 1)
 
 
 class _Totals(NamedTuple):
-    """What has been counted since the start of an owner, and when."""
+    """What has been counted since the start of an owner, and when. `counts` are by the field of a sample."""
 
     at: float
-    steps: int
-    trainer_steps: int
+    counts: dict[str, int]
     staleness: list[int]
     operations: dict[str, OperationCount]
-    received: int
-    sent: int
 
 
-class Sampler:
+class Sampler(Periodic):
     """Adds a sample to the history of an owner every second. A sample takes a quarter of a millisecond."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(SAMPLE_SECONDS, self.sample, "a sample for the page")
         self._engine = engine
         self._clock = clock
         self._process = psutil.Process()
         self._number = 0
         self._before = self._totals()
-        self._task: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """Starts to sample."""
-        self._task = asyncio.create_task(self._run())
-
-    async def end(self) -> None:
-        """Stops, if it was started."""
-        if self._task is not None:
-            await tasks.end(self._task)
-
-    def sample(self) -> Sample:
+    def sample(self) -> pb.Sample:
         """Measures what has happened since the last sample, and adds it to the history."""
         engine, budget = self._engine, self._engine.budget
         before, now = self._before, self._totals()
-        self._number += 1
-        made = Sample(
-            number=self._number,
-            ended=now.at,
+        made = pb.Sample(
+            number=self._number + 1,
             seconds=now.at - before.at,
-            steps=now.steps - before.steps,
-            trainer_steps=now.trainer_steps - before.trainer_steps,
+            **{field: count - before.counts[field] for field, count in now.counts.items()},
             staleness=buckets(now.staleness, before.staleness),
             operations=_finished(now.operations, before.operations),
-            received_bytes=now.received - before.received,
-            sent_bytes=now.sent - before.sent,
             connected_sessions=engine.sessions.connected,
             requests_in_flight=engine.counters.running,
             resident_bytes=self._process.memory_info().rss,
-            parameter_bytes=engine.census.parameter_bytes,
-            table_bytes=sum(table.nbytes for table in list(engine.census.tables.values())),
+            parameter_bytes=engine.census.parameters.nbytes,
+            table_bytes=sum(table.shard.memory for table in list(engine.census.tables.values())),
             request_bytes=budget.requests + budget.waiting,
             answer_bytes=engine.reply_cache.nbytes + budget.unsent,
             context_bytes=engine.held.nbytes,
         )
-        engine.history.add(made)
-        self._before = now
+        engine.history.add(Sample(now.at, made))
+        self._number, self._before = made.number, now
         return made
-
-    async def _run(self) -> None:
-        while True:
-            # Against the clock, so that the pauses do not add up.
-            await asyncio.sleep(max(self._before.at + SAMPLE_SECONDS - self._clock(), 0.0))
-            try:
-                self.sample()
-            except Exception:
-                _log.exception("a sample for the page failed; the next will be tried")
-                self._before = self._before._replace(at=self._clock())
 
     def _totals(self) -> _Totals:
         engine, at = self._engine, self._clock()
@@ -102,25 +72,22 @@ class Sampler:
             if count.steps:
                 staleness = [one + more for one, more in zip(staleness, count.staleness.counts, strict=True)]
         traffic = engine.counters.traffic.values()
-        return _Totals(
-            at,
-            steps,
-            engine.sessions.steps,
-            staleness,
-            engine.counters.operations(),
-            sum(each.received for each in traffic),
-            sum(each.sent for each in traffic),
-        )
+        counts = {
+            "steps": steps,
+            "trainer_steps": engine.sessions.steps,
+            "received_bytes": sum(each.received for each in traffic),
+            "sent_bytes": sum(each.sent for each in traffic),
+        }
+        return _Totals(at, counts, staleness, engine.counters.operations())
 
 
-def _finished(operations: dict[str, OperationCount], before: dict[str, OperationCount]) -> tuple[OperationSample, ...]:
+def _finished(operations: dict[str, OperationCount], before: dict[str, OperationCount]) -> Iterator[pb.OperationSample]:
     """The operations of which a request was answered meanwhile."""
-    found = []
     for name, count in operations.items():
         if name in LOOKS:
             continue
         known = before.get(name)
         then, errors = (_NO_DURATIONS, 0) if known is None else (known.durations.counts, known.errors)
         if count.durations.counts != then:
-            found.append(OperationSample(name, count.errors - errors, buckets(count.durations.counts, then)))
-    return tuple(found)
+            durations = buckets(count.durations.counts, then)
+            yield pb.OperationSample(name=name, errors=count.errors - errors, durations=durations)

@@ -27,6 +27,12 @@ MOST_EVENTS: Final = 200
 _SAME_SECONDS: Final = 0.5
 """By how much the end of a sample may differ from where the one before and its length put it."""
 
+_NUMBERS: Final = (
+    *("received_bytes", "sent_bytes", "connected_sessions", "requests_in_flight", "resident_bytes"),
+    *("parameter_bytes", "table_bytes", "request_bytes", "answer_bytes", "context_bytes", "trainer_steps"),
+)
+"""The last fields of an encoded sample."""
+
 ANSWERING: Final = ("serving", "stalled", "draining")
 """States of owners that answer."""
 
@@ -35,17 +41,15 @@ ANSWERING: Final = ("serving", "stalled", "draining")
 class WatchedSample:
     """One sample of an owner, which `ended` at a Unix time of this host. It is encoded once, for all pages."""
 
-    number: int
     ended: float
     message: Sample
     encoded: str
 
 
 class WatchedOwner:
-    """One owner of the group; the address is empty for that which serves the page. Used on the event loop.
+    """One owner of the group, which is in its state `since` a Unix time, and in the directory if `listed`.
 
-    It is in its state `since` a Unix time. `why` says why it does not answer. `facts` is its latest answer, without the
-    samples, of which `samples` has those of the last ten minutes. `listed`: it is in the directory.
+    `why` says why it does not answer. `facts` is its latest answer, without the samples. Used on the event loop.
     """
 
     def __init__(self, name: str, address: str, clock: Callable[[], float] = time.time) -> None:
@@ -64,7 +68,7 @@ class WatchedOwner:
     @property
     def last_number(self) -> int:
         """The number of its latest sample; 0 if there is none."""
-        return self.samples[-1].number if self.samples else 0
+        return self.samples[-1].message.number if self.samples else 0
 
     @property
     def last_event(self) -> int:
@@ -111,7 +115,7 @@ class WatchedOwner:
             # The time on the way differs from answer to answer, and samples follow each other without a gap.
             follows = self.samples[-1].ended + sample.seconds
             ended = follows if abs(follows - ended) < _SAME_SECONDS else ended
-        self.samples.append(WatchedSample(sample.number, ended, sample, encoded(sample, ended)))
+        self.samples.append(WatchedSample(ended, sample, encoded(sample, ended)))
 
     def _become(self, state: State, why: str = "") -> None:
         self.why = why
@@ -129,17 +133,7 @@ def encoded(sample: Sample, ended: float) -> str:
             sample.steps,
             list(sample.staleness),
             {each.name: [each.errors, *each.durations] for each in sample.operations},
-            sample.received_bytes,
-            sample.sent_bytes,
-            sample.connected_sessions,
-            sample.requests_in_flight,
-            sample.resident_bytes,
-            sample.parameter_bytes,
-            sample.table_bytes,
-            sample.request_bytes,
-            sample.answer_bytes,
-            sample.context_bytes,
-            sample.trainer_steps,
+            *(getattr(sample, name) for name in _NUMBERS),
         ],
         separators=(",", ":"),
     )

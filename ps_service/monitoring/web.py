@@ -119,7 +119,7 @@ class WebLog(logging.LoggerAdapter[logging.Logger]):
             count = self._counts[text] = self._counts.pop(text, 0) + 1
             if len(self._counts) > _MOST_ALIKE:
                 del self._counts[next(iter(self._counts))]
-            if count == 1 or str(count).strip("0") == "1":
+            if str(count).strip("0") == "1":
                 self.warning("%s%s", text, f" ({count:,} times)" if count > 1 else "")
         else:
             super().exception(msg, *args, exc_info=exc_info, **kwargs)

@@ -1,8 +1,5 @@
-"""Has code in a seeded block find the state of the block's generator as that of torch's own.
-
-`torch.utils.checkpoint` notes the state of torch's generator, and sets it again before it recomputes a part in the
-backward. In a seeded block random numbers come from the generator of the block.
-"""
+"""Has code in a seeded block find the state of the block's generator as that of torch's own: `torch.utils.checkpoint`
+notes that state, and sets it again before it recomputes a part in the backward."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
 """The locks under which calls read parameters and steps write them, so that passes keep the data that they need.
 
 A forward reads parameters through leaves that share their storage. While it runs, and for as long as an open context
-saved a parameter for its backward, that storage is pinned. A `consistent` step (the default) first moves a pinned
-parameter to fresh storage and then writes there. Open passes stay exact, and only parameters that were saved are
-copied.
-A very large parameter that is only being read (an embedding look-up saves nothing) is not copied at once. The step
-first waits for as long as the copy would take. Most readers finish in that time; a long evaluation does not, and delays
-the step no longer than that. An `inconsistent` step writes in place, even while others read, as Hogwild does.
+has saved a parameter for its backward, that storage is pinned. A `consistent` step (the default) moves a pinned
+parameter to fresh storage and writes there. If a very large one is only being read, it first waits for as long as the
+copy would take. An `inconsistent` step writes in place, even while others read, as Hogwild does.
 """
 
 from __future__ import annotations
@@ -22,9 +19,9 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ps_service.parameters.state import ParameterState, Pin, Readers, readers_of
-from ps_service.parameters.step_lock import ThisThread, WouldBlock
 from ps_wire.errors import DeadlineExceededError
 from ps_wire.limits import MIB
+from ps_wire.runtime.locks import ReportingLock
 from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT, current_scope, waiting
 
 COPY_AT_MOST = 8 * MIB
@@ -38,6 +35,37 @@ LONGEST_WAIT_SECONDS: Final = 0.25
 """Most seconds that a step waits for readers, and blocks new ones, however large the parameter is."""
 
 
+class WouldBlock(BaseException):
+    """A thread that must not block would have to wait. Hosted code that handles exceptions lets it pass."""
+
+
+class ThisThread(threading.local):
+    """Whether a thread raises `WouldBlock` where it would have to wait, before anything has been changed. Not while
+    hosted code runs, which must not be stopped halfway."""
+
+    nonblocking = False
+
+
+class StepLock(ReportingLock):
+    """The lock of an optimizer, which others may hold for long. A block raises `WouldBlock` if another thread holds it
+    and this thread must not block, and `DeadlineExceededError` if the caller's deadline passes before it is free."""
+
+    __slots__ = ("_this_thread",)
+
+    def __init__(self, this_thread: ThisThread) -> None:
+        super().__init__()
+        self._this_thread = this_thread
+
+    def __enter__(self) -> None:
+        if self._lock.acquire(blocking=False):
+            return
+        if self._this_thread.nonblocking:
+            raise WouldBlock
+        scope = current_scope.get()
+        if not self.acquire(seconds=None if scope is None else scope.within(None)):
+            raise DeadlineExceededError("the lock was held by others until the deadline")
+
+
 class Reading(NamedTuple):
     """What a read has found of some parameters: a fresh leaf on the storage of each, the pins of these storages, and
     the counts of the states."""
@@ -49,11 +77,9 @@ class Reading(NamedTuple):
 
 
 class ParameterLocks:
-    """Knows the parameter states of all parameters of an owner, and holds the one lock that guards their counts.
-
-    `lock` is held for microseconds. `changed` is a condition on it, notified when a reader or a step has ended.
-    `first_mark` is a random number, from which the marks of this process count.
-    """
+    """The states of all parameters of an owner, and the one lock that guards their counts, which is held for
+    microseconds. `changed` is a condition on it, notified when a reader or a step has ended. The marks of this process
+    count from `first_mark`."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -74,9 +100,7 @@ class ParameterLocks:
 
     def lends(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a parameter of a hosted module itself, not a leaf that replaces one."""
-        with self.lock:
-            state: ParameterState | None = self._states.get(tensor)
-            return state is not None and state.of_module
+        return any(state.of_module for state in self.known([tensor]))
 
     def known(self, tensors: Sequence[torch.Tensor]) -> list[ParameterState]:
         """The states of those tensors that are hosted parameters."""
@@ -85,11 +109,8 @@ class ParameterLocks:
         return [state for state in found if state is not None]
 
     def wait(self, seconds: float | None = None) -> None:
-        """Waits until a reader or a step has ended. `lock` must be held.
-
-        Raises:
-            WouldBlock: This thread must not wait.
-        """
+        """Waits until a reader or a step has ended; `lock` must be held. Raises `WouldBlock` if this thread must not
+        wait."""
         if self.this_thread.nonblocking:
             raise WouldBlock
         self._waiting += 1
@@ -108,11 +129,9 @@ class ParameterLocks:
     def reading(
         self, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState], nested: bool = False
     ) -> Iterator[Reading]:
-        """Pins parameters while a block runs, so that no consistent step lies between them.
-
-        Waits for a consistent step in progress. If it is `nested` in another read of the same caller, a step may be
-        waiting for that one, so this one waits only for steps that have begun to write.
-        """
+        """Pins parameters while a block runs, so that no consistent step lies between them. It waits for one that is in
+        progress. If it is `nested` in another read of the same caller, a step may be waiting for that one, so this one
+        waits only for steps that have begun to write."""
         with self.lock:
             while any(state.writing or (state.claimed and not nested) for state in states):
                 self.wait()
@@ -147,15 +166,12 @@ class ParameterLocks:
 
     @contextmanager
     def stepping(self, states: Sequence[ParameterState]) -> Iterator[None]:
-        """Excludes other optimizers and hosted code from changing these parameters, or their `.grad`, meanwhile.
-
-        Raises:
-            DeadlineExceededError: The caller's deadline passed before others had finished.
-        """
+        """Excludes other optimizers and hosted code from changing these parameters, or their `.grad`, meanwhile. Raises
+        `DeadlineExceededError` if the caller's deadline passes before others have finished."""
         scope = current_scope.get()
         with self.lock:
             for readers in readers_of(states):
-                readers.await_writer()
+                readers.turns.await_calls(that_write=True)
             while any(state.stepped for state in states):
                 left = None if scope is None else scope.within(None)
                 if left is not None and left <= LEAST_SECONDS_LEFT:
@@ -193,17 +209,17 @@ class ParameterLocks:
                 state.claimed = True
             all_readers, begun = readers_of(states), 0
             for readers in all_readers:
-                readers.writers.claimed += 1
+                readers.turns.claimed += 1
         try:
             with self.lock:
                 self._await_readers(parameters, states, all_readers)
                 begun = 1
                 for readers in all_readers:
-                    readers.writers.writing += 1
+                    readers.turns.writing += 1
                 for state in states:
                     state.writing = True
                     state.changes += counts
-                pinned = _in_use(states, all_readers)
+                pinned = [i for i, uses in enumerate(_uses(states, all_readers)) if any(uses)]
             for i in pinned:
                 # New storage in the same Parameter object: optimizers identify parameters by object.
                 parameters[i].data = parameters[i].data.clone()
@@ -212,8 +228,8 @@ class ParameterLocks:
         finally:
             with self.lock:
                 for readers in all_readers:
-                    readers.writers.claimed -= 1
-                    readers.writers.writing -= begun
+                    readers.turns.claimed -= 1
+                    readers.turns.writing -= begun
                     readers.note_moved()
                 for state in states:
                     state.claimed = state.writing = False
@@ -222,13 +238,11 @@ class ParameterLocks:
     def _await_readers(
         self, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState], all_readers: Iterable[Readers]
     ) -> None:
-        """Waits for calls on modules themselves, and for forwards that only read parameters that are costly to copy.
-
-        For these it waits at most for the time of the copy.
-        """
+        """Waits for calls on modules themselves, and for forwards that only read parameters that are costly to copy,
+        for these at most for the time of the copy."""
         began = time.monotonic()
         while True:
-            while any([readers.await_calls() for readers in all_readers]):
+            while any([readers.turns.await_calls() for readers in all_readers]):
                 pass  # nested calls may have begun meanwhile
             waited_for = _copied_bytes(parameters, states)
             if not waited_for:
@@ -248,25 +262,19 @@ def _copied_bytes(parameters: Sequence[torch.Tensor], states: Sequence[Parameter
     ]
     if not large:
         return 0
-    running = [readers for readers in readers_of(state for state, _ in large) if readers.running]
-    read = {id(state) for state, _ in large if any(each() in running for each in state.readers)} if running else set()
-    saved = set().union(*(readers.saved() for readers in running))
-    return sum(
-        nbytes
-        for state, nbytes in large
-        if (state.pin.reading or id(state) in read) and not state.pin.saved and id(state) not in saved
-    )
+    large_states = [state for state, _ in large]
+    uses = _uses(large_states, readers_of(large_states))
+    return sum(nbytes for (_, nbytes), (is_read, is_saved) in zip(large, uses, strict=True) if is_read and not is_saved)
 
 
-def _in_use(states: Sequence[ParameterState], all_readers: Iterable[Readers]) -> list[int]:
-    """The positions of parameters that a call, an open graph or other code needs as they are."""
+def _uses(states: Sequence[ParameterState], all_readers: Iterable[Readers]) -> list[tuple[bool, bool]]:
+    """For each parameter, whether a call reads it now, and whether an open graph or other code needs it as it is."""
     running = {readers for readers in all_readers if readers.running}
     saved = set().union(*(readers.saved() for readers in all_readers))
     return [
-        i
-        for i, state in enumerate(states)
-        if state.pin.reading
-        or state.pin.saved
-        or id(state) in saved
-        or any(each() in running for each in state.readers)
+        (
+            bool(state.pin.reading) or any(each() in running for each in state.readers),
+            bool(state.pin.saved) or id(state) in saved,
+        )
+        for state in states
     ]

@@ -12,32 +12,26 @@ if TYPE_CHECKING:
     import torch
 
 
-class Writers:
-    """The number of steps that are about to write to the parameters of a module, and of those that do."""
+class Turns(Protocol):
+    """The turns of the calls on a module itself, as steps see them. `claimed` is the number of steps that are about to
+    write to parameters of the module or write now, and `writing` of those that do."""
 
-    __slots__ = ("claimed", "writing")
+    claimed: int
+    writing: int
 
-    def __init__(self) -> None:
-        self.claimed = self.writing = 0
+    def await_calls(self, that_write: bool = False) -> bool:
+        """Waits for the call on the module itself, or only for one that writes to parameters. Returns whether it has
+        waited, so that other calls may have begun. The lock of the parameters is held."""
 
 
 class Readers(Protocol):
     """The calls of a module: those on views, and the one on the module itself. They read parameters without pins."""
 
-    writers: Writers
+    turns: Turns
 
     @property
     def running(self) -> int:
-        """Number of calls that run."""
-
-    def await_calls(self) -> bool:
-        """Waits for a call on the module itself, which must not see the step; the lock of the parameters is held.
-
-        Returns whether it has waited, so that other calls may have begun.
-        """
-
-    def await_writer(self) -> None:
-        """Waits for such a call if it writes to parameters; the lock of the parameters is held."""
+        """Number of calls that run; the one on the module itself does not count in its own thread."""
 
     def is_used(self) -> bool:
         """Whether a parameter may be needed by a call that runs, by an open graph or by other code."""
@@ -53,11 +47,9 @@ class Readers(Protocol):
 
 
 class Pin:
-    """Counts the users of one storage of a parameter.
-
-    `reading` is the number of running reads, and `written` counts the in-place writes by hosted code outside of steps.
-    What an open graph keeps of the storage refers to the `token`, so that it counts until the graph is freed.
-    """
+    """Counts the users of one storage of a parameter. `reading` is the number of running reads, and `written` counts
+    the in-place writes by hosted code outside of steps. What an open graph keeps of the storage refers to the `token`,
+    so that it counts until the graph is freed."""
 
     __slots__ = ("reading", "token", "written")
 
@@ -72,30 +64,18 @@ class Pin:
         return sys.getrefcount(self.token) - UNSAVED
 
 
-def _unsaved() -> int:
-    pin = Pin()
-    return sys.getrefcount(pin.token)
-
-
-UNSAVED: Final = _unsaved()
+_pin = Pin()
+UNSAVED: Final = sys.getrefcount(_pin.token)
 """References to the token of a pin that no graph has saved, while they are counted."""
 
 
 class ParameterState:
     """The readers and writers of one parameter.
 
-    Attributes:
-        pin: The users of the parameter's current storage.
-        stepped: Whether an optimizer is using the parameter's `.grad`.
-        claimed: Whether a consistent step is about to write: it waits for present readers, and new readers wait for it.
-        writing: Whether that step has begun to write.
-        steps: Number of steps applied to it.
-        changes: Number of writes to it, by steps and by anything else, except those that `writes` counts.
-        writes: Number of calls that have written to it where it is, as their own code did.
-        of_module: Whether it is a parameter of a hosted module.
-        readers: The calls of the modules that have it.
-        visible: What others than a call read while that has the parameter with memory of its own; otherwise None. It is
-            set under the lock of the parameters.
+    It is `stepped` while an optimizer uses its `.grad`, `claimed` while a consistent step is about to write (it waits
+    for present readers, and new ones wait for it), and `writing` once that has begun to. `steps` counts the steps that
+    were applied to it, `writes` the calls that have written to it where it is, as their own code did, and `changes` all
+    other writes, also those by steps. `readers` are the calls of the modules that have it.
     """
 
     __slots__ = (
@@ -108,6 +88,7 @@ class ParameterState:
         self.stepped = self.claimed = self.writing = self.of_module = False
         self.steps = self.changes = self.writes = 0
         self.readers: list[ref[Readers]] = []
+        # What others than a call read while that has the parameter with memory of its own. Set under the lock.
         self.visible: torch.Tensor | None = None
 
     def visible_of(self, parameter: torch.Tensor) -> torch.Tensor:
@@ -120,7 +101,6 @@ def readers_of(states: Iterable[ParameterState]) -> set[Readers]:
     found = set()
     for state in states:
         for each in state.readers:
-            readers = each()
-            if readers is not None:
+            if (readers := each()) is not None:
                 found.add(readers)
     return found

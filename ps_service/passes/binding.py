@@ -1,34 +1,65 @@
-"""What both kinds of bindings of a module to a call have in common, and the errors for what a call must not do."""
+"""What both kinds of bindings of a module to a call have in common, and what they refuse.
+
+The autograd graph behind a call's result is examined, so that its backward can propagate through it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from itertools import repeat
+from operator import ne
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.autograd.function import AUTOGRAD_FUNCTION_COUNTER, BackwardCFunction
 
 from ps_service.hosting.aliases import WHY, is_within
+from ps_service.hosting.histories import REFUSAL, reaches_ended
+from ps_service.hosting.hooks import hooked_nodes
+from ps_service.hosting.leaves import is_stand_in, use_count
+from ps_service.hosting.references import RRef
 from ps_service.hosting.structure import tensors_below
+from ps_wire.codec.trees import leaves_in, parts_of
 from ps_wire.errors import ContextLostError, InvalidArgumentError
+from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, leaves_of, reached_from
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
-
-    import torch
+    from collections.abc import Container, Iterator, Sequence
 
     from ps_service.hosting.leaves import Leaf
     from ps_service.hosting.objects import HostedObject
     from ps_service.hosting.views import Call
     from ps_service.parameters.locks import ParameterLocks
+    from ps_service.passes.pass_values import PassValues
     from ps_wire.errors import PsError
+
+
+FIRST_EXAMINED: Final = 8
+"""Number of first recorded calls of each method in which parameters of other hosted modules are looked for."""
+
+EXAMINED_EVERY: Final = 64
+"""Of the later recorded calls, every one of this number is examined again."""
+
+_KNOWN: Final = ("torch", "ps_service", "ps_wire", "trainer_client")
+"""Packages whose autograd functions save tensors only through torch, where hooks see them."""
+
+_COUNTER: Final = AUTOGRAD_FUNCTION_COUNTER
+"""Counts the autograd functions defined in this process; listing them takes longer than a small call."""
 
 
 class Binding:
     """A module while a call of some kind runs on it: on a view, or on the module itself.
 
     `code` is the name of the method or function that runs, and `has_set` tells whether that has set an attribute of a
-    module. `leaves` has for each parameter what a record keeps of it, and `steps` the number of its steps when the call
-    began. The errors say what to do instead.
+    module. If it `is_held`, code of the module may run in the backward; on the module itself, that finds the `values`.
+    It `uses_others` if the graph of the call may reach leaves that are not those of the module, as far as is known.
+    `leaves` has for each parameter what a record keeps of it, and `steps` the number of its steps when the call began.
+    The errors say what to do instead.
     """
 
     has_set = False
+    is_held = False
+    values: PassValues | None = None
     leaves: Sequence[Leaf]
     steps: Sequence[int]
 
@@ -40,15 +71,19 @@ class Binding:
         self.internals = hosted.internals
         self.views = hosted.views
         self.parameters = hosted.views.parameters
+        self.uses_others = hosted.uses_others
         self._failed: PsError | None = None
 
     def hold(self) -> None:
-        """Has a backward find the values of this call, because code of the module may run in it."""
-        raise NotImplementedError
+        """Notes that code of the module may run in the backward, where it finds the values of this call."""
+        self.is_held = True
 
     def finds_parameters(self) -> None:
-        """Notes that the call has computed with parameters themselves, and not with the leaves of its view."""
-        raise NotImplementedError
+        """Notes that the graph of the call reaches parameters themselves, beside leaves of a view."""
+
+    def private_ids(self) -> set[int]:
+        """`id()` of the modules and leaves that belong to calls."""
+        return set()
 
     def name(self, i: int) -> str:
         """The dotted name of a parameter."""
@@ -59,14 +94,49 @@ class Binding:
         return next((self.name(i) for i, each in enumerate(self.leaves) if each.tensor is leaf), None)
 
     def settle(self, raised: bool) -> None:
-        """Raises the error for what the code has done, after the module was given back.
-
-        Raises:
-            InvalidArgumentError: It has changed the structure, or something else that is refused.
-            ContextLostError: Others went on before the call had ended, or a step changed what it has written to.
-        """
+        """Raises the error for what the code has done and may not do, or others have done meanwhile. The module has
+        been given back."""
         if self._failed is not None and not raised:
             raise self._failed
+
+    def inspect(self, roots: Sequence[torch.Tensor], known: Container[int]) -> None:
+        """Refuses a call whose backward would need tensors that its record does not keep, and notes what it needs
+        besides leaves. `roots` are the tensors of its result that require grad, and `known` all its leaves, by
+        `id()`."""
+        if self.internals.ends_histories and reaches_ended(roots):
+            raise InvalidArgumentError(f"{self.code} of {self.hosted} {REFUSAL}")
+        # The node that accumulates a parameter's gradient refers to the parameter.
+        if any(map(ne, map(use_count, self.parameters), repeat(1))):
+            others = [each for each in self.parameters if id(each) not in known and use_count(each) != 1]
+            if others and not set(map(id, others)).isdisjoint(map(id, _some_leaves(roots))):
+                # Through a global variable, for example, instead of the module's attributes.
+                self.finds_parameters()
+        # The whole graph is examined in the first calls, and then now and then: that costs more than a small call.
+        self.hosted.recorded[self.code] += 1
+        count = self.hosted.recorded[self.code]
+        if count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0:
+            self._examine(_some_leaves(roots), known)
+        if has_own_functions() and runs_own_function(roots):
+            self.hold()
+
+    def _examine(self, leaves: Sequence[torch.Tensor], known: Container[int]) -> None:
+        own = {*map(id, self.parameters)}
+        if any(self.parameter_locks.lends(leaf) for leaf in leaves if id(leaf) not in known and id(leaf) not in own):
+            raise InvalidArgumentError(
+                f"{self.code} of {self.hosted} has computed with a parameter of another hosted module in a way that "
+                "a trainer cannot train. Make that module a submodule (an attribute, or in an nn.ModuleList), or take "
+                "it from its reference, with rref.local_value(), when the module is called"
+            )
+        if any(is_stand_in(leaf) and id(leaf) not in known for leaf in leaves):
+            raise InvalidArgumentError(f"{self.code} of {self.hosted} {REFUSAL}")
+        if any(id(leaf) not in known for leaf in leaves):
+            self.hosted.uses_others = self.uses_others = True
+        if hooked_nodes(leaf for leaf in leaves if id(leaf) in known):
+            raise InvalidArgumentError(
+                f"{self.code} of {self.hosted} has registered a hook at the node of torch's graph that accumulates a "
+                "parameter's gradient, and here no such node runs. Register it on a tensor that the call computes, or, "
+                "in the constructor, on the parameter"
+            )
 
     def _is_alias(self, value: Any, own: Container[int]) -> bool:
         """Whether a value has a tensor in the memory of a parameter, besides those with these `id()`."""
@@ -115,9 +185,7 @@ class Binding:
         self, i: int, moved: torch.Tensor, before: torch.Tensor, others: Sequence[torch.Tensor]
     ) -> InvalidArgumentError | None:
         """The error for a call that has given a parameter another shape or dtype, or the memory of something else.
-
-        `moved` is the parameter or its leaf with its new memory, and `others` are the other ones of the module.
-        """
+        `moved` is the parameter or its leaf with its new memory, and `others` are the other ones of the module."""
         if moved.shape != before.shape or moved.dtype != before.dtype:
             return InvalidArgumentError(
                 f"{self.code} has given parameter {self.name(i)!r} of {self.hosted} another shape or dtype; "
@@ -133,3 +201,56 @@ class Binding:
             f"{self.code} has given parameter {self.name(i)!r} of {self.hosted} the memory of {owner}. Hosted "
             "parameters have memory of their own, and nothing was changed. Give it a copy, with clone()"
         )
+
+
+def _some_leaves(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves of a graph; none if it is very large."""
+    try:
+        return leaves_of(roots, MOST_NODES)
+    except TooManyNodes:
+        return []
+
+
+def results_in(result: Any) -> list[torch.Tensor]:
+    """The tensors of a result that require grad, including those in results that stay on this owner."""
+    if isinstance(result, torch.Tensor):
+        return [result] if result.requires_grad else []
+    found: list[torch.Tensor] = []
+    for leaf in leaves_in(result):
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+            continue
+        # Members of a group have references of their own around those of the owner.
+        reference = leaf if isinstance(leaf, RRef) else getattr(leaf, "hosted", None)
+        if isinstance(reference, RRef) and reference.hosted is None:
+            found += [part for part in parts_of(reference.local_value()) if isinstance(part, torch.Tensor)]
+    return [tensor for tensor in found if tensor.requires_grad]
+
+
+def has_own_functions() -> bool:
+    """Whether hosted code has defined autograd functions, so that graphs have to be examined."""
+    return _have_own(repr(_COUNTER))
+
+
+@functools.lru_cache(maxsize=1)
+def _have_own(made: str) -> bool:
+    return any(map(_is_own, _below(torch.autograd.Function)))
+
+
+def runs_own_function(roots: Sequence[torch.Tensor]) -> bool:
+    """Whether the graph holds such a function, which may keep tensors as attributes, unseen by torch's hooks."""
+    try:
+        nodes = reached_from(roots, BackwardCFunction, MOST_NODES)[1]
+    except TooManyNodes:
+        return True  # it may
+    return any(_is_own(node._forward_cls) for node in nodes)
+
+
+def _below(cls: Any) -> Iterator[Any]:
+    for each in cls.__subclasses__():
+        yield each
+        yield from _below(each)
+
+
+def _is_own(cls: Any) -> bool:
+    return cls.__module__.partition(".")[0] not in _KNOWN

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from functools import partial
-from operator import attrgetter, methodcaller
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import torch
 from torch._C._functorch import maybe_current_level
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.graph import saved_tensors_hooks
 
-from ps_service.hosting.references import binder
+from ps_service.hosting.references import Borrower, binder
 from ps_service.memory.addresses import lies_in, memory_of, storage_of
 from ps_service.memory.held import Share, storages
 from ps_service.numerics import rng_states
-from ps_service.parameters.step_lock import WouldBlock
-from ps_service.passes import binding_checks, torch_patches
-from ps_service.passes.saved_tensors import Kept, Pinned, Watch
+from ps_service.parameters.locks import WouldBlock
+from ps_service.passes import torch_patches
+from ps_service.passes.binding import results_in
+from ps_service.passes.saved_tensors import Kept, Pinned, Watch, unpack
 from ps_service.passes.turn_binding import TurnBinding
 from ps_service.passes.view_binding import ViewBinding
 from ps_wire.codec.trees import mapped, parts_of
@@ -28,7 +29,6 @@ from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
-    from contextlib import AbstractContextManager
 
     from torch import nn
 
@@ -36,28 +36,22 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.memory.held import Held
     from ps_service.parameters.locks import ParameterLocks
+    from ps_service.passes.pass_values import PassValues
 
 
-class CallFrame:
+class CallFrame(Borrower):
     """The modules that one call uses: views that it shares with others, or modules that it has to itself meanwhile.
 
-    A call that returns a future (`@async_execution`) cannot use modules: its frame would have to stay open in one
-    thread while its code continues in others.
+    The modules are in training mode if `training` is true, and in their own modes if it is None. Torch builds a graph
+    with `grad`, which a `recorded` call needs. `code` is the function, or the name of the method, that runs; empty for
+    code that never writes to parameters. `held` counts the bytes that torch saves for the backward, and `nbytes` is the
+    length of the message with the arguments.
 
-    Args:
-        parameter_locks: Guards the parameters.
-        training: Whether the modules are in training mode; None for the mode that each has on this owner.
-        recorded: Whether the call is recorded for backward.
-        grad: Whether torch builds a graph; it has to if `recorded`.
-        code: The function, or the name of the method, that runs; empty for code that never writes to parameters.
-        held: Counts the bytes that torch saves for the backward; None to count nothing.
-        nbytes: Length of the message with the arguments.
+    `leaves` are those of the parameters of these modules, and `steps` has for each the number of steps of its parameter
+    when the call first used the module. It `uses_others` if its graph may reach other leaves, and `is_held` if code of
+    the call will run in its backward, which gives modules the `values` back. These are there once the call has ended.
 
-    Attributes:
-        leaves: The leaves of the parameters of these modules.
-        steps: For each leaf, the number of steps of its parameter when the call first used the module.
-        uses_others: Whether the graph of the call may reach other leaves.
-        is_held: Whether code of the call will run in its backward.
+    A call that returns a future cannot use modules: its code continues in other threads.
     """
 
     # Calls of plain objects do not need these; a call that binds a module sets them.
@@ -70,7 +64,6 @@ class CallFrame:
     _watches: dict[int, list[tuple[Watch, TurnBinding]]]
     _storages: set[int]
     _buffers: set[int]
-    _nested_pass: AbstractContextManager[None] | None = None
 
     def __init__(
         self,
@@ -84,6 +77,7 @@ class CallFrame:
     ) -> None:
         self.leaves: Sequence[Leaf] = ()
         self.steps: Sequence[int] = ()
+        self.values: list[PassValues] = []
         self._parameter_locks = parameter_locks
         self._training = training
         self._recorded = recorded
@@ -94,11 +88,6 @@ class CallFrame:
         self._saved: dict[int, int] = {}
         self._bindings: dict[str, TurnBinding | ViewBinding] = {}
 
-    def calling(self, nested_pass: AbstractContextManager[None]) -> None:
-        """Enters a context manager that records the calls of hosted code to other owners, until the call has ended."""
-        nested_pass.__enter__()
-        self._nested_pass = nested_pass
-
     def __enter__(self) -> Self:
         self._token = binder.set(self)
         self._thread = threading.get_ident()
@@ -107,30 +96,21 @@ class CallFrame:
             torch._C._set_grad_enabled(self._grad)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         self._thread = 0
-        try:
-            if self._nested_pass is not None:
-                self._nested_pass.__exit__(kind, error, trace)
-        finally:
-            if self._hooks is not None:
-                self._hooks.__exit__(kind, error, trace)
-                self._hooks = None  # they refer to this frame, and its leaves would be freed late
-            if torch.is_grad_enabled() is not self._grad_before:
-                torch._C._set_grad_enabled(self._grad_before)
-            binder.reset(self._token)
-            self._measured = None  # hooks of an open graph may refer to this frame, and must not to a view
-            if self._bindings:
-                self._settle(error is not None)
+        if self._hooks is not None:
+            self._hooks.__exit__(*raised)
+            self._hooks = None  # they refer to this frame, and its leaves would be freed late
+        if torch.is_grad_enabled() is not self._grad_before:
+            torch._C._set_grad_enabled(self._grad_before)
+        binder.reset(self._token)
+        self._measured = None  # hooks of an open graph may refer to this frame, and must not to a view
+        if self._bindings:
+            self._settle(raised[0] is not None)
 
     def bind(self, hosted: HostedObject, is_target: bool = False) -> nn.Module:
-        """A module for this call: itself, or a view of it.
-
-        If it `is_target`, the call is one of its own methods, whose caller chooses the mode. Other code finds a module,
-        and leaves it, in the mode that it has on this owner, unless the caller asked for evaluation mode.
-        """
+        """If it `is_target`, the call is one of its own methods, whose caller chooses the mode. Other code finds a
+        module, and leaves it, in the mode that it has on this owner, unless the caller asked for evaluation mode."""
         if self._thread != threading.get_ident():
             raise InvalidArgumentError(
                 f"{hosted} is lent to a call only while that runs, and in its thread; what runs later or elsewhere "
@@ -145,12 +125,9 @@ class CallFrame:
             raise WouldBlock  # a call that begins again in a thread must not have changed another module
         if not isinstance(self._code, str):
             self._code = _name(self._code)
-        if maybe_current_level() is None:
+        # Inside a transform of torch.func new tensors are wrapped, and other calls would find those.
+        with _NO_TRANSFORM if maybe_current_level() is None else temporarily_clear_interpreter_stack():
             binding = self._bound(hosted, is_target, self._code)
-        else:
-            # Inside a transform of torch.func new tensors are wrapped, and other calls would find those.
-            with temporarily_clear_interpreter_stack():
-                binding = self._bound(hosted, is_target, self._code)
         self._bindings[hosted.ref.object_id] = binding
         if self.is_held:
             binding.hold()
@@ -160,37 +137,37 @@ class CallFrame:
             self._add_leaves(binding)
         else:
             self.leaves, self.steps = binding.leaves, binding.steps
-        self._storages = self._storages | binding.storages if self._storages else binding.storages
-        if isinstance(binding, TurnBinding):
+        if isinstance(binding, ViewBinding):
+            self._storages = self._storages | binding.storages if self._storages else binding.storages
+        else:
             self._watch(binding)
             binding.turn.resumed = partial(self._watch, binding)
-        if binding.saved:
-            self._buffers.update(storage_of(each) for each in binding.saved if not each.is_sparse)
+            # A backward needs copies of these, because other calls may change them.
+            self._buffers.update(storage_of(each) for each in binding.internals.found().tensors if not each.is_sparse)
         return binding.module
 
     def _bound(self, hosted: HostedObject, is_target: bool, code: str) -> TurnBinding | ViewBinding:
-        """Binds a module, on a view if that is possible. Has what torch saves looked at where that is needed: for
-        modules themselves, and for views to count its bytes now and then."""
+        """Binds a module, on a view if that is possible. What torch saves is looked at for modules themselves, and for
+        views to count its bytes now and then."""
         views = hosted.views
         scope = current_scope.get()
         nested = bool(self._bindings) or (scope is not None and scope.depth > 0)
         training = self._training if is_target or self._training is False else None
         kind = (code, training, self._recorded)
         binding: TurnBinding | ViewBinding
-        expected: int | None = None
-        if code not in hosted.writers and views.admits(kind):
+        if code in hosted.writers or not views.admits(kind):
+            binding, expected = TurnBinding(self._parameter_locks, hosted, kind, nested), None
+        else:
             binding = ViewBinding(self._parameter_locks, hosted, kind, nested)
             expected = 0 if self._held is None else views.expected_bytes(kind, self._nbytes)
             if expected is None:
                 self._measured = binding
-        else:
-            binding = TurnBinding(self._parameter_locks, hosted, kind, nested)
         if self._grad and self._hooks is None:
             if expected is not None:
                 self._expected += expected
             elif torch_patches.are_hooks_allowed():
                 # Not before: code without hosted modules may use all of torch, such as transforms that refuse hooks.
-                hooks = saved_tensors_hooks(self._pack, _unpack)
+                hooks = saved_tensors_hooks(self._pack, unpack)
                 hooks.__enter__()
                 self._hooks = hooks
             else:
@@ -206,7 +183,7 @@ class CallFrame:
 
     def _watch(self, binding: TurnBinding) -> None:
         """Notes where the parameters of a module lie now."""
-        self._storages = self._storages | binding.storages
+        self._storages = self._storages | set(map(storage_of, binding.parameters))
         for leaf, watch in zip(binding.leaves, binding.changes.watches, strict=True):
             self._watches.setdefault(storage_of(leaf.tensor), []).append((watch, binding))
 
@@ -216,7 +193,6 @@ class CallFrame:
         return len(self._bindings) == 1 and isinstance(next(iter(self._bindings.values())), ViewBinding)
 
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
-        """The module and dotted name of the parameter that a leaf of this call replaces."""
         for binding in self._bindings.values():
             name = binding.parameter_behind(leaf)
             if name is not None:
@@ -224,26 +200,19 @@ class CallFrame:
         return None
 
     def leaves_of_parameters(self) -> dict[int, torch.Tensor]:
-        """The leaves of this call, by `id()` of the parameter that they replace."""
         return {id(leaf.parameter): leaf.tensor for leaf in self.leaves}
 
     def meets(self, value: Any) -> None:
-        """Notes that the code of this call uses the value of an object that is no module: it may hold leaves."""
-        self.uses_others = True
+        self.uses_others = True  # it may hold leaves
 
     def may_stay(self, result: Any) -> bool:
-        """Whether a result can stay on the owner as it is, with its own containers and tensors.
-
-        A result that the call has computed from tensors that need a gradient cannot, nor one that holds parts of a
-        view, nor one that shares memory with tensors of modules, which other calls may change. Leaves can: they have
-        no history.
-        """
+        """Whether a result can stay on the owner as it is, with its own containers and tensors: not if it has a
+        history, holds parts of a view, or shares memory with tensors of modules, which other calls may change."""
         if not self._bindings:
             return not self._recorded or not any(map(_has_history, parts_of(result)))
         return not self._holds(result, self._kept_after())
 
     def lends(self, value: Any) -> bool:
-        """Whether a value holds parts of a view, or shares memory with parameters or buffers of modules."""
         if not self._bindings:
             return False
         buffers = [each for binding in self._bindings.values() for each in binding.internals.buffers()]
@@ -277,19 +246,14 @@ class CallFrame:
 
     def own(self, result: Any) -> Any:
         """The result, with copies of tensors that share memory with a module, because other calls may change those.
-
-        Also looks through the graph of a recorded result, for what calls cannot propagate and what they reach.
-
-        Raises:
-            InvalidArgumentError: The graph reaches a tensor whose history has ended with an earlier call.
-        """
+        Looks through the graph of a recorded result, and raises as `Binding.inspect`."""
         taken = self._kept_after()
         if self._recorded:
             is_one = isinstance(result, torch.Tensor) and result.requires_grad
-            roots = [result] if is_one else binding_checks.results_in(result)
+            roots = [result] if is_one else results_in(result)
             known = set(map(id, map(_tensor, self.leaves)))
             for binding in self._bindings.values():
-                binding_checks.inspect(binding, roots, known)
+                binding.inspect(roots, known)
                 self.uses_others |= binding.uses_others
                 self.is_held |= binding.is_held
         if isinstance(result, torch.Tensor):
@@ -297,27 +261,22 @@ class CallFrame:
         return mapped(result, lambda tensor: tensor.clone() if lies_in(tensor, taken) else tensor)
 
     def lift(self, pack: Any) -> bool:
-        """Allows that hooks of saved tensors are disabled for a transform, if `pack`, the hook that was set last, is
-        that of this call: every parameter of the call is pinned instead. Returns whether it is."""
-        if pack != self._pack:
-            return False
-        self.runs_later()
-        return True
+        if pack == self._pack:
+            self.runs_later()  # every parameter of the call is pinned instead
+            return True
+        return False
 
     def runs_later(self) -> None:
-        """Notes that code of the call will run in its backward: it finds the values of this call then."""
         if not self.is_held:
             self.is_held = True
             for binding in self._bindings.values():
                 binding.hold()
 
     def sets_hooks(self, pack: Any) -> None:
-        """Notes that hooks of saved tensors are set; those of other code run in the backward."""
         if pack != self._pack:
-            self.runs_later()
+            self.runs_later()  # those of other code run in the backward
 
     def sets_attribute(self) -> None:
-        """Notes that the code sets an attribute of a module."""
         for binding in self._bindings.values():
             binding.has_set = True
 
@@ -334,6 +293,8 @@ class CallFrame:
                     unsettled.append(binding)
             except Exception as error:
                 failed = failed or error  # the others are given back, too
+            if binding.values is not None:
+                self.values.insert(0, binding.values)  # in the order in which the call has bound the modules
         for binding in unsettled:
             try:
                 binding.settle(raised)
@@ -390,7 +351,7 @@ def _name(function: Callable[..., Any]) -> str:
     return f"{function.__module__}.{getattr(function, '__qualname__', '')}" if hasattr(function, "__module__") else ""
 
 
-_unpack = methodcaller("unpack")
+_NO_TRANSFORM: Final = nullcontext()
 _tensor = attrgetter("tensor")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,25 +14,31 @@ import torch
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting.objects import MODES, HostedObject
 from ps_service.hosting.references import RRef
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_service.passes import kept_values, table_calls
+from ps_service.passes.arguments import NO, REFERENCE, VALUE, Invocation, Keep
 from ps_service.passes.call_frame import CallFrame
-from ps_service.passes.holders import Holders, marked_copy_of
-from ps_service.passes.invocation import NO, REFERENCE, VALUE, Invocation, Keep
-from ps_service.passes.results import Results
+from ps_service.passes.holders import Holders, copy_of, marked_copy_of
+from ps_service.passes.results import Used, record
 from ps_wire.codec.trees import mapped, parts_of
 from ps_wire.errors import ContextEndedError, InvalidArgumentError, TooLargeError
 from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
-    from ps_service.passes.arguments import Arguments
-    from ps_service.passes.invocation import Recording
-    from ps_service.passes.pass_host import PassHost
+    from ps_service.passes.arguments import Arguments, Recording
+    from ps_service.passes.contexts import PassHost
     from ps_wire.refs import ContextId, Ref
 
 _hosting = threading.Lock()
 
 _NO_ARGUMENTS: Final = Holders(())
+_ALONE: Final = nullcontext()
+
+_SENT: Final = partial(mapped, change=marked_copy_of)
+_STORED: Final = partial(mapped, change=copy_of)
+_PRIVATE: Final = partial(mapped, change=torch.clone)
+"""Make copies of the tensors of a result, because others may write to these: copies that tell whether they require
+grad, that have no history, or that are part of the graph."""
 
 SMALL_INLINE_BYTES: Final = 64 * 1024
 """Largest arguments with which a method marked `@remote(inline=True)` of an object that is no module is short without
@@ -40,23 +46,16 @@ being measured."""
 
 
 def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Any:
-    """Runs a method of a hosted object; without a name, `forward`.
-
-    Returns the result, or a `Deferred` if the method is marked `@async_execution`. No other code will write to the
-    tensors of the result; they may still have a history.
-
-    Raises:
-        UnknownMethodError, NotAllowedError: The method cannot be called.
-        ContextEndedError: The context has ended.
-        Exception: The method raised it.
-    """
+    """Runs a method of a hosted object; without a name, `forward`. Returns the result, or a `Deferred` if the method is
+    marked `@async_execution`. No other code will write to the tensors of the result; they may still have a history.
+    Raises as `HostedObject.method` and `Contexts.open`, and what the method raises."""
     if target.is_module:
         return _call_module(engine, target, method or "forward", asked)
     if target.is_table:
-        return table_calls.call(engine, target, method, asked)
+        return table_calls.call_table(engine, target, method, asked)
     if target.is_tensor:
         return call_function(engine, _method_of_tensor(engine, target, method, asked), asked)
-    known = target.method(method or "forward")
+    known = asked.method or target.method(method or "forward")
     bound, nbytes = partial(known.function, target.value), asked.arguments.nbytes
     if nbytes <= SMALL_INLINE_BYTES or not known.is_inline:
         return call_function(engine, bound, asked, known.is_deferred)
@@ -68,10 +67,8 @@ def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation)
 
 def call_function(engine: PassHost, function: Callable[..., Any], asked: Invocation, deferred: bool = False) -> Any:
     """Runs a function, or the bound method of an object that is not a module; if it is `deferred`, it returns a future.
-
-    Returns and raises as `call`.
-    """
-    _, args, kwargs, training, recording, keep = asked
+    Returns and raises as `call`."""
+    _, args, kwargs, training, recording, keep, _ = asked
     if recording is not None:
         return _record_function(engine, function, asked, recording, deferred)
     # References to tensors inside containers are not counted, because references to the container do not show.
@@ -81,35 +78,30 @@ def call_function(engine: PassHost, function: Callable[..., Any], asked: Invocat
         holders = Holders(tensors)
     with CallFrame(engine.parameter_locks, training, recorded=False, code=function) as call_frame:
         engine.parameter_locks.this_thread.nonblocking = False
-        if deferred:
-            own = holders.sent if keep is NO else holders.private
-            return Deferred(function(*args, **kwargs), partial(_kept, keep, call_frame, own))
-        if keep is not NO:
-            return _kept(keep, call_frame, holders.private, function(*args, **kwargs))
-        return holders.sent(function(*args, **kwargs))
+        if keep is NO and not deferred:
+            return holders.sent(function(*args, **kwargs))
+        finish = partial(_returned, keep, call_frame, _SENT if keep is NO else _STORED)
+        return Deferred(function(*args, **kwargs), finish) if deferred else finish(function(*args, **kwargs))
 
 
 def _record_function(
     engine: PassHost, function: Callable[..., Any], asked: Invocation, recording: Recording, deferred: bool
 ) -> Any:
     arguments, keep = asked.arguments, asked.keep
-    results = Results(engine, recording, arguments)
-    call_frame = CallFrame(engine.parameter_locks, asked.training, recorded=True, code=function, held=results.held)
-    with call_frame:
-        if results.nested_pass is not None:
-            call_frame.calling(results.nested_pass.calling(recording.place))
-        entry, (args, kwargs) = arguments.enter((asked.args, asked.kwargs))
+    context = engine.contexts.open(recording.context, recording.call.caller)
+    call_frame = CallFrame(engine.parameter_locks, asked.training, recorded=True, code=function, held=context.held)
+    with call_frame, context.calling(engine.membership, recording.place):
+        args, kwargs = arguments.enter((asked.args, asked.kwargs))
         engine.parameter_locks.this_thread.nonblocking = False
-        own = kept_values.unchanged if _is_torchs(function) else _private
+        own = kept_values.unchanged if _is_torchs(function) else _PRIVATE
 
         def finish(result: Any) -> Any:
-            computed = result if keep is NO and own is _private else None
-            result = _kept(keep, call_frame, own, result)
-            return results.record(entry, call_frame.leaves, call_frame.steps, None, False, result, computed=computed)
+            computed = result if keep is NO and own is _PRIVATE else None
+            result = _returned(keep, call_frame, own, result)
+            used = Used(call_frame.leaves, call_frame.steps, values=call_frame.values)
+            return record(engine, context, recording.call, arguments, used, result, computed=computed)
 
-        if deferred:
-            return Deferred(function(*args, **kwargs), finish)
-        return finish(function(*args, **kwargs))
+        return Deferred(function(*args, **kwargs), finish) if deferred else finish(function(*args, **kwargs))
 
 
 def _method_of_tensor(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Callable[..., Any]:
@@ -125,30 +117,33 @@ def _method_of_tensor(engine: PassHost, target: HostedObject, method: str, asked
 
     def bound(*args: Any, **kwargs: Any) -> Any:
         result = function(kept.local_value(), *args, **kwargs)
+        if not is_needed or asked.keep is not REFERENCE:
+            return result
         # A view that stays here could be written to later.
-        return _copied(result) if is_needed and asked.keep is REFERENCE else result
+        return mapped(result, lambda tensor: tensor if tensor.requires_grad else tensor.clone())
 
     return bound
 
 
 def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invocation) -> Any:
-    method = target.method(code)
+    method = asked.method or target.method(code)
     if method.is_deferred:
         raise InvalidArgumentError(
             f"{code} of {target} is decorated with @async_execution, which methods of modules cannot be: "
             "parameters are lent to a call only while it runs. Decorate a function with it, and call the "
             "module through its reference"
         )
-    arguments, args, kwargs, training, recording, keep = asked
+    arguments, args, kwargs, training, recording, keep, _ = asked
     recorded = recording is not None
-    results = None if recording is None else Results(engine, recording, arguments)
-    held = None if results is None else results.held
+    context = None if recording is None else engine.contexts.open(recording.context, recording.call.caller)
     if code in MODES:
         training = None
     this_thread = engine.parameter_locks.this_thread
-    with CallFrame(engine.parameter_locks, training, recorded, recorded, code, held, arguments.nbytes) as call_frame:
-        if recording is not None and results is not None and results.nested_pass is not None:
-            call_frame.calling(results.nested_pass.calling(recording.place))
+    held = None if context is None else context.held
+    with (
+        CallFrame(engine.parameter_locks, training, recorded, recorded, code, held, arguments.nbytes) as call_frame,
+        _ALONE if recording is None or context is None else context.calling(engine.membership, recording.place),
+    ):
         # For forward the module itself is called, so that its hooks and a `__call__` of its class run.
         function: Callable[..., Any] = operator.call if code == "forward" else method.function
         run = partial(function, call_frame.bind(target, is_target=True))
@@ -157,9 +152,8 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
             this_thread.nonblocking = False
         elif not call_frame.is_on_view:
             raise WouldBlock  # it may change the module, and must not begin twice
-        entry = None
         if recorded:
-            entry, (args, kwargs) = arguments.enter((args, kwargs))
+            args, kwargs = arguments.enter((args, kwargs))
         began = method.latency.begin()
         try:
             if target.layer_check is None:
@@ -179,25 +173,21 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
             scope = None if may_restart else current_scope.get()
             method.note(seconds, waited=scope is not None and scope.has_nested)
         del run  # no variable of this function may refer to the module now
-        result = _kept(keep, call_frame, call_frame.own, result)
-        if results is None:
+        result = _returned(keep, call_frame, call_frame.own, result)
+        if recording is None or context is None:
             return result
         # Code of the module that runs in the backward may make requests.
         inline_backward = method.is_inline or (method.may_run_inline and not call_frame.is_held)
         latency = method.backward_latency if inline_backward else None
-        others = call_frame.uses_others or target.uses_others
-        leaves, steps, shares = call_frame.leaves, call_frame.steps, call_frame.count_saved()
-        return results.record(entry, leaves, steps, latency, True, result, others, shares=shares)
+        others, shares = call_frame.uses_others, call_frame.count_saved()
+        used = Used(call_frame.leaves, call_frame.steps, others, shares, call_frame.values)
+        return record(engine, context, recording.call, arguments, used, result, latency)
 
 
 def fetch(engine: PassHost, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
-    """A copy of the value of a handle; recorded if the value has a history in the pass.
-
-    Raises:
-        ForeignHandleError, StaleHandleError, UnknownNameError: It refers to no object of this owner.
-        InvalidArgumentError: The value is a module, which cannot be sent.
-        ContextLostError: This owner has lost the pass, and the history of the value with it.
-    """
+    """A copy of the value of a handle; recorded if the value has a history in the pass. Raises as `Registry.find`;
+    `InvalidArgumentError` if the value is a module, which cannot be sent; and `ContextLostError` if this owner has lost
+    the pass, and the history of the value with it."""
     target = engine.registry.find(ref)
     if recording is not None:
         if _is_differentiable(target, ref, recording.context):
@@ -224,19 +214,17 @@ def _is_differentiable(target: HostedObject, ref: Ref, context: ContextId) -> bo
         return target.parameter(ref.parameter).requires_grad
     if target.history is not None and target.history.context == context:
         return True
-    return not target.is_module and any(map(_needs_gradient, parts_of(target.value)))
+    parts = () if target.is_module else parts_of(target.value)
+    return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
 
 
 def hosted(engine: PassHost, rref: RRef, trainer: bytes = b"", object_id: str = "") -> HostedObject:
     """The object that a reference refers to. A value that is not hosted yet becomes an anonymous object, as it is, with
     a random id if none is given. Its bytes count for the trainer that has made it, if any.
 
-    A value that a recorded call has computed is detached, so that the object does not keep the graph of the pass, and
-    so is one that was computed with parts of a module that belong to a call. Their containers are copies.
-
-    Raises:
-        OverloadedError: The trainer holds too much already.
-        InvalidArgumentError: The id is in use.
+    A value that a recorded call has computed, or that was computed with parts of a module that belong to a call, is
+    detached, in copies of its containers, so that the object does not keep the graph of the pass. Raises
+    `OverloadedError` if the trainer holds too much already, and `InvalidArgumentError` if the id is in use.
     """
     with _hosting:
         found = rref.hosted
@@ -262,7 +250,7 @@ def hosted(engine: PassHost, rref: RRef, trainer: bytes = b"", object_id: str = 
     return found
 
 
-def _kept(keep: Keep, call_frame: CallFrame, own: Callable[[Any], Any], result: Any) -> Any:
+def _returned(keep: Keep, call_frame: CallFrame, own: Callable[[Any], Any], result: Any) -> Any:
     """The result of a call, or a reference to it."""
     if keep is REFERENCE and not isinstance(result, RRef):
         rref = RRef(result)
@@ -280,20 +268,6 @@ def _writes(method: str) -> bool:
     if method.endswith("__"):
         return method.startswith("__i") and hasattr(torch.Tensor, f"__{method[3:]}")
     return method.endswith("_")
-
-
-def _needs_gradient(part: Any) -> bool:
-    return isinstance(part, torch.Tensor) and part.requires_grad
-
-
-def _copied(result: Any) -> Any:
-    """The result with copies of the tensors that are not part of a graph."""
-    return mapped(result, lambda tensor: tensor if tensor.requires_grad else tensor.clone())
-
-
-def _private(result: Any) -> Any:
-    """The result with copies of its tensors, which are part of the graph, because the function may have kept them."""
-    return mapped(result, torch.clone)
 
 
 def _is_torchs(function: Callable[..., Any]) -> bool:

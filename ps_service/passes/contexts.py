@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Container, Set
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from ps_service.group.nested_pass import NOTHING_SAID, Over
+from ps_service.group.peers import NOTHING_SAID, Over
+from ps_service.hosting.host import Host
 from ps_service.memory.held import HeldByAll
 from ps_service.passes.pass_context import STOPPED, PassContext, ended_error, lost_error
 from ps_service.passes.runs import Runs
 from ps_wire.errors import SESSION_ENDED, SessionLostError
 from ps_wire.number_set import SeenNumbers
 from ps_wire.refs import ContextId
+
+if TYPE_CHECKING:
+    from ps_service.group.peers import Membership
 
 _REMEMBERED: Final = 4096
 """Most numbers of open and ended contexts of one trainer that are kept, since it last told which have ended."""
@@ -81,13 +85,8 @@ class Contexts:
                 self._lost[trainer] = dict.fromkeys(lost, STOPPED)
 
     def open(self, id: ContextId, caller: bytes = b"") -> PassContext:
-        """The context with that id; opens it if this owner has not seen it yet.
-
-        The caller is the trainer or owner that uses it. It is freed with the session of the last one.
-
-        Raises:
-            SessionLostError: The session of the caller has ended.
-        """
+        """The context with that id; opens it if this owner has not seen it yet. The caller is the trainer or owner that
+        uses it: it is freed with the session of the last one. One without a session is a `SessionLostError`."""
         caller = caller or id.trainer
         with self._lock:
             # Under the lock that `forget` takes after the session has ended, so that nothing stays that is opened late.
@@ -116,11 +115,9 @@ class Contexts:
 
     def find(self, id: ContextId) -> PassContext:
         """The context with that id. One that this owner has not seen counts as lost."""
-        context = self._open.get(id)
+        context = self._open.get(id) or self.get(id)
         if context is None:
-            context = self.get(id)
-            if context is None:
-                raise lost_error(id)
+            raise lost_error(id)
         context.used = self.clock()
         return context
 
@@ -129,11 +126,10 @@ class Contexts:
         other contexts of its trainer have ended."""
         with self._lock:
             context = self._open.pop(id, None)
-            self._end(id)
-            ended = self._ended.get(id.trainer)
-            if over.before and ended is not None:
+            ended = self._end(id)
+            if over.before:
                 ended.cover(over.before, over.but)
-            if context is not None and ended is not None and context.others():
+            if context is not None and context.called is not None:
                 # Other owners do not see all contexts, so they get the numbers that are known here.
                 holes = ended.holes
                 over = Over(ended.floor + 1, holes) if len(holes) <= _MOST_TOLD else NOTHING_SAID
@@ -186,7 +182,7 @@ class Contexts:
         for context in gone:
             context.end()
 
-    def _end(self, id: ContextId) -> None:
+    def _end(self, id: ContextId) -> SeenNumbers:
         ended = self._ended.get(id.trainer)
         if ended is None:
             ended = self._ended[id.trainer] = SeenNumbers(_REMEMBERED)
@@ -196,6 +192,7 @@ class Contexts:
             del self._lost[id.trainer]
         if len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
+        return ended
 
     def _is_last(self, trainer: bytes, context: PassContext) -> bool:
         if context.id.trainer == trainer:
@@ -212,3 +209,17 @@ class Contexts:
         why = self._lost.get(id.trainer, {}).get(id.number)
         if why is not None:
             raise lost_error(id, why)
+
+
+class PassHost(Host, Protocol):
+    """The parts of an owner that calls and their backward need; see `Engine`. `held` counts what contexts and results
+    that stay here hold, by trainer."""
+
+    @property
+    def contexts(self) -> Contexts: ...
+
+    @property
+    def held(self) -> HeldByAll: ...
+
+    @property
+    def membership(self) -> Membership: ...

@@ -25,12 +25,9 @@ class Gradient(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Where the backward of one call stands in the order in which gradients are added.
-
-    `backward` is the number of the trainer's backward, from 1. `place` has the numbers of the calls that the call is
-    nested in, and its own. `after` is the number of the call whose gradients are added just before, 0 for the first;
-    None if it is not known.
-    """
+    """Where the backward of one call stands in the order in which gradients are added. `backward` is the number of the
+    trainer's backward, from 1. `place` has the numbers of the calls that the call is nested in, and its own. `after` is
+    the number of the call whose gradients are added just before, 0 for the first; None if it is not known."""
 
     backward: int
     place: tuple[int, ...]
@@ -117,11 +114,8 @@ class Gradients:
                 self._total[1].add(id(parameter))
 
     def unscale(self, parameters: Sequence[torch.Tensor], factor: float) -> Unscaled:
-        """Multiplies the gradients of some parameters by the inverse of a loss's scale.
-
-        Raises:
-            InvalidArgumentError: One is float16, which a GradScaler refuses, too; nothing was changed.
-        """
+        """Multiplies the gradients of some parameters by the inverse of a loss's scale. Raises `InvalidArgumentError`
+        if one is float16, which a GradScaler refuses, too; nothing was changed."""
         found = [gradient for gradient in self.of_each(parameters) if gradient is not None]
         if any(gradient.dtype == torch.float16 for gradient in found):
             raise InvalidArgumentError("a GradScaler does not unscale float16 gradients: keep parameters in float32")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -34,29 +34,16 @@ def _count(tensor: torch.Tensor) -> _Count:
 
 
 class Holders:
-    """The references to the large tensors among a call's arguments, counted before the call begins.
-
-    The arguments are those that are tensors themselves; references to tensors in containers cannot be counted. The
-    caller keeps the sequence until the result is there, because it counts as a reference.
-    """
+    """The references to the large tensors among a call's arguments, counted before the call begins. The arguments are
+    those that are tensors themselves; references to tensors in containers cannot be counted. The caller keeps the
+    sequence until the result is there, because it counts as a reference."""
 
     def __init__(self, arguments: Sequence[torch.Tensor]) -> None:
         self._before = {id(tensor): _count(tensor) for tensor in arguments if _is_plain(tensor)}
 
-    def private(self, result: Any) -> Any:
-        """The result, detached, with copies of tensors that other code may refer to.
-
-        Pass the return value directly: a variable of the caller would count as a reference.
-        """
-        if isinstance(result, torch.Tensor) and _is_plain(result) and self._is_alone(result, _count(result)):
-            return result
-        return None if result is None else mapped(result, copy_of)
-
     def sent(self, result: Any) -> Any:
-        """Like `private`, for a result that is sent: its copies tell whether the tensors require grad.
-
-        Pass the return value directly, as to `private`.
-        """
+        """The result as it is sent: detached, with copies of tensors that other code may refer to. Pass the return
+        value directly: a variable of the caller would count as a reference."""
         if isinstance(result, torch.Tensor) and _is_plain(result) and self._is_alone(result, _count(result)):
             return result
         return None if result is None else mapped(result, marked_copy_of)
@@ -106,18 +93,15 @@ class _Probe(Holders):
         return False
 
 
-def _seen(probe: _Probe, method: Callable[..., torch.Tensor], arguments: tuple[torch.Tensor, ...]) -> _Count:
-    probe.private(method(None, *arguments))
-    return probe.seen
-
-
 def _calibrated() -> tuple[int, _Count]:
     """The change of the count of an argument that is returned, and the count of a new tensor."""
     arguments = (torch.empty(LARGE, dtype=torch.uint8),)
     probe = _Probe(arguments)
     (before,) = probe._before.values()
-    shift = _seen(probe, lambda _, tensor: tensor, arguments).objects - before.objects
-    return shift, _seen(probe, lambda _: torch.empty(LARGE, dtype=torch.uint8), ())
+    probe.sent((lambda tensor: tensor)(arguments[0]))
+    shift = probe.seen.objects - before.objects
+    probe.sent((lambda: torch.empty(LARGE, dtype=torch.uint8))())
+    return shift, probe.seen
 
 
 _SHIFT, _FRESH = _calibrated()

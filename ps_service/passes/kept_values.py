@@ -29,11 +29,8 @@ def unchanged(value: Any) -> Any:
 
 def by_value(result: Any, change: Callable[[torch.Tensor], torch.Tensor] = unchanged) -> Any:
     """A copy of a result with the types that its parts have once they were sent, such as float for a numpy.float32.
-    `change` makes the tensors of the copy, which are otherwise the same.
-
-    Raises:
-        InvalidArgumentError: It holds something that is not sent by value, such as a reference to an object.
-    """
+    `change` makes the tensors of the copy, which are otherwise the same. What is not sent by value, such as a reference
+    to an object, is an `InvalidArgumentError`."""
     return mapped(result, change, _as_sent)
 
 
@@ -60,12 +57,8 @@ def _as_sent(value: Any) -> Any:
 
 
 def find(engine: Host, object_id: str) -> HostedObject:
-    """A result that stays on this owner.
-
-    Raises:
-        StaleHandleError: It is gone.
-        InvalidArgumentError: The id is that of another kind of object.
-    """
+    """A result that stays on this owner. Raises `StaleHandleError` if it is gone, and `InvalidArgumentError` if the id
+    is that of another kind of object."""
     hosted = engine.registry.find(Ref(engine.name, object_id))
     if hosted.is_module:
         raise InvalidArgumentError(f"{hosted} is a module and not a result: send its handle")
@@ -74,11 +67,7 @@ def find(engine: Host, object_id: str) -> HostedObject:
 
 
 def nbytes(engine: Host, object_ids: Iterable[str]) -> int:
-    """The bytes of the tensors of some results.
-
-    Raises:
-        StaleHandleError, InvalidArgumentError: As `find`.
-    """
+    """The bytes of the tensors of some results. Raises as `find`."""
     found = (find(engine, object_id).value for object_id in object_ids)
     return sum(held.size(tensor) for value in found for tensor in tensors_in(value))
 

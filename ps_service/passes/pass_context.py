@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ps_service.group.nested_pass import NOTHING_SAID, NestedPass, Over
+from ps_service.group.peers import NOTHING_SAID, NestedPass, Over
 from ps_service.memory.held import Held, Share
 from ps_service.passes.gradients import Gradient, Gradients, Turn, Unscaled
 from ps_service.passes.staleness import FirstReadings
@@ -17,27 +18,25 @@ from ps_wire.attempts import Attempt
 from ps_wire.errors import ContextEndedError, ContextLostError, PsError
 
 if TYPE_CHECKING:
+    from ps_service.group.peers import Membership
     from ps_service.parameters.state import ParameterState
     from ps_service.passes.records import Record
     from ps_wire.attempts import Applied
     from ps_wire.refs import CallKey, ContextId
 
 _parameter: Final = attrgetter("parameter")
+_NO_OTHERS: Final = nullcontext()
 
 STOPPED: Final = "the owner was stopped while it was open"
 """Why a pass is lost that a checkpoint names as open."""
 
 
 class PassContext:
-    """One pass on this owner. Its times are on the clock of `Contexts`.
+    """One pass on this owner. Its times are on the clock of `Contexts`; `used` is when a request last used it.
 
-    Once it has ended, what would use it raises a `ContextEndedError`, or a `ContextLostError` if the owner ended it.
-
-    Attributes:
-        callers: Its users here: the trainer whose pass it is, and owners that were called in the pass.
-        held: Counts the bytes that it and other passes of its trainer hold.
-        used: When a request last used it.
-        attempt: Which steps other attempts of the pass have applied; None if it is not run again.
+    Its `callers` are the trainer whose pass it is, and owners that were called in the pass. `held` counts the bytes
+    that all passes of its trainer hold. `attempt` tells which steps other attempts of the pass have applied; None if it
+    is not run again. Once it has ended, what would use it raises as `Contexts.find`.
     """
 
     def __init__(self, id: ContextId, held: Held, now: float = 0.0) -> None:
@@ -52,7 +51,7 @@ class PassContext:
         self._door = threading.RLock()
         self._nested_pass: NestedPass | None = None
         self._records: dict[CallKey, Record] = {}
-        self._gradients: Gradients | None = None
+        self._gradients = Gradients(Share(held))
         self._readings = FirstReadings()
         self._ended = False
         self._why_lost = ""
@@ -64,19 +63,24 @@ class PassContext:
             if self.attempt is None:
                 self.attempt = Attempt(applied)
 
-    def nested_pass(self, open: Callable[[ContextId], NestedPass | None]) -> NestedPass | None:
-        """The nested pass: what hosted code does on other owners in this pass. It is opened the first time."""
+    def calling(self, membership: Membership, place: tuple[int, ...]) -> AbstractContextManager[None]:
+        """Makes the calls of hosted code to other owners, in a block, part of this pass, nested in the calls of these
+        numbers."""
+        if not membership.joined:
+            return _NO_OTHERS
         with self._door:
             if self._ended:
                 raise self._over()
             if self._nested_pass is None:
-                self._nested_pass = open(self.id)
-            return self._nested_pass
+                self._nested_pass = membership.peers.nested_pass(self.id)
+            nested_pass = self._nested_pass
+        return _NO_OTHERS if nested_pass is None else nested_pass.calling(place)
 
-    def others(self) -> list[str]:
-        """Names of the owners that this one has called in the pass."""
+    @property
+    def called(self) -> NestedPass | None:
+        """The part of the pass on other owners; None if hosted code has called none."""
         nested_pass = self._nested_pass
-        return [] if nested_pass is None else nested_pass.others()
+        return nested_pass if nested_pass is not None and nested_pass.others() else None
 
     def add(self, call: CallKey, record: Record) -> None:
         """Keeps a recorded call."""
@@ -87,11 +91,7 @@ class PassContext:
             self._readings.note(map(_parameter, record.leaves), record.steps)
 
     def record(self, call: CallKey) -> Record:
-        """A recorded call.
-
-        Raises:
-            ContextLostError: There is no record for that caller and number.
-        """
+        """A recorded call. Without a record for that caller and number, it is a `ContextLostError`."""
         record = self._records.get(call)
         if record is None:
             raise lost_error(self.id, self._why_lost)
@@ -103,13 +103,10 @@ class PassContext:
             if self._ended:
                 # The context ended while the backward ran, so its gradients are not needed.
                 return
-            brought = self._gradients
-            if brought is None:
-                brought = self._gradients = Gradients(Share(self.held))
             if turn is not None and not self.callers <= {self.id.trainer}:
                 # Gradients of other callers may come in between.
                 turn = turn._replace(after=None)
-            brought.add(gradients, turn)
+            self._gradients.add(gradients, turn)
 
     def bring(self, gradients: Sequence[Gradient], steps: Sequence[int]) -> None:
         """Adds gradients that were computed elsewhere, at most one per parameter, with copies of the parameters made
@@ -117,35 +114,31 @@ class PassContext:
         with self._lock:
             if self._ended:
                 raise self._over()
-            if self._gradients is None:
-                self._gradients = Gradients(Share(self.held))
             self._gradients.add(gradients)
             self._readings.note(map(_parameter, gradients), steps)
 
     def gradients(self) -> list[Gradient]:
         """The gradients of this pass."""
         with self._lock:
-            brought = self._gradients
-            return [] if brought is None else brought.all()
+            return self._gradients.all()
 
     @property
     def gradient_bytes(self) -> int:
         """The bytes of the gradients."""
-        brought = self._gradients
-        return 0 if brought is None else brought.nbytes
+        return self._gradients.nbytes
 
     def gradients_of(self, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """The gradients of some parameters, read at once."""
         with self._lock:
-            brought = self._gradients  # read once: `end` does not wait for the lock, and removes it
+            brought = self._gradients  # first: `end` does not wait for the lock, and drops them after it has ended
             if self._ended:
                 raise self._over()
-            return [None] * len(parameters) if brought is None else brought.of_each(parameters)
+            return brought.of_each(parameters)
 
     def stepped(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
-        """Notes a step of the pass, and returns its staleness, as `FirstReadings.stepped`."""
+        """Notes a step of the pass, and returns its staleness."""
         with self._lock:
-            staleness = self._readings.stepped(parameters, parameter_states)
+            staleness = self._readings.staleness(parameters, parameter_states, counts=1)
             self.last_staleness = staleness or 0
             return staleness
 
@@ -157,34 +150,26 @@ class PassContext:
     def scale(self, parameters: Sequence[torch.Tensor], factor: float) -> None:
         """Multiplies the gradients of some parameters."""
         with self._lock:
-            brought = self._gradients
-            if brought is not None:
-                brought.scale(parameters, factor)
+            self._gradients.scale(parameters, factor)
 
     def unscale(self, parameters: Sequence[torch.Tensor], factor: float) -> Unscaled:
-        """Multiplies gradients of some parameters by the inverse of a loss scale, and checks whether they are finite.
-
-        Raises:
-            InvalidArgumentError: A gradient is float16; nothing was changed.
-        """
+        """As `Gradients.unscale`."""
         with self._lock:
             brought = self._gradients
             if self._ended:
                 raise self._over()
-            return Unscaled(present=False, non_finite=False) if brought is None else brought.unscale(parameters, factor)
+            return brought.unscale(parameters, factor)
 
     def end(self, over: Over = NOTHING_SAID, why_lost: str = "") -> None:
-        """Frees what the pass held. Does not wait: a backward that still runs frees its part when it is done.
-
-        `over` says which other contexts of its trainer have ended, for the owners that this one has called. `why_lost`
-        is the reason if the owner ended it; empty if its trainer did.
-        """
+        """Frees what the pass held. Does not wait: a backward that still runs frees its part when it is done. `over`
+        says which other contexts of its trainer have ended, for the owners that this one has called. `why_lost` is the
+        reason if the owner ended it; empty if its trainer did."""
         with self._door:
             self._why_lost = why_lost
             self._ended = True
             nested_pass, self._nested_pass = self._nested_pass, None
         self._records = {}
-        self._gradients = None
+        self._gradients = Gradients()
         if nested_pass is not None:
             nested_pass.end(over)
 

@@ -14,49 +14,48 @@ from ps_wire.numerics.random import Seeded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
-    from ps_service.passes.binding import Binding
 
 
 class PassValues:
     """The values of a module's parameters in one pass. Steps move the parameters instead of writing to them.
 
-    Inside its block, the module has them, and the mode of the call, and no call or step has the module: hooks,
+    Inside the block `found`, the module has them, and the mode of the call, and no call or step has the module: hooks,
     recomputations and functions of hosted code find what they found in the forward. If the call has a seed, they draw
     random numbers from a generator of their own, to which `torch.utils.checkpoint` gives the state of the call's.
     """
 
-    def __init__(self, bound: Binding, mode: Callable[[], AbstractContextManager[None]]) -> None:
-        self._name = str(bound.hosted)
-        self._parameters = list(bound.parameters)
-        self._states = bound.hosted.parameter_states
+    def __init__(
+        self, hosted: HostedObject, locks: ParameterLocks, mode: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._name = str(hosted)
+        self._parameters = hosted.views.parameters
+        self._states = hosted.parameter_states
         self._data = [each.data for each in self._parameters]
         self._versions = [each._version for each in self._parameters]
         self._tokens = [state.pin.token for state in self._states]
-        self._lock = bound.parameter_locks.lock
-        self._turns = bound.hosted.views.turns
-        self._turn: Turn | None = None
+        self._lock = locks.lock
+        self._turns = hosted.views.turns
         self._mode = mode
         self._random: AbstractContextManager[object] = nullcontext() if Seeded.current() is None else Seeded(0)
         self._are_written = False
 
-    def __enter__(self) -> None:
-        self._turn = Turn(self._turns, nested=True, around=(self._mode, self._swapped))
-        self._turn.begin()
-        self._random.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        turn, self._turn = self._turn, None
-        assert turn is not None
-        self._random.__exit__(kind, error, trace)
-        turn.end()
-        if turn.is_lost and error is None:
+    @contextmanager
+    def found(self) -> Iterator[None]:
+        """The block. Code that has written to a parameter in it is refused."""
+        turn = Turn(self._turns, nested=True, around=(self._mode, self._swapped))
+        turn.begin()
+        try:
+            with self._random:
+                yield
+        finally:
+            turn.end()
+        if turn.is_lost:
             raise lost(self._name, "a backward")
-        if self._are_written and error is None:
+        if self._are_written:
             raise InvalidArgumentError(
                 f"code of {self._name} that runs in a backward has written to a parameter: it has the values of its "
                 "pass there, and others would not see the write. Write to parameters in a call"

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_service.passes.records import Gathered
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Encoded
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from ps_service.passes.contexts import PassHost
     from ps_service.passes.gradients import Gradient, Turn
-    from ps_service.passes.pass_host import PassHost
     from ps_wire.refs import CallKey, ContextId, Ref
 
 
@@ -35,11 +35,7 @@ def backward(
 
     Adds the gradients of parameters to the context, and returns those of the inputs, one per input that needs one.
     Gradients of results of earlier calls wait for the backward of those calls. An `Encoded` is decoded with the shape
-    and dtype of its output. Without a turn, gradients are added as they arrive.
-
-    Raises:
-        InvalidArgumentError: The gradients do not fit the outputs.
-        RuntimeError: Torch raised it.
+    and dtype of its output. Without a turn, gradients are added as they arrive. Raises as `Record.backward`.
     """
     on_device: list[Any] = []
     any_encoded = False
@@ -75,15 +71,13 @@ def gradients(engine: PassHost, context_id: ContextId) -> list[Gradient]:
 def others(engine: PassHost, context_id: ContextId) -> list[str]:
     """Names of the owners that this one has called in a context."""
     context = engine.contexts.get(context_id)
-    return [] if context is None else context.others()
+    called = None if context is None else context.called
+    return [] if called is None else called.others()
 
 
 def power_sum(engine: PassHost, context_id: ContextId, refs: Sequence[Ref], norm_type: float) -> float:
-    """The sum of |g|^p over the gradients of some parameters, or the largest |g| when p is infinite.
-
-    Raises:
-        InvalidArgumentError: The norm is not positive.
-    """
+    """The sum of |g|^p over the gradients of some parameters, or the largest |g| when p is infinite. A norm that is not
+    positive is an `InvalidArgumentError`."""
     if not norm_type > 0:
         raise InvalidArgumentError(f"the norm must be positive, not {norm_type}")
     context = engine.contexts.get(context_id)

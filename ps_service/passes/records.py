@@ -12,21 +12,18 @@ import torch
 from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
 from ps_service.hosting.histories import REFUSAL
-from ps_service.hosting.leaves import Leaf
-from ps_service.parameters.leaves import is_stand_in
-from ps_service.passes.entry import ENTERING
+from ps_service.hosting.leaves import Leaf, is_stand_in
 from ps_service.passes.gradients import Gradient, added
-from ps_service.passes.pass_values import PassValues
 from ps_wire.compression.registry import decode
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import reached_from
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
-    from ps_service.group.nested_pass import NestedPass
+    from ps_service.group.peers import NestedPass
     from ps_service.memory.held import Share
-    from ps_service.passes.entry import GraphEntry
-    from ps_wire.compression.encoded import Encoded
+    from ps_service.passes.pass_values import PassValues
+    from ps_wire.compression.codec import Encoded
     from ps_wire.refs import CallKey
     from ps_wire.runtime.latency import Latency
 
@@ -37,6 +34,43 @@ _NO_CONTEXT: Final = nullcontext()
 _ELSEWHERE: Final = get_gradient_edge(_NOTHING)
 """A root without inputs. With a single root, torch does not count it as part of the backward when a hook of several
 tensors asks which of them take part."""
+
+
+class GraphEntry:
+    """The node at which the tensor arguments of one recorded call enter the graph; it collects their gradients. `token`
+    is an extra input of the node, so that `autograd.grad` propagates back to the inputs."""
+
+    def __init__(self) -> None:
+        self.token = torch.empty(0, requires_grad=True)
+        self._gradients: tuple[torch.Tensor | None, ...] = ()
+
+    def enter(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The same values, as outputs of one autograd node. They are not leaves, so that hosted code may write to its
+        arguments in place, as to any intermediate result of local torch."""
+        entered: tuple[torch.Tensor, ...] = _EntryNode.apply(self.token, self, tensors)  # type: ignore[no-untyped-call]
+        return entered
+
+    def take_gradients(self) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of the last backward, one per tensor; empty if it did not reach the node."""
+        gradients, self._gradients = self._gradients, ()
+        return gradients
+
+
+class _EntryNode(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, token: torch.Tensor, entry: GraphEntry, tensors: list[torch.Tensor]) -> Any:
+        ctx.entry = entry
+        ctx.set_materialize_grads(False)
+        return tuple(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        ctx.entry._gradients = gradients
+        return torch.empty(0), None, None
+
+
+_ENTERING: Final[Any] = _EntryNode._backward_cls
+"""The class of the entry nodes; each has its `entry`."""
 
 
 class Output(NamedTuple):
@@ -78,16 +112,11 @@ class Record:
     Of the outputs only their edges in the graph are kept. A backward that does not retain the graph frees the tensors
     that torch has saved. The nodes stay, so that a second backward raises the same error as locally.
 
-    `wanted` is the number of the caller's inputs that need a gradient, `steps` has for each leaf the number of steps of
-    its parameter when the call began, and `nbytes` is the length of the message with the arguments. `latency` measures
-    the backward; None if that must not run on the event loop. The `kept_inputs` entered after the inputs of the caller.
-    `tokens` are the positions of the outputs that stand for results on other owners. There are `others` if the graph
-    may reach further leaves.
-
-    Attributes:
-        leaves: The leaves of parameters that are trained, of hosted modules that it may have used.
-        steps: For each of them, the number of steps of its parameter when the call began.
-        shares: Count the tensors that are held until its last backward has run.
+    `wanted` is the number of the caller's inputs that need a gradient; the `kept_inputs` entered after them. `leaves`,
+    and the numbers of `steps` of their parameters when the call began, are kept of those that are trained. `nbytes` is
+    the length of the message with the arguments. `latency` measures the backward; None if that must not run on the
+    event loop. `tokens` are the positions of the outputs that stand for results on other owners. There are `others` if
+    the graph may reach further leaves. The `values` are there when the call has ended. The `shares` count what is held.
     """
 
     def __init__(
@@ -103,22 +132,20 @@ class Record:
         tokens: Sequence[int] = (),
         nested_pass: NestedPass | None = None,
         others: bool = False,
+        values: list[PassValues] | None = None,
     ) -> None:
         self._latency = latency
         self._nbytes = nbytes
         self._lock = ReportingLock()
         self._is_spent = False
         self._outputs: list[Output | None] = []
-        # Number of outputs that require grad.
-        self._output_count = 0
         for output in outputs:
-            if output.requires_grad:
-                # Torch keeps a node written in Python alive through a view, and sparse tensors have no views.
-                held = output if output.layout is torch.strided else output.clone()
-                self._outputs.append(Output(get_gradient_edge(held), held.shape, held.dtype))
-                self._output_count += 1
-            else:
+            if not output.requires_grad:
                 self._outputs.append(None)
+                continue
+            # Torch keeps a node written in Python alive through a view, and sparse tensors have no views.
+            held = output if output.layout is torch.strided else output.clone()
+            self._outputs.append(Output(get_gradient_edge(held), held.shape, held.dtype))
         # Positions of the outputs whose graph a backward has freed.
         self._spent: set[int] = set()
         self._entry = entry
@@ -127,14 +154,12 @@ class Record:
         # For each leaf that is a parameter itself, which may be frozen meanwhile, where its gradient arrives.
         self._edges: list[GradientEdge | None] = []
         self.steps: list[int] = []
-        # One list for each module, by `id()`, whether or not its parameters are trained.
-        self._holds: dict[int, list[Any]] = {}
         for leaf, count in zip(leaves, steps, strict=True):
             if leaf.tensor.requires_grad:
                 self.leaves.append(leaf)
                 self._edges.append(get_gradient_edge(leaf.tensor) if leaf.tensor is leaf.parameter else None)
                 self.steps.append(count)
-            self._holds[id(leaf.holds)] = leaf.holds
+        self._values = values
         self._kept_inputs = kept_inputs
         self._tokens = tokens
         self._token_seeds = [_NO_GRADIENT] * len(tokens)
@@ -151,20 +176,19 @@ class Record:
     def backward(
         self, positions: Sequence[int], gradients: Sequence[torch.Tensor], retain_graph: bool, backward: int = 0
     ) -> Propagated:
-        """Propagates gradients of the outputs at some positions, and the gathered ones.
-
-        `backward` is the number of the trainer's backward.
-
-        Raises:
-            InvalidArgumentError: A position or gradient does not fit.
-            RuntimeError: Torch raised it, for instance because an earlier backward has freed the graph.
-        """
+        """Propagates gradients of the outputs at some positions, and the gathered ones, in the trainer's backward of
+        that number. Raises `InvalidArgumentError` if a position or gradient does not fit, and what torch raises."""
         for position, gradient in zip(positions, gradients, strict=True):
             output = self._outputs[position] if position < len(self._outputs) else None
-            if output is None or gradient.shape != output.shape or gradient.dtype != output.dtype:
-                raise _misfit(position, output, gradient)
+            if output is None:
+                raise _no_gradient(position)
+            if gradient.shape != output.shape or gradient.dtype != output.dtype:
+                raise InvalidArgumentError(
+                    f"output {position} is {output.dtype} of shape {tuple(output.shape)}, "
+                    f"but its gradient is {gradient.dtype} of shape {tuple(gradient.shape)}"
+                )
         # Different calls do not share a graph, so their backwards may run concurrently; those of one call may not.
-        with self._lock, self._values() if any(self._holds.values()) else _NO_CONTEXT:
+        with self._lock, self._found_values() if self._values else _NO_CONTEXT:
             began = self._latency.begin() if self._latency is not None else None
             places, seeds = list(positions), list(gradients)
             if self._gathered:
@@ -181,37 +205,31 @@ class Record:
             leaves, found = self._propagate(places, seeds, retain_graph, backward)
             if not retain_graph:
                 self._free(places)
-            entered = self._entry.take_gradients() if self._entry is not None else ()
+            entered = () if self._entry is None else self._entry.take_gradients()
             if self._latency is not None and began is not None:
                 self._latency.end(began, self._nbytes)
         of_parameters = []
         for leaf, of_leaf in zip(leaves, found, strict=False):
             if of_leaf is not None:
                 of_parameters.append(Gradient(leaf.ref, leaf.parameter, of_leaf))
-        if not entered:
-            return Propagated([None] * self._wanted, of_parameters, [])
         of_kept = []
         for kept, of_input in zip(self._kept_inputs, entered[self._wanted :], strict=False):
             if of_input is not None:
                 of_kept.append((kept, of_input))
-        return Propagated(list(entered[: self._wanted]), of_parameters, of_kept)
+        of_inputs: list[torch.Tensor | None] = list(entered[: self._wanted]) if entered else [None] * self._wanted
+        return Propagated(of_inputs, of_parameters, of_kept)
 
     @contextmanager
-    def _values(self) -> Iterator[None]:
+    def _found_values(self) -> Iterator[None]:
         """Gives modules whose code runs in the backward the values of the pass."""
         with ExitStack() as stack:
-            for holds in self._holds.values():
-                for held in holds:
-                    if isinstance(held, PassValues):
-                        stack.enter_context(held)
+            for values in self._values or ():
+                stack.enter_context(values.found())
             yield
 
     def decoded(self, position: int, gradient: torch.Tensor | Encoded) -> torch.Tensor:
-        """The gradient of an output that a codec may have encoded. Its lengths are checked before it is allocated.
-
-        Raises:
-            InvalidArgumentError: It does not fit the output.
-        """
+        """The gradient of an output that a codec may have encoded. Its lengths are checked before it is allocated: if
+        it does not fit, it is an `InvalidArgumentError`."""
         if isinstance(gradient, torch.Tensor):
             return gradient
         output = self._outputs[position] if position < len(self._outputs) else None
@@ -232,11 +250,9 @@ class Record:
     def _propagate(
         self, places: Sequence[int], seeds: Sequence[torch.Tensor], retain_graph: bool, backward: int
     ) -> tuple[Sequence[Leaf], Sequence[torch.Tensor | None]]:
-        """Runs torch's backward from the outputs at `places`, with the gradients `seeds`.
-
-        Returns the leaves, and the gradient of each, in order; further gradients follow, which are not needed.
-        """
-        roots, leaves = [], self.leaves
+        """Runs torch's backward from the outputs at `places`, with the gradients `seeds`. Returns the leaves, and the
+        gradient of each, in order; further gradients follow, which are not needed."""
+        roots, leaves, nested = [], self.leaves, self._nested_pass
         targets: list[torch.Tensor | GradientEdge] = []
         for leaf, edge in zip(leaves, self._edges, strict=True):
             targets.append(leaf.tensor if edge is None else edge)
@@ -246,26 +262,22 @@ class Record:
                 roots.append(output.edge)
         # Besides the parameters, these make autograd propagate through the whole graph.
         ends = [] if self._entry is None else [self._entry.token]
-        if self._nested_pass is not None:
-            ends.append(self._nested_pass.root)
+        if nested is not None:
+            ends.append(nested.root)
         if self._others:
             others = self._other_leaves(roots, {id(each) for each in ends})
             leaves = [*leaves, *others]
             targets += [leaf.tensor for leaf in others]
         targets += ends
-        nested = self._nested_pass
         with _NO_CONTEXT if nested is None else nested.propagating(retain_graph, backward):
             found = gradients_of((*roots, _ELSEWHERE), tuple(targets), (*seeds, _NO_GRADIENT), retain_graph)
         return leaves, found
 
     def _other_leaves(self, roots: Sequence[GradientEdge], known: set[int]) -> list[Leaf]:
-        """Finds the leaves of the graph that belong to no hosted module: parameters that other objects keep.
-
-        Raises:
-            InvalidArgumentError: The graph reaches inputs or parameters that were lent to an earlier call.
-        """
+        """Finds the leaves of the graph that belong to no hosted module: parameters that other objects keep. Inputs or
+        parameters that were lent to an earlier call are an `InvalidArgumentError`."""
         known = known | {id(leaf.tensor) for leaf in self.leaves}
-        leaves, entries = reached_from(roots, ENTERING)
+        leaves, entries = reached_from(roots, _ENTERING)
         others = [leaf for leaf in leaves if id(leaf) not in known]
         if any(each.entry is not self._entry for each in entries) or any(map(is_stand_in, others)):
             raise InvalidArgumentError(f"the call {REFUSAL}")
@@ -286,11 +298,11 @@ class Record:
         """Frees what the call holds, if backwards have freed the graphs of all of its outputs, those at these places
         included."""
         self._spent.update(places)
-        if len(self._spent) < self._output_count:
+        if len(self._spent) < len(self._outputs) - self._outputs.count(None):
             return
         self.shares = ()
-        for holds in self._holds.values():
-            holds.clear()
+        if self._values:
+            self._values.clear()
         for leaf in self.leaves:
             # A step has moved the parameter meanwhile, and this leaf still refers to the former storage.
             if leaf.tensor.data_ptr() == leaf.parameter.data_ptr():
@@ -300,16 +312,6 @@ class Record:
                 self.leaves, self._edges, self._is_spent = [], [], True
                 return
             leaf.tensor.data = leaf.tensor.detach().new_empty(0)
-
-
-def _misfit(position: int, output: Output | None, gradient: torch.Tensor) -> InvalidArgumentError:
-    """The error for a gradient that does not fit its output."""
-    if output is None:
-        return _no_gradient(position)
-    return InvalidArgumentError(
-        f"output {position} is {output.dtype} of shape {tuple(output.shape)}, "
-        f"but its gradient is {gradient.dtype} of shape {tuple(gradient.shape)}"
-    )
 
 
 def _no_gradient(position: int) -> InvalidArgumentError:
@@ -322,14 +324,9 @@ def gradients_of(
     seeds: Sequence[torch.Tensor],
     retain_graph: bool,
 ) -> Sequence[torch.Tensor | None]:
-    """Like `torch.autograd.grad`, for first derivatives; the gradient of a target that was not reached is None.
-
-    That function checks every argument before it calls torch's engine. For a small graph the checks, which an owner has
-    made already, take longer than the computation.
-
-    Raises:
-        RuntimeError: Torch raised it, for instance because the graph was freed; or there are no targets.
-    """
+    """Like `torch.autograd.grad`, for first derivatives; the gradient of a target that was not reached is None. That
+    function checks every argument before it calls torch's engine. For a small graph the checks, which an owner has made
+    already, take longer than the computation. Without targets it is a `RuntimeError`."""
     if not targets:
         # Without targets the engine would accumulate at all leaves of the graph.
         raise RuntimeError("there is nothing whose gradient could be wanted: no input and no parameter requires grad")

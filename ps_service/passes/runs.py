@@ -49,14 +49,9 @@ class Runs:
         self._of: OrderedDict[bytes, _OfTrainer] = OrderedDict()
 
     def of(self, trainer: bytes, run: int, runs_from: int = 0, may_be_over: bool = True) -> Applied:
-        """What was applied of a pass; its attempts, which have the number of the run in common, change it.
-
-        All runs of the trainer with numbers below `runs_from` are over.
-
-        Raises:
-            ContextEndedError: The run is one of these and forgotten, and must not be: it is not known any more what was
-                applied.
-        """
+        """What was applied of a pass; its attempts, which have the number of the run in common, change it. All runs of
+        the trainer with numbers below `runs_from` are over. If it is one of these and forgotten, and not `may_be_over`,
+        it is a `ContextEndedError`: it is not known any more what was applied."""
         with self._lock:
             known = self._of.setdefault(trainer, _OfTrainer())
             self._of.move_to_end(trainer)

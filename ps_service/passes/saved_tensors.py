@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from operator import methodcaller
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -28,11 +29,7 @@ class Kept:
         self._share = share
 
     def unpack(self) -> torch.Tensor:
-        """The tensor.
-
-        Raises:
-            RuntimeError: It was written to since it was saved; with torch's own message.
-        """
+        """The tensor. If it was written to since it was saved, that is a `RuntimeError` with torch's own message."""
         if self._tensor._version != self._version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
@@ -54,11 +51,9 @@ class Watch:
 
 
 class Pinned:
-    """A saved parameter, or a part of one; keeps its storage pinned as long as torch keeps it.
-
-    It is kept as an alias with a version of its own: a step that moves the parameter counts in the parameter's version.
-    The watches notice writes of other calls to its storage.
-    """
+    """A saved parameter, or a part of one; keeps its storage pinned as long as torch keeps it. It is kept as an alias
+    with a version of its own: a step that moves the parameter counts in the parameter's version. The watches notice
+    writes of other calls to its storage."""
 
     __slots__ = ("_counted", "_is_written", "_tensor", "_tokens", "_version", "_watches")
 
@@ -78,11 +73,7 @@ class Pinned:
             self._counted = None
 
     def unpack(self) -> torch.Tensor:
-        """The tensor.
-
-        Raises:
-            RuntimeError: It was written to since it was saved.
-        """
+        """The tensor. If it was written to since it was saved, that is a `RuntimeError`."""
         counted = self._counted
         is_written = self._is_written if counted is None else counted._version != self._version
         if is_written or any(watch.pin.written != watch.seen for watch in self._watches):
@@ -92,3 +83,6 @@ class Pinned:
                 f"a parameter of shape {tuple(self._tensor.shape)}, by {by}"
             )
         return self._tensor
+
+
+unpack: Final = methodcaller("unpack")

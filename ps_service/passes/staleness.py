@@ -49,25 +49,22 @@ class FirstReadings:
             if first is None or count < first:
                 known[key] = count
 
-    def staleness(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
-        """The largest staleness of these parameters; None if the pass has read none of them through a hosted module."""
+    def staleness(
+        self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState], counts: int = 0
+    ) -> int | None:
+        """The largest staleness of these parameters; None if the pass has read none of them through a hosted module. A
+        step of the pass itself `counts` one, which does not make it stale; the states do not count it yet."""
         worst = None
         for parameter, parameter_state in zip(parameters, parameter_states, strict=True):
             first = self._steps.get(id(parameter))
             if first is not None:
                 worst = max(worst or 0, parameter_state.steps - first)
+                self._steps[id(parameter)] = first + counts
         return worst
 
     def stepped(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
-        """Notes a step of the pass, which the states of its parameters do not count yet, and returns `staleness`."""
-        worst = None
-        for parameter, parameter_state in zip(parameters, parameter_states, strict=True):
-            first = self._steps.get(id(parameter))
-            if first is not None:
-                worst = max(worst or 0, parameter_state.steps - first)
-                # Its own steps do not make it stale.
-                self._steps[id(parameter)] = first + 1
-        return worst
+        """Notes a step of the pass, and returns `staleness`."""
+        return self.staleness(parameters, parameter_states, counts=1)
 
 
 @dataclass(frozen=True, slots=True)

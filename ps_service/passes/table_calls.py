@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,63 +10,45 @@ from torch.autograd.graph import saved_tensors_hooks
 from ps_service.hosting.leaves import Leaf
 from ps_service.hosting.references import RRef
 from ps_service.passes import kept_values
-from ps_service.passes.invocation import NO
-from ps_service.passes.results import Results
-from ps_service.passes.saved_tensors import Kept
+from ps_service.passes.arguments import NO
+from ps_service.passes.results import Used, record
+from ps_service.passes.saved_tensors import Kept, unpack
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
-    from ps_service.memory.held import Held
-    from ps_service.passes.invocation import Invocation, Keep
-    from ps_service.passes.pass_host import PassHost
+    from ps_service.passes.arguments import Invocation, Keep
+    from ps_service.passes.contexts import PassHost
 
 LOOK_UP = "look_up"
 
 
-def call(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Any:
-    """Calls a method of a table.
-
-    A recorded look-up is a record as any other: its leaves are the parameters that stand for all rows of the tables.
-
-    Raises:
-        UnknownMethodError, NotAllowedError: The method cannot be called.
-        ContextEndedError: The context has ended.
-        InvalidArgumentError, TooLargeError: As in `HostedTable.look_up`.
-    """
-    known = target.method(method)
-    arguments, args, kwargs, _, recording, keep = asked
+def call_table(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Any:
+    """Calls a method of a table. Raises as `calls.call`, and as `HostedTable.look_up`. A recorded look-up is a record
+    as any other: its leaves are the parameters that stand for all rows of the tables."""
+    known = asked.method or target.method(method)
+    arguments, args, kwargs, _, recording, keep, _ = asked
     if recording is None or method != LOOK_UP:
         with torch.no_grad():
-            return _kept(known.function(target.value, *args, **kwargs), keep)
-    results = Results(engine, recording, arguments)
-    entry, (args, kwargs) = arguments.enter((args, kwargs))
+            return _returned(known.function(target.value, *args, **kwargs), keep)
+    context = engine.contexts.open(recording.context, recording.call.caller)
+    args, kwargs = arguments.enter((args, kwargs))
     tables = _tables(engine, target, args)
-    leaves, steps = [_leaf(each) for each in tables], [each.parameter_states[0].steps for each in tables]
-    with torch.enable_grad(), _counted(results.held):
+    # Without a handle: what a trainer would get as the gradient of a table are numbers of rows, which it does not know.
+    leaves = [Leaf(None, parameter, parameter) for each in tables for parameter in each.parameters.values()]
+    steps = [each.parameter_states[0].steps for each in tables]
+    share = context.held.share  # counts for the pass what is saved for its backward, for as long as it is kept
+    hooks = saved_tensors_hooks(lambda tensor: Kept(tensor, share(tensor.untyped_storage())), unpack)
+    with torch.enable_grad(), hooks:
         found = known.function(target.value, *args, **(kwargs | {"recorded": True}))
-    return results.record(entry, leaves, steps, known.backward_latency, False, _kept(found, keep), others=False)
-
-
-def _counted(held: Held) -> saved_tensors_hooks:
-    """Counts what is saved for a backward for the pass, for as long as it is kept."""
-
-    def pack(tensor: torch.Tensor) -> Kept:
-        return Kept(tensor, held.share(tensor.untyped_storage()))
-
-    return saved_tensors_hooks(pack, _unpack)
-
-
-_unpack = methodcaller("unpack")
+    used, result = Used(leaves, steps, others=False), _returned(found, keep)
+    return record(engine, context, recording.call, arguments, used, result, known.backward_latency)
 
 
 def _tables(engine: PassHost, target: HostedObject, args: tuple[Any, ...]) -> list[HostedObject]:
-    """The tables of a look-up. One that was left out would get no gradient, without a word.
-
-    Raises:
-        InvalidArgumentError: A part has a reference that is not to a table of this owner.
-    """
+    """The tables of a look-up. One that was left out would get no gradient, without a word: a part that refers to
+    something else than a table of this owner is an `InvalidArgumentError`."""
     found = {id(target): target}
     for part in args[0] if args and isinstance(args[0], list) else ():
         if not isinstance(part, tuple) or not part or part[0] is None:
@@ -81,11 +62,5 @@ def _tables(engine: PassHost, target: HostedObject, args: tuple[Any, ...]) -> li
     return list(found.values())
 
 
-def _leaf(table: HostedObject) -> Leaf:
-    # Without a handle: what a trainer would get as the gradient of a table are numbers of rows, which it does not know.
-    (parameter,) = table.parameters.values()
-    return Leaf(None, parameter, parameter)
-
-
-def _kept(result: Any, keep: Keep) -> Any:
+def _returned(result: Any, keep: Keep) -> Any:
     return result if keep is NO else RRef(kept_values.by_value(result))

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.autograd.graph import increment_version
 
 from ps_service.hosting.contents import ABSENT
-from ps_service.hosting.histories import Ending, has_open_history
+from ps_service.hosting.histories import has_open_history
 from ps_service.hosting.internals import Found
-from ps_service.hosting.replacing import Counterpart
+from ps_service.hosting.leaves import is_written
+from ps_service.hosting.replacing import Replacing
 from ps_service.hosting.structure import tensors_below
-from ps_service.parameters.leaves import is_written
 from ps_service.passes.binding import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
     from torch import nn
 
     from ps_service.hosting.objects import HostedObject
@@ -28,19 +27,8 @@ if TYPE_CHECKING:
 
 
 class ViewBinding(Binding):
-    """A view of a module, which other calls use at the same time.
-
-    The construction waits for a consistent step that writes. `give_back` undoes it.
-
-    Attributes:
-        storages: Addresses of the memory of the leaves.
-        saved: Always empty. In turns, buffers that a backward needs are copied, because the call may change them.
-        is_held: Whether code of the module may run in the backward.
-        uses_others: Whether the graph of the call may reach leaves that are not those of the view, as far as is known.
-    """
-
-    is_held = False
-    saved: Sequence[torch.Tensor] = ()
+    """A view of a module, which other calls use at the same time. `storages` are the addresses of its leaves' memory.
+    The construction waits for a consistent step that writes. `give_back` undoes it."""
 
     def __init__(self, parameter_locks: ParameterLocks, hosted: HostedObject, kind: Call, nested: bool) -> None:
         super().__init__(parameter_locks, hosted, kind)
@@ -49,10 +37,9 @@ class ViewBinding(Binding):
         self._leaves_histories = False
         self._touched: Sequence[int] = ()
         self._overtaken: set[int] = set()
-        self.uses_others = hosted.uses_others
-        views, writers = self.views, self.views.writers
+        views, turns = self.views, self.views.turns
         with parameter_locks.lock:
-            while writers.writing or (writers.claimed and not nested):
+            while turns.writing or (turns.claimed and not nested):
                 parameter_locks.wait()
             self._view, self._shared = views.begin(kind[1])
             self._begun = self._shared.current
@@ -62,7 +49,6 @@ class ViewBinding(Binding):
         self.storages = self._begun.storages
 
     def private_ids(self) -> set[int]:
-        """`id()` of the modules and leaves of the view."""
         return self._view.private_ids()
 
     def kept(self) -> Found:
@@ -74,21 +60,13 @@ class ViewBinding(Binding):
             is_all &= tensors_below(value, tensors)
         return Found(tensors, is_all)
 
-    def hold(self) -> None:
-        """Notes that code of the module may run in the backward, where it finds its values: steps see used leaves."""
-        self.is_held = True
-
     def finds_parameters(self) -> None:
-        """Has later calls run on the module itself; the gradients of this one reach the parameters, too."""
-        self.views.refuse_all()
-        self.uses_others = True
+        self.views.is_ordinary = False  # later calls run on the module itself
+        self.uses_others = True  # the gradients of this call go to the parameters, too
 
     def give_back(self) -> bool:
-        """Ends the read of the parameters, because the code has ended. Later calls find the attributes that it has set.
-
-        If the call has changed anything, later calls of the kind run on the module itself. Returns whether there is
-        something to `settle`.
-        """
+        """Ends the read of the parameters, because the code has ended. Later calls find the attributes that it has set,
+        and run on the module itself if it has changed anything. Returns whether there is something to `settle`."""
         with self.parameter_locks.lock:
             try:
                 # Before the view gets other leaves for the next call.
@@ -97,7 +75,7 @@ class ViewBinding(Binding):
                 if not (self._touched or changes or self.has_set or self._leaves_histories):
                     return False
                 self.views.refuse(self._view, self.kind)
-                self._shared.drop(self._touched)
+                self._shared.dropped.update(self._touched)
                 self._overtaken = set(filter(self._begun.is_overtaken, self._touched))
                 if self._leaves_histories:
                     self.internals.end_histories(())
@@ -109,7 +87,6 @@ class ViewBinding(Binding):
                 self.parameter_locks.notify()
 
     def settle(self, raised: bool) -> None:
-        """Applies what the call has done to leaves, and raises as `Binding.settle`."""
         for i in self._touched:
             self._failed = self._take_over_leaf(i) or self._failed
         super().settle(raised)
@@ -150,14 +127,16 @@ class ViewBinding(Binding):
         if any(not name for _, name, _ in changes):
             return self.restructured()
         leaves = {id(leaf.tensor): leaf.parameter for leaf in self.leaves}
-        parts = Counterpart({**leaves, **{id(made): original for made, original in self._view.modules}})
+        known = {**leaves, **{id(made): original for made, original in self._view.modules}}
+        ends = {*known, *map(id, known.values())}
+        parts = Replacing(lambda part: known.get(id(part), part), everywhere=True, ends=ends)
         for original, name, value in changes:
             if self._is_alias(value, leaves):
                 return self.aliased(name)
             if value is ABSENT:
                 original.__dict__.pop(name, None)
             else:
-                original.__dict__[name] = parts.of(self.internals.without_history(value, Ending()))
+                original.__dict__[name] = parts.of(self.internals.without_history(value))
         return None
 
 

@@ -1,1 +1,1 @@
-"""When gradients count: the rounds of an optimizer, as a state machine without clock, network or torch."""
+"""When gradients count: the rounds of an optimizer, as state machines without clock, network, torch or locks."""

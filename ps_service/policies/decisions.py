@@ -79,8 +79,7 @@ class DecisionLog:
     def note(self, applied: Mapping[str, int]) -> None:
         """Notes what other owners have carried out, and forgets the decisions that all of them have.
 
-        An owner that has carried out more than was decided here follows a later state of this owner, which is lost.
-        The numbers go on after those.
+        One that has done more than was decided follows a later state of this owner, which is lost: numbers go on.
         """
         for follower in self.applied.keys() & applied.keys():
             self.applied[follower] = max(self.applied[follower], applied[follower])

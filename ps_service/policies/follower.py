@@ -1,8 +1,4 @@
-"""The rounds of an optimizer over several owners, on an owner that follows the decisions of another.
-
-A state machine without clock, network or torch. It holds the names of gradients until a decision uses or frees them.
-Not safe from several threads.
-"""
+"""The rounds of an optimizer over several owners, on an owner that follows the decisions of another."""
 
 from __future__ import annotations
 
@@ -45,11 +41,9 @@ class Recent(OrderedDict[K, int], Generic[K]):
 class Follower:
     """What an owner knows of the rounds that another owner decides: a participant of a two-phase commit.
 
-    It is prepared while it holds the gradients of an offer. A decision commits them, or aborts.
-
-    `applied` is the number of the last decision that was carried out. `held` has the bytes of each offer that no
-    decision has named, `pool` the offers in the sum of the open round, and `missing` how many gradients of its round
-    this owner had lost, for each offer of such a round.
+    It is prepared while it holds the gradients of an offer, and a decision commits them, or aborts; `applied` is the
+    number of the last. `held` has the bytes of each offer that none has named, `pool` the offers in the sum of the open
+    round, and `missing`, for each offer of a round, how many of its gradients this owner had lost.
     """
 
     def __init__(self, applied: int = 0) -> None:
@@ -61,10 +55,9 @@ class Follower:
         self._left: Recent[bytes] = Recent()
 
     def check(self, key: OfferKey, nbytes: int, most_bytes: int) -> None:
-        """Checks whether the gradients of an offer may be held: at most so many bytes for all, or a single offer.
+        """Raises unless the gradients of an offer may be held: `OverloadedError`, if the bytes of all were too many.
 
-        Raises `SessionLostError` if the trainer has left under this epoch or gave the offer up, and `OverloadedError`
-        if too much is held already.
+        A `SessionLostError` says that the trainer has left under this epoch, or has given the offer up.
         """
         if key in self._over or key.epoch <= self._left.get(key.trainer, 0):
             raise SessionLostError("the trainer has left the rounds of this optimizer, or has given this offer up")
@@ -87,10 +80,9 @@ class Follower:
         return self.held.pop(key, None) is not None
 
     def settle(self, base: int, entries: Sequence[Entry]) -> list[Decision | Gap]:
-        """Takes decisions, and returns those to carry out, in order; those that were carried out before are left out.
+        """Takes decisions, and returns in order those to carry out that were not before.
 
-        `base` is the number of the last decision that the coordinator has forgotten. After a gap among `entries`, the
-        rest waits until another trainer brings all.
+        `base` is the last that the coordinator has forgotten. What comes after a gap waits until another brings all.
         """
         done: list[Decision | Gap] = []
         if base > self.applied:

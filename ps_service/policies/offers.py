@@ -62,10 +62,9 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """A gradient counts in the open round, and its trainer goes on before that round is complete.
+    """A gradient counts in the open round, and its trainer goes on now, at this version of the optimizer.
 
-    `version` is that of the optimizer now. If the round is complete with it, its trainer goes on with the `Answer`
-    after the `Close`.
+    If it completes the round, its trainer goes on with the `Answer` after the `Close` instead.
     """
 
     counted: Counted
@@ -82,5 +81,4 @@ class Answer:
 
 
 Event = Close | Dropped | Pooled | Answer
-"""What the rounds say. A gradient that counts is part of one `Close`; its trainer goes on with `Pooled` before that, or
-with `Answer` after it. One that is pooled and completes its round has both, and its trainer goes on with `Answer`."""
+"""What the rounds say. A gradient that counts is part of one `Close`."""

@@ -1,8 +1,4 @@
-"""The rounds of an optimizer: which gradients make up each step, and when their trainers go on.
-
-A state machine without clock, network or torch. It is told what happens, and returns events. Not safe from several
-threads.
-"""
+"""The rounds of an optimizer: which gradients make up each step, and when their trainers go on."""
 
 from __future__ import annotations
 
@@ -22,11 +18,10 @@ _MORE: Final = "more trainers to join"
 
 
 class Rounds:
-    """The rounds of one optimizer.
+    """The rounds of one optimizer, which are told what happens, and return events. `version` counts its steps.
 
-    `version` counts its steps, with those that were decided here. `members` are in the order in which they came, and
-    `most` is their largest number at one time since the policy was set. `pool` has the offers of the open round that
-    are answered already, oldest first.
+    `members` are in the order in which they came, and at most so many at once since the policy was set. `pool` has the
+    offers of the open round that are answered already, oldest first.
     """
 
     def __init__(self, policy: Policy, version: int = 0) -> None:

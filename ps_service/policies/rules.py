@@ -46,10 +46,9 @@ Members = Mapping[bytes, Member]
 
 
 class Rule:
-    """What rounds ask of a policy. This one takes every gradient by itself, as it comes.
+    """What rounds ask of a policy. This one takes every gradient by itself, and lets a trainer be `bound` steps ahead.
 
-    Trainers that go on at once do so before their round is complete, which it is with `count` gradients. A step takes
-    the mean of its gradients, or the sum. A trainer may be at most `bound` steps ahead of the slowest.
+    Where it `answers_at_once`, trainers go on before their round is complete, which it is with `count` gradients.
     """
 
     def __init__(
@@ -79,10 +78,7 @@ class Rule:
         return Reason.STALE if staleness > self._oldest else None
 
     def take(self, members: Members, most: int) -> Sequence[Offer] | None:
-        """Removes the offers of the next round from the members; None if it is not complete.
-
-        There were `most` of them.
-        """
+        """Removes the offers of the next round from the members, of which there were `most`; None if not complete."""
         return _first(members, 1) or None
 
     def waiting_for(self, members: Members) -> list[bytes]:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.group.nested_pass import Over
+from ps_service.group.peers import Over
 from ps_service.numerics.regions import numerics_of
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
-from ps_service.requests import attempts, fields, incidents, offers, steps
+from ps_service.requests import fields, offers, steps
 from ps_service.requests.progress import Progress
 from ps_service.training.joint_steps import step_together
 from ps_service.training.optimizers import optimizer_of
-from ps_service.training.outcomes import Outcome
-from ps_wire import errors
+from ps_service.training.waiting_offers import Outcome
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MIB
 from ps_wire.numbers import LONGEST_SECONDS, no_seconds
@@ -54,7 +52,9 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
     reply.seconds.extend(progress.seconds)
     if request.checks:
         _check_ahead(ctx, request, id, reply)
-    if not request.steps or _step(ctx, request, id, progress.versions, reply):
+    stepped = not request.steps or _step(ctx, request, id, progress.versions, reply)
+    reply.versions.extend(progress.versions)
+    if stepped:
         _end_after(ctx, request, id)
 
 
@@ -90,17 +90,14 @@ def _propagate(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, 
 def _step(
     ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
 ) -> bool:
-    """Steps the optimizers that have no version yet, up to the first that raises; says whether all have stepped.
-
-    The error is part of the reply, because the backward before has succeeded. From the first optimizer with a policy
-    on, the gradients are offered: the reply comes, and the pass ends, when their trainer may go on.
-    """
+    """Steps the optimizers that have no version yet, up to the first that raises; says whether all have stepped. From
+    the first optimizer with a policy on, the gradients are offered: the reply comes, and the pass ends, when their
+    trainer may go on."""
     engine = ctx.engine
     if request.context.run:
-        attempts.note(engine, request)
+        steps.note_attempt(engine, request)
     if request.together:
         return _step_together(ctx, request, id, versions, reply)
-    reply.versions.extend(versions)
     for handle in request.steps[len(versions) :]:
         if ctx.abandoned:
             # The trainer has heard that the request has failed, and the pass goes on without the step.
@@ -122,9 +119,7 @@ def _step(
         except WouldBlock:
             raise
         except BaseException as raised:
-            _write_error(ctx, reply, raised, began)
-            return False
-        reply.versions.append(versions[-1])
+            return _failed(ctx, reply, raised, began)
         engine.counters.note(("step", time.perf_counter() - began, 0, int(time.monotonic())))
     engine.sessions.stepped(ctx.trainer, id)
     return True
@@ -150,17 +145,16 @@ def _step_together(
     except WouldBlock:
         raise
     except BaseException as raised:
-        _write_error(ctx, reply, raised, began)
-        return False
-    reply.versions.extend(versions)
+        return _failed(ctx, reply, raised, began)
     ctx.engine.counters.count("step", time.perf_counter() - began)
     ctx.engine.sessions.stepped(ctx.trainer, id)
     return True
 
 
-def _write_error(ctx: RequestContext, reply: pb.BackwardReply, raised: BaseException, began: float) -> None:
-    reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
+def _failed(ctx: RequestContext, reply: pb.BackwardReply, raised: BaseException, began: float) -> bool:
+    offers.describe_error(ctx, reply, raised)
     ctx.engine.counters.count("step", time.perf_counter() - began, reply.step_error.code)
+    return False
 
 
 def _offer_rest(
@@ -173,7 +167,12 @@ def _offer_rest(
     for version in versions:
         offers.describe(ctx, id, reply.stepped.add(), Outcome(version, 0, 1))
     waiting = offers.offer_all(ctx, request.steps[len(versions) :], id, fields.wait_seconds(request))
-    ctx.defer(waiting, partial(offers.describe_all, ctx, id, reply, partial(_end_after, ctx, request, id)))
+
+    def finish(results: Sequence[offers.Result]) -> None:
+        if offers.describe_all(ctx, id, reply, results):
+            _end_after(ctx, request, id)
+
+    ctx.defer(waiting, finish)
 
 
 def _check_ahead(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, reply: pb.BackwardReply) -> None:
@@ -190,9 +189,9 @@ def _check_ahead(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId
     except WouldBlock:
         raise
     except BaseException as raised:
-        reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
+        offers.describe_error(ctx, reply, raised)
         return
-    reply.checked = context is None or not context.others()
+    reply.checked = context is None or context.called is None
 
 
 def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:

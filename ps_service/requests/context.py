@@ -15,17 +15,17 @@ from ps_service.sessions.reply_cache import Answer
 from ps_wire.codec import dtypes
 from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.errors import InvalidArgumentError, TooLargeError
+from ps_wire.errors import TooLargeError
 from ps_wire.limits import MAX_FRAME_BYTES
-from ps_wire.refs import Ref, is_object_id
+from ps_wire.refs import Ref
 from ps_wire.runtime.nothing import nothing
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.execution.deferred import Deferred
-    from ps_service.hosting.objects import HostedObject
+    from ps_service.hosting.objects import HostedObject, Method
     from ps_service.hosting.references import RRef
-    from ps_service.passes.invocation import Recording
+    from ps_service.passes.arguments import Recording
     from ps_service.requests.probe import Probe
     from ps_service.requests.progress import Progress
     from ps_wire.v1.frames_pb2 import Frame
@@ -41,18 +41,11 @@ _granting: Final = threading.Lock()
 class RequestContext:
     """Reads the values of a request and writes those of its reply.
 
-    Attributes:
-        embeds: Whether the tensor bytes of the reply are part of its message, because it has no payload.
-        granted: Ids of the objects that the reply grants references to.
-        borrowed: Handles in the reply to objects of other owners.
-        result_id: Id under which the result stays on this owner; empty if the caller has not chosen one.
-        keeps_payload: Whether the payload is needed to write the deferred reply.
-        probe: Records how the request runs; None if its caller does not ask for that.
-        frame: The frame of a deferred reply.
-        began: When the request was accepted, on the clock `time.perf_counter`.
-        abandoned: Whether the reply will not be sent, because the request has another answer.
-        may_restart: Whether it runs code on the event loop that may make requests: it restarts in a thread if the code
-            does.
+    `method` is the one that is called, once it was looked up. The tensor bytes of the reply are part of its message
+    if it `embeds` them, because it has no payload. A deferred reply has its `frame` meanwhile, and the payload if it
+    `keeps_payload`. `began` is on the clock of `time.perf_counter`. Of an `abandoned` request the reply will not be
+    sent, because it has another answer. One that `may_restart` runs code on the event loop that may make requests: it
+    restarts in a thread if the code does.
     """
 
     engine: Engine
@@ -70,6 +63,7 @@ class RequestContext:
     frame: Frame | None = None
     began: float = field(default_factory=time.perf_counter)
     abandoned: bool = False
+    method: Method | None = None
     may_restart: bool = False
     _reader: PayloadReader | None = None
     _written: PayloadWriter | None = None
@@ -80,7 +74,7 @@ class RequestContext:
         """Resets the context, because the first try has stopped. What it has changed stays in `progress`."""
         self.recording = None
         self.result_id = ""
-        self._reader = self._written = self._found = None
+        self._reader = self._written = self._found = self.method = None
 
     def find(self, message: Handle) -> HostedObject:
         """The object, or one of those, that the request is for. Raises as `Registry.find`."""
@@ -105,26 +99,21 @@ class RequestContext:
     ) -> tuple[Arguments, tuple[Any, ...], dict[str, Any]]:
         """The arguments of a request, and the positional and the keyword arguments among them as values.
 
-        `results` is the request if it names results that stay on this owner and are arguments.
+        `results` is the request if its arguments may be results that stay on this owner.
         """
         arguments = Arguments(self.engine, None if self.recording is None else self.recording.context, results)
-        positional: tuple[Any, ...] = ()
-        named: dict[str, Any] = {}
         has_args, has_kwargs = request.HasField("args"), request.HasField("kwargs")
-        if has_args or has_kwargs:
-            arguments.nbytes = self.embedded_size(request) if self.payload is None else len(self.payload)
-            decoder = self._decoder(arguments, once=True)
-            if has_args:
-                positional = tuple(decoder.decode(request.args))
-            if has_kwargs:
-                named = dict(decoder.decode(request.kwargs))
-        return arguments, positional, named
+        if not has_args and not has_kwargs:
+            return arguments, (), {}
+        arguments.nbytes = self.embedded_size(request) if self.payload is None else len(self.payload)
+        decoder = self._decoder(arguments, once=True)
+        positional = tuple(decoder.decode(request.args)) if has_args else ()
+        return arguments, positional, dict(decoder.decode(request.kwargs)) if has_kwargs else {}
 
     @staticmethod
     def embedded_size(request: CallRequest | CreateRequest | SchedulerRequest) -> int:
         """The bytes of the arguments of a request without a payload."""
-        size = request.args.ByteSize() if request.HasField("args") else 0
-        return size + request.kwargs.ByteSize() if request.HasField("kwargs") else size
+        return request.args.ByteSize() + request.kwargs.ByteSize()
 
     def write(self, message: Value, value: Any, once: bool = False) -> None:
         """Encodes a value into a field of the reply; `once` is that of `Encoder`."""
@@ -142,19 +131,9 @@ class RequestContext:
             self._written = PayloadWriter()
         return self._written.add(payload.data) if len(payload) else self._written.nbytes
 
-    def choose_id(self, result_id: str) -> None:
-        """Takes the id that the caller has chosen for the result. Raises `InvalidArgumentError` if it is none, or in
-        use."""
-        if not is_object_id(result_id):
-            raise InvalidArgumentError(f"{result_id!r} is no id for a result: 32 hexadecimal digits are")
-        self.engine.registry.check_new(result_id)
-        self.result_id = result_id
-
     def keep(self, result: RRef) -> None:
-        """Keeps a result on this owner under the id that the caller has chosen, and grants a reference to it.
-
-        Raises `InvalidArgumentError` if the id is in use, and `OverloadedError` if the trainer holds too much already.
-        """
+        """Keeps a result under the id that the caller has chosen, and grants a reference to it. Raises
+        `InvalidArgumentError` if the id is in use, and `OverloadedError` if the trainer holds too much already."""
         self.grant(calls.hosted(self.engine, result, self.trainer, self.result_id))
 
     def answer(self, frame: Frame) -> Answer:
@@ -165,23 +144,19 @@ class RequestContext:
         if self.granted:
             frame.reply.granted.extend(self.granted)
         chunks, nbytes = ([], 0) if written is None else (written.chunks, written.nbytes)
-        if nbytes > self.engine.limits.max_message_bytes or frame.ByteSize() > MAX_FRAME_BYTES:
-            raise self._too_large(frame, nbytes)
-        held = [each.held for each in borrowed] if borrowed else ()
-        return Answer(frame, chunks, nbytes, self.granted, held, bool(self.result_id))
-
-    def _too_large(self, frame: Frame, nbytes: int) -> TooLargeError:
-        limit = self.engine.limits.max_message_bytes
-        if nbytes > limit:
-            return TooLargeError(
+        if nbytes > (limit := self.engine.limits.max_message_bytes):
+            raise TooLargeError(
                 f"the reply has {nbytes:,} bytes of tensors; the limit is {limit:,}. "
                 "Ask for less at a time, or raise max_message_bytes on the owner"
             )
-        # The frame would break the stream, also when it is sent again.
-        return TooLargeError(
-            f"the reply has {frame.ByteSize():,} bytes besides its tensors; at most {MAX_FRAME_BYTES:,} are allowed. "
-            "Return large data as tensors"
-        )
+        if frame.ByteSize() > MAX_FRAME_BYTES:
+            # It would break the stream, also when it is sent again.
+            raise TooLargeError(
+                f"the reply has {frame.ByteSize():,} bytes besides its tensors; at most {MAX_FRAME_BYTES:,} are "
+                "allowed. Return large data as tensors"
+            )
+        held = [each.held for each in borrowed] if borrowed else ()
+        return Answer(frame, chunks, nbytes, self.granted, held, bool(self.result_id))
 
     def grant(self, hosted: HostedObject) -> None:
         """Grants the trainer a reference, and notes it for the reply."""
@@ -195,8 +170,7 @@ class RequestContext:
         """Describes an object to the trainer, and grants it a reference."""
         self.grant(hosted)
         message.handle.CopyFrom(hosted.ref.to_message())
-        message.class_name = hosted.class_name
-        message.name = hosted.name
+        message.class_name, message.name = hosted.class_name, hosted.name
         message.methods.extend(hosted.methods())
         for name, parameter in hosted.parameters.items():
             message.parameters.add(
@@ -207,10 +181,8 @@ class RequestContext:
             )
 
     def defer(self, deferred: Deferred, finish: Callable[[Any], None], reads: bool = False) -> None:
-        """Defers the reply: `finish` writes it, once the result is there. Drops the result if nothing waits for it.
-
-        If `finish` reads the request again, the payload is kept until then.
-        """
+        """Defers the reply: `finish` writes it, once the result is there. Drops the result if nothing waits for it. If
+        `finish` `reads` the request again, the payload is kept until then."""
         self.keeps_payload = reads
         self._finish = finish
         with _granting:
@@ -233,10 +205,8 @@ class RequestContext:
         finish(self.deferred.result())
 
     def give_back(self) -> None:
-        """Takes the granted references back, because the reply will not be sent.
-
-        The operation may go on in its thread after its caller was cancelled. What it grants then is taken back, too.
-        """
+        """Takes the granted references back, because the reply will not be sent. The operation may go on in its thread:
+        what it grants then is taken back, too."""
         with _granting:
             self.abandoned = True
             self._revoke()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -17,7 +17,7 @@ from ps_service.hosting.objects import CreationSpec
 from ps_service.requests import fields, incidents, offers, spanning
 from ps_service.training.aggregator import PLAIN
 from ps_service.training.creation import create_optimizer, create_scheduler
-from ps_service.training.optimizers import NonFinite, Reads, optimizer_of
+from ps_service.training.optimizers import optimizer_of
 from ps_wire import policies
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.policies import Policy
 
-
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
-_READS: dict[int, Reads] = {pb.READS_CONSISTENT: Reads.CONSISTENT, pb.READS_INCONSISTENT: Reads.INCONSISTENT}
-_NON_FINITE: dict[int, NonFinite] = {pb.NON_FINITE_APPLY: NonFinite.APPLY, pb.NON_FINITE_REFUSE: NonFinite.REFUSE}
+_READS: dict[int, str] = {pb.READS_CONSISTENT: "consistent", pb.READS_INCONSISTENT: "inconsistent"}
+_NON_FINITE: dict[int, str] = {pb.NON_FINITE_APPLY: "apply", pb.NON_FINITE_REFUSE: "refuse"}
 
 _NOT_COMPARED: Final = {"replace", "default_seed", "joins_with_step", "policy", "owners"}
 """Fields that do not tell whether two requests ask for the same object. Who comes later may leave out the policy."""
@@ -88,14 +88,18 @@ def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str =
     """An object of an allowed class, made now or found under its name."""
     cls = ctx.engine.allowlist.hosted(request.class_name)
     _, args, kwargs = ctx.read_arguments(request)
+    seed = request.default_seed if request.HasField("default_seed") else None
+    asked = _called(cls, args, kwargs)
+    if request.HasField("seed"):
+        asked["seed"] = seed = request.seed
     made = creation.create(
         ctx.engine,
         request.class_name,
         args,
         kwargs,
         name=request.name,
-        seed=_seed(request),
-        fingerprint=_fingerprint(ctx, cls, request, _called(cls, args, kwargs) | _seeded(request)),
+        seed=seed,
+        fingerprint=_fingerprint(ctx, cls, request, asked),
         object_id=object_id,
         replace=request.replace,
     )
@@ -112,15 +116,15 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
         prepare = partial(spanning.begin, ctx.engine, owners=request.owners, policy=policy)
     options = fields.options(ctx, request.options)
     reads, non_finite = _known(_READS, request.reads, "reads"), _known(_NON_FINITE, request.non_finite, "non_finite")
-    asked = options | {"reads": reads.value, "non_finite": non_finite.value} | _grouped(ctx, groups)
+    asked = options | {"reads": reads, "non_finite": non_finite} | _grouped(ctx, groups)
     made = create_optimizer(
         ctx.engine,
         request.class_name,
         groups,
         options,
         name=request.name,
-        reads=reads,
-        non_finite=non_finite,
+        consistent=reads == "consistent",
+        refuses_non_finite=non_finite == "refuse",
         fingerprint=_fingerprint(ctx, cls, request, asked),
         object_id=object_id,
         prepare=prepare,
@@ -176,7 +180,7 @@ def _fingerprint(ctx: RequestContext, cls: type, request: Any, arguments: Mappin
     for field in _NOT_COMPARED:
         if field in same.DESCRIPTOR.fields_by_name:
             same.ClearField(field)
-    for value in _values(same):
+    for value in messages_in(same, Value):
         value.CopyFrom(canonical(value))
     payload = b"" if ctx.payload is None else ctx.payload.tobytes()
     return Fingerprint.of(
@@ -192,10 +196,6 @@ def _called(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[s
         return {f"argument {number}": value for number, value in enumerate(args, 1)} | dict(kwargs)
 
 
-def _seeded(request: pb.CreateRequest) -> dict[str, int]:
-    return {"seed": request.seed} if request.HasField("seed") else {}
-
-
 def _grouped(ctx: RequestContext, groups: Sequence[tuple[Sequence[Ref], Mapping[str, Any]]]) -> dict[str, Any]:
     """The parameters, and the options of each group that has some of its own."""
     own = {f"group {number}": options for number, (_, options) in enumerate(groups) if options}
@@ -204,54 +204,34 @@ def _grouped(ctx: RequestContext, groups: Sequence[tuple[Sequence[Ref], Mapping[
     return {"parameters": len(listed), "parameters in the order": in_order, **own}
 
 
-def _seed(request: pb.CreateRequest) -> int | None:
-    if request.HasField("seed"):
-        return request.seed
-    return request.default_seed if request.HasField("default_seed") else None
-
-
-def _values(request: Any) -> Iterator[Value]:
-    """All values in a request."""
-    for field, value in request.ListFields():
-        if isinstance(value, Value):
-            yield value
-        elif field.name == "groups":
-            yield from (group.options for group in value)
-
-
 def canonical(value: Value) -> Value:
     """The canonical form of arguments: equal ones have equal bytes.
 
     Numbers of equal value are equal, whatever their type. So are lists and tuples of equal items, and dicts with equal
     items in any order. A bool does not equal a number: an option that is True differs from one that is 1.
     """
+    found = Value()
     match value.WhichOneof("kind"):
         case "floating" if math.isfinite(value.floating) and value.floating.is_integer():
             return _canonical_integer(int(value.floating))
         case "big_integer":
             return _canonical_integer(int.from_bytes(value.big_integer, "little", signed=True))
-        case "list":
-            return _canonical_items(value.list.items)
-        case "tuple":
-            return _canonical_items(value.tuple.items)
+        case "list" | "tuple" as kind:
+            found.tuple.SetInParent()
+            found.tuple.items.extend(map(canonical, getattr(value, kind).items))
         case "dict":
-            found = Value()
             found.dict.SetInParent()
             items = [Item(key=canonical(item.key), value=canonical(item.value)) for item in value.dict.items]
             found.dict.items.extend(sorted(items, key=lambda item: item.key.SerializeToString(deterministic=True)))
-            return found
         case "slice":
-            found = Value()
             for name in ("start", "stop", "step"):
                 getattr(found.slice, name).CopyFrom(canonical(getattr(value.slice, name)))
-            return found
         case "record":
-            found = Value()
             found.record.class_name = value.record.class_name
             found.record.state.CopyFrom(canonical(value.record.state))
-            return found
         case _:
             return value
+    return found
 
 
 def _canonical_integer(number: int) -> Value:
@@ -259,13 +239,6 @@ def _canonical_integer(number: int) -> Value:
         return Value(integer=number)
     except ValueError:
         return Value(big_integer=number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True))
-
-
-def _canonical_items(items: Iterable[Value]) -> Value:
-    found = Value()
-    found.tuple.SetInParent()
-    found.tuple.items.extend(map(canonical, items))
-    return found
 
 
 def with_spec(
@@ -277,7 +250,7 @@ def with_spec(
         # The buffer of the request will be reused.
         payload = None if ctx.payload is None else ctx.payload.copy()
         request = type(request).FromString(request.SerializeToString())
-        named = {Ref.from_message(handle)._replace(parameter="") for handle in handles_in(request)}
+        named = {Ref.from_message(handle)._replace(parameter="") for handle in messages_in(request, Handle)}
         dependencies = [ctx.engine.registry.find(ref) for ref in named if ref.owner == ctx.engine.name]
         hosted.creation_spec = CreationSpec(
             operation, request, payload, tuple(dependencies), len(dependencies) == len(named)
@@ -285,14 +258,14 @@ def with_spec(
     return made
 
 
-def handles_in(message: Message) -> Iterator[Handle]:
-    """All handles in a message, which may be changed there."""
-    if isinstance(message, Handle):
+def messages_in(message: Message, kind: type[M]) -> Iterator[M]:
+    """All messages of a type in another one, which may be changed there; but for those inside of such a message."""
+    if isinstance(message, kind):
         yield message
         return
     for field, value in message.ListFields():
         if isinstance(value, Message):
-            yield from handles_in(value)
+            yield from messages_in(value, kind)
         elif field.message_type is not None:
             for item in value:
-                yield from handles_in(item)
+                yield from messages_in(item, kind)

@@ -12,8 +12,7 @@ from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from ps_service.group.directory import Wait
-    from ps_service.group.formation import Progress
-    from ps_service.group.members import MemberEntry
+    from ps_service.group.formation import MemberEntry, Progress
     from ps_service.group.rendezvous import RendezvousResult
     from ps_service.requests.context import RequestContext
     from ps_wire.v1 import operations_pb2 as pb

@@ -1,10 +1,10 @@
-"""Answers with errors, and the conversion of exceptions to errors."""
+"""Answers with errors, the conversion of exceptions to errors, and the titles of requests in them."""
 
 from __future__ import annotations
 
 import logging
 import traceback
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 
@@ -12,17 +12,7 @@ from ps_service.sessions.reply_cache import Answer
 from ps_wire import errors
 from ps_wire.codec.names import full_name
 from ps_wire.codec.records import codec_of
-from ps_wire.errors import (
-    RAN_OUT,
-    CancelledCallError,
-    DeadlineExceededError,
-    InternalError,
-    OverloadedError,
-    PsError,
-    RemoteError,
-    SessionLostError,
-    UnavailableError,
-)
+from ps_wire.refs import Ref
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
@@ -35,23 +25,22 @@ _log = logging.getLogger(__name__)
 _LONGEST_TEXT: Final = 64 * 1024
 """Most characters of an exception's message, and of its traceback, that are sent; both are in one frame."""
 
-
 _MODULE_FILE: Final = nn.modules.module.__file__
 _MODULE_CALLS: Final = {"_wrapped_call_impl", "_call_impl"}
 
 _FAILED_BEFORE: Final = "an earlier call, whose result this call needs, has failed"
 
 
-def failure(error: PsError, number: int = 0) -> Answer:
+def failure(error: errors.PsError, number: int = 0) -> Answer:
     """The answer with an error."""
     frame = Frame(number=number)
     frame.reply.error.CopyFrom(errors.to_message(error))
     return Answer(frame, [], 0, [])
 
 
-def stopping(engine: Engine) -> PsError:
-    """The error for a request that an owner does not run because it stops."""
-    return UnavailableError(f"owner {engine.name!r} is shutting down and takes no new work")
+def stopping(engine: Engine, number: int = 0) -> Answer:
+    """The answer to a request that an owner does not run because it stops."""
+    return failure(errors.UnavailableError(f"owner {engine.name!r} is shutting down and takes no new work"), number)
 
 
 def overdrawn(engine: Engine, number: int = 0) -> Answer:
@@ -60,7 +49,7 @@ def overdrawn(engine: Engine, number: int = 0) -> Answer:
         f"owner {engine.name!r} takes up no more work of this trainer for now: too many of its calls that were "
         "cancelled or ran out of time are still running. Do they hang, or is the timeout too short for them?"
     )
-    return failure(OverloadedError(text), number)
+    return failure(errors.OverloadedError(text), number)
 
 
 def cut_off(engine: Engine, number: int = 0) -> Answer:
@@ -69,18 +58,18 @@ def cut_off(engine: Engine, number: int = 0) -> Answer:
         f"owner {engine.name!r} stopped while this request ran; whether it had an effect is not known. "
         "Once it is back, ask for the objects again and repeat the pass, as ps.run(step, …, attach=…) does"
     )
-    return failure(SessionLostError(text), number)
+    return failure(errors.SessionLostError(text), number)
 
 
 def cancelled(number: int = 0) -> Answer:
     """The answer to a request that its trainer has given up."""
-    return failure(CancelledCallError("the call was cancelled; the owner may have run it all the same"), number)
+    return failure(errors.CancelledCallError("the call was cancelled; the owner may have run it all the same"), number)
 
 
 def too_late(engine: Engine, what: str, seconds: float, number: int = 0) -> Answer:
     """The answer to a request whose deadline has passed, which has asked for `what`."""
-    text = f"{RAN_OUT}: {what} on owner {engine.name!r} was not finished within {seconds:g} s"
-    return failure(DeadlineExceededError(text), number)
+    text = f"{errors.RAN_OUT}: {what} on owner {engine.name!r} was not finished within {seconds:g} s"
+    return failure(errors.DeadlineExceededError(text), number)
 
 
 def failed_before(answer: Answer, number: int) -> Answer:
@@ -94,16 +83,18 @@ def failed_before(answer: Answer, number: int) -> Answer:
     return Answer(frame, [], 0, [])
 
 
-def explain(error: BaseException, operation: str, hosted: bool) -> PsError:
+def explain(error: BaseException, operation: str, hosted: bool) -> errors.PsError:
     """The error that the caller gets for an exception of a handler, or of code that the owner hosts."""
-    if isinstance(error, PsError):
+    if isinstance(error, errors.PsError):
         return error
     if hosted:
-        trace = _from_hosted_code(error.__traceback__)
-        text = _traceback(error, trace)
-        return RemoteError(_shortened(_text_of(error)), _type_of(error), _shortened(text))
+        text = _traceback(error, _from_hosted_code(error.__traceback__))
+        codec = codec_of(type(error))
+        # The name under which the caller may have registered the type.
+        name = full_name(type(error)) if codec is None else codec.name
+        return errors.RemoteError(_shortened(_text_of(error)), name, _shortened(text))
     _log.error("%s failed", operation, exc_info=error)
-    return InternalError(f"{operation} failed inside the owner; its log says why ({type(error).__name__})")
+    return errors.InternalError(f"{operation} failed inside the owner; its log says why ({type(error).__name__})")
 
 
 def whole_traceback(error: BaseException) -> str:
@@ -122,12 +113,6 @@ def _traceback(error: BaseException, trace: TracebackType | None) -> str:
         )
         each = each.__cause__ or each.__context__
     return "".join(told.format())
-
-
-def _type_of(error: BaseException) -> str:
-    """The name under which the caller may have registered the exception's type."""
-    codec = codec_of(type(error))
-    return full_name(type(error)) if codec is None else codec.name
 
 
 def _from_hosted_code(trace: TracebackType | None) -> TracebackType | None:
@@ -149,3 +134,32 @@ def _shortened(text: str) -> str:
     left_out = len(text) - _LONGEST_TEXT
     half = _LONGEST_TEXT // 2
     return text if left_out <= 0 else f"{text[:half]} … {left_out:,} characters left out … {text[-half:]}"
+
+
+def title(engine: Engine, operation: str, request: Any) -> str:
+    """The name of the function that a request runs, as far as it is known before it runs."""
+    if operation in ("create", "optimizer", "scheduler"):
+        return f"the constructor of {request.class_name}"
+    if operation != "call":
+        return f"a {operation}"
+    if request.function:
+        return str(request.function)
+    try:
+        class_name = engine.registry.find(Ref.from_message(request.target)).class_name
+    except errors.PsError:
+        class_name = "an object that is gone"
+    return f"{class_name}.{request.method or 'forward'}"
+
+
+def named_title(engine: Engine, operation: str, request: Any) -> str:
+    """The title of a request, with the name of the object that it is for, if that has one."""
+    text = title(engine, operation, request)
+    for field in ("target", "optimizer"):
+        if field in request.DESCRIPTOR.fields_by_name and request.HasField(field):
+            try:
+                name = engine.registry.find(Ref.from_message(getattr(request, field))).name
+            except errors.PsError:
+                name = ""
+            return f"{text} of {name!r}" if name else text
+    name = getattr(request, "name", "")
+    return f"{text} for {name!r}" if name else text

@@ -10,10 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.fair_queue import WorkItem
+from ps_service.requests import error_answers
 from ps_service.requests.context import RequestContext
-from ps_service.requests.error_answers import cancelled, cut_off, failure, overdrawn, stopping, too_late
 from ps_service.requests.run_handler import handle, run_inline
-from ps_service.requests.titles import named_title, title
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import Scope
 
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 class Observer:
     """Receives the events of executions on the event loop. `is_full` and `made` are used in any thread.
 
-    `made` has the sizes of the answers that threads have made and the event loop has not handled yet. It is a list,
-    because `append` and `remove` are atomic.
+    `made` has the sizes of the answers that threads have made and the event loop has not handled yet: a list, because
+    `append` and `remove` are atomic.
     """
 
     made: list[int]
@@ -53,20 +52,16 @@ class Observer:
 
 
 class Execution:
-    """One queued request. It has exactly one answer, the first of these:
+    """One queued request, which counts as running from the beginning. It has exactly one answer, the first of these:
 
-        queue -> submit -> _run -> _answer                      it ran, or raised
-        wait -> start -> submit or _answer                      it followed other requests
+        submit -> _run -> _answer                               it ran, or raised
+        start -> submit or _answer                              it followed other requests
                            _run -> _resume -> _finish -> _answer    its result came later
         expire, cancel, cut_off, drop -> give_up -> _answer     its result is no longer waited for
 
-    Attributes:
-        number: Number of the request; 0 if it has none.
-        seconds: Seconds that its caller waits; 0 is no limit. The observer calls `expire` then.
-        deadline: Its deadline, on the clock of the event loop; the observer sets it if it needs it.
-        nbytes: Bytes of its payload that count as a request.
-        waiting_bytes: Bytes of its payload that count as a request that waits for requests of its own.
-        begun: Whether a thread has begun to run it.
+    The observer calls `expire` after `seconds` (0 is no limit), for which it may keep a `deadline` on the clock of the
+    event loop; until `start`, the request `follows` those with these numbers. `nbytes` of its payload count as a
+    request, and `waiting_bytes` as one that waits for others.
     """
 
     def __init__(
@@ -86,6 +81,7 @@ class Execution:
         self.number = number
         self.seconds = seconds
         self.deadline = 0.0
+        self.follows: set[int] = set()
         self.nbytes = 0
         self.waiting_bytes = 0
         self.begun = False
@@ -99,19 +95,10 @@ class Execution:
         # A nested request goes first, because code on another owner waits for it.
         self._item = item or WorkItem(ctx.trainer, depth > 0)
         self._item.apart = operation.apart
-        self._item.what = partial(title, ctx.engine, operation.name, request)
+        self._item.what = partial(error_answers.title, ctx.engine, operation.name, request)
+        ctx.engine.counters.running += not operation.apart
 
     # On the event loop
-
-    def queue(self) -> None:
-        """Lets a compute thread run the request; the observer receives the answer."""
-        self.ctx.restart()
-        self.ctx.engine.counters.running += not self.operation.apart
-        self.submit()
-
-    def wait(self) -> None:
-        """Lets the request wait for others, without a thread, until `start`."""
-        self.ctx.engine.counters.running += not self.operation.apart
 
     def start(self) -> None:
         """Runs a request that has waited: inline if it is short, otherwise in a compute thread."""
@@ -123,34 +110,33 @@ class Execution:
         if not (operation.large and self._observer.is_full):
             answer = run_inline(ctx, operation, self.request, self.number)
         if answer is None:
-            ctx.restart()
             self.submit()
         else:
             self._answer(answer)
 
     def submit(self) -> None:
-        """Submits a queued request to the compute threads, possibly again."""
+        """Lets a compute thread run the request; the observer receives the answer, or holds it and submits it again."""
+        # A try on the event loop may have stopped.
+        self.ctx.restart()
         self.ctx.engine.compute.submit(self._run, self._item)
 
     def expire(self) -> None:
         """Gives the request up, because its deadline has passed."""
         engine = self.ctx.engine
-        what = named_title(engine, self.operation.name, self.request)
-        self.give_up(too_late(engine, what, self.seconds, self.number))
+        what = error_answers.named_title(engine, self.operation.name, self.request)
+        self.give_up(error_answers.too_late(engine, what, self.seconds, self.number))
 
     def cancel(self) -> None:
         """Gives the request up, because its trainer has cancelled it. It does not run if no thread has begun to."""
-        self.give_up(cancelled(self.number))
+        self.give_up(error_answers.cancelled(self.number))
 
     def cut_off(self) -> None:
         """Gives the request up, because the owner stops; the caller gets an error."""
-        self.give_up(cut_off(self.ctx.engine, self.number))
+        self.give_up(error_answers.cut_off(self.ctx.engine, self.number))
 
     def drop(self, even_if_begun: bool) -> bool:
-        """Drops the request without an answer, because the owner stops and the request will be sent again.
-
-        False if it has begun and `even_if_begun` is false; it is not dropped then.
-        """
+        """Drops the request without an answer, because the owner stops and the request will be sent again; false if
+        that is not done because it has begun."""
         with self._lock:
             if (self.begun or self.ctx.progress is not None) and not even_if_begun:
                 return False
@@ -169,11 +155,6 @@ class Execution:
     def is_due(self) -> bool:
         """Whether its result was deferred and is there now."""
         return self._due and not self._answered
-
-    def nests(self) -> None:
-        """Notes that the code that runs for it makes a nested request. May be called in any thread."""
-        if self.nbytes:
-            self.ctx.engine.compute.tell(partial(self._observer.begin_wait, self))
 
     def _answer(self, answer: Answer) -> None:
         if self._answered:
@@ -196,7 +177,7 @@ class Execution:
         engine.counters.queued(time.perf_counter() - ctx.began)
         answer: Answer | None
         if engine.compute.has_lost_enough(item.of) and not item.apart:
-            answer = self._refused(overdrawn(engine, self.number))
+            answer = self._refused(error_answers.overdrawn(engine, self.number))
         else:
             answer = handle(ctx, self.operation, self.request, self.number, self._scope)
         if answer is None:
@@ -245,10 +226,11 @@ class Execution:
         return answer
 
 
-def _nests(execution: weakref.ref[Execution]) -> None:
-    nesting = execution()
-    if nesting is not None:
-        nesting.nests()
+def _nests(of: weakref.ref[Execution]) -> None:
+    """Notes that the code that runs for an execution makes a nested request. Called in any thread."""
+    execution = of()
+    if execution is not None and execution.nbytes:
+        execution.ctx.engine.compute.tell(partial(execution._observer.begin_wait, execution))
 
 
 class Waiter(Observer):
@@ -267,7 +249,7 @@ class Waiter(Observer):
         timer = None
         if execution.seconds:
             timer = asyncio.get_running_loop().call_later(execution.seconds, execution.expire)
-        execution.queue()
+        execution.submit()
         try:
             return await asyncio.shield(self._answer)
         except asyncio.CancelledError:
@@ -290,11 +272,11 @@ async def answer(
 ) -> Answer:
     """The answer to one request, which may be an error. Never raises.
 
-    `timeout_seconds` is how long the caller waits, without limit if it is 0. With `embed` the tensor bytes of the reply
-    are part of its message. `item` is its work item for the compute threads.
+    The caller waits for `timeout_seconds` (0: without limit). With `embed` the tensor bytes of the reply are part of
+    its message.
     """
     if not engine.gate.admits(trainer, operation, request):
-        refused = failure(stopping(engine))
+        refused = error_answers.stopping(engine)
         engine.counters.refuse(refused.reply.error.code)
         return refused
     ctx = RequestContext(engine, trainer, payload, embed)

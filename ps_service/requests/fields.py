@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.numbers import LONGEST_SECONDS, no_seconds
+from ps_wire.numbers import check_seconds
 from ps_wire.refs import ContextId, Ref
 
 if TYPE_CHECKING:
@@ -23,10 +23,8 @@ def context_id(request: Any) -> ContextId:
 
 def wait_seconds(request: Any) -> float:
     """How many seconds a request may wait for others. Raises `InvalidArgumentError` if it is no time."""
-    seconds: float = request.wait_seconds
-    if not 0.0 <= seconds <= LONGEST_SECONDS:
-        raise no_seconds("wait_seconds", seconds)
-    return seconds
+    check_seconds("wait_seconds", request.wait_seconds)
+    return float(request.wait_seconds)
 
 
 def refs(handles: Any) -> list[Ref]:

@@ -11,15 +11,14 @@ from ps_service.hosting import creation
 from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
-from ps_service.passes.arguments import Arguments
-from ps_service.passes.invocation import NO, REFERENCE, VALUE, Invocation, Recording
+from ps_service.passes.arguments import NO, REFERENCE, VALUE, Arguments, Invocation, Recording
 from ps_service.requests import fields, incidents, spanning
 from ps_service.requests.creation import with_spec
-from ps_service.training import freezing, policy_changes, state_dicts
+from ps_service.training import freezing, state_dicts
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import decorators, policies
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.refs import CallKey, Ref
+from ps_wire.refs import CallKey, Ref, is_object_id
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
@@ -57,7 +56,10 @@ def call(ctx: RequestContext, request: pb.CallRequest, reply: pb.CallReply) -> N
     recording = ctx.recording = _recording(ctx, request)
     result_id = request.result_id
     if result_id:
-        ctx.choose_id(result_id)
+        if not is_object_id(result_id):
+            raise InvalidArgumentError(f"{result_id!r} is no id for a result: 32 hexadecimal digits are")
+        ctx.engine.registry.check_new(result_id)
+        ctx.result_id = result_id
     with numerics_of(request) if request.HasField("numerics") else _NO_REGION:
         result = _called(ctx, request, recording)
     if isinstance(result, Deferred):
@@ -81,7 +83,7 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     if not request.function:
         target = ctx.find(request.target)
         arguments, args, kwargs = ctx.read_arguments(request, request)
-        asked = Invocation(arguments, args, kwargs, training, recording, keep)
+        asked = Invocation(arguments, args, kwargs, training, recording, keep, ctx.method)
         return calls.call(engine, target, request.method, asked)
     if keep is REFERENCE and engine.allowlist.is_hosted(request.function):
         made, _ = make_instance(ctx, request)
@@ -147,7 +149,7 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
     elif request.HasField("policy"):
         if optimizer.rounds is not None and optimizer.rounds.following is not None:
             raise InvalidArgumentError(f"owner {optimizer.rounds.owners[0]!r} decides the rounds of this optimizer")
-        policy_changes.change(ctx.engine, optimizer, policies.from_plain(ctx.read(request.policy)))
+        ctx.engine.memberships.change_policy(optimizer, policies.from_plain(ctx.read(request.policy)))
         spanning.tell(ctx, optimizer, reply.decisions)
 
 

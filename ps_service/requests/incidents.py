@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.requests.error_answers import explain, whole_traceback
-from ps_service.requests.titles import title
+from ps_service.requests.error_answers import explain, title, whole_traceback
 from ps_wire.errors import RemoteError
 
 if TYPE_CHECKING:
@@ -32,8 +31,11 @@ def made(ctx: RequestContext, hosted: HostedObject) -> None:
 
 
 def deleted(ctx: RequestContext, hosted: HostedObject, dependents: list[str]) -> None:
-    """A named object was deleted, and with it what depended on it: named objects with these names."""
-    some = f", and with it {_few(dependents)}" if dependents else ""
+    """A named object was deleted, and with it named objects that depended on it: see `dependents_of`."""
+    some = ", ".join(dependents[:_FEW])
+    if len(dependents) > _FEW:
+        some += f" and {len(dependents) - _FEW} more"
+    some = f", and with it {some}" if dependents else ""
     text = f"{hosted} was deleted by trainer {ctx.engine.sessions.describe(ctx.trainer)}{some}"
     ctx.engine.events.note("deleted", text, trainer=ctx.trainer.hex()[:8], subject=hosted.name)
 
@@ -49,17 +51,10 @@ def _dependents(hosted: HostedObject) -> Iterator[HostedObject]:
         yield from _dependents(each)
 
 
-def _few(names: list[str]) -> str:
-    shown = ", ".join(names[:_FEW])
-    return f"{shown} and {len(names) - _FEW} more" if len(names) > _FEW else shown
-
-
 def explained(ctx: RequestContext, what: str, error: BaseException) -> PsError:
-    """The error that a caller gets for an exception of hosted code.
-
-    It is told of with its traceback the first time that it is raised at a place, and then ever more rarely. An error of
-    this project comes from the caller, or from another owner, and is not told of.
-    """
+    """The error that a caller gets for an exception of hosted code. It is told of with its traceback the first time it
+    is raised at a place, and then ever more rarely; not an error of this project, which comes from the caller or from
+    another owner."""
     told = explain(error, what, hosted=True)
     if told is error or not isinstance(told, RemoteError):
         return told
@@ -67,14 +62,14 @@ def explained(ctx: RequestContext, what: str, error: BaseException) -> PsError:
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]} …"
     where = f"on {engine.name} " if engine.membership.joined else ""
-    engine.events.note_again(
-        ("raised", what, told.remote_type, _place(error.__traceback__)),
+    engine.events.note(
         "raised",
         f"{where}{what} raised {message}, called by trainer {engine.sessions.describe(ctx.trainer)}",
         "warning",
         trainer=ctx.trainer.hex()[:8],
         subject=what,
         traceback=whole_traceback(error),
+        alike=("raised", what, told.remote_type, _place(error.__traceback__)),
     )
     return told
 
@@ -91,11 +86,11 @@ def slow(ctx: RequestContext, operation: OperationInfo, request: Any, seconds: f
     if ctx.deferred is not None:
         return
     engine, what = ctx.engine, title(ctx.engine, operation.name, request)
-    engine.events.note_again(
-        ("slow", what, ctx.trainer),
+    engine.events.note(
         "slow",
         f"{what} took {seconds:.1f} s for trainer {engine.sessions.describe(ctx.trainer)}",
         "warning",
         trainer=ctx.trainer.hex()[:8],
         subject=what,
+        alike=("slow", what, ctx.trainer),
     )

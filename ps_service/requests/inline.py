@@ -38,7 +38,7 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
     hosted = ctx.find(request.target)
     if hosted.is_tensor:
         return _NEVER
-    method = hosted.method(request.method or "forward")
+    method = ctx.method = hosted.method(request.method or "forward")
     if not method.may_run_inline:
         return _NEVER
     ctx.may_restart = not method.is_inline

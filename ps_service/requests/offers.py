@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.offers import OfferKey
-from ps_service.requests import attempts, fields, incidents, reported_values, round_messages
+from ps_service.requests import fields, incidents, reported_values, round_messages
 from ps_service.training.optimizers import optimizer_of
-from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
+from ps_service.training.waiting_offers import Outcome
 from ps_wire import errors
 from ps_wire.attempts import REPEATED
 from ps_wire.errors import SESSION_ENDED, InvalidArgumentError, SessionLostError
@@ -45,21 +45,18 @@ def offer(
     """Offers the gradients of a context to the rounds of an optimizer that has a policy; the result is the outcome.
 
     If the rounds are over several owners, `number` and `epoch` are those of the offer and of the trainer's join, as it
-    knows them; `seconds` is how long to wait for other trainers, without limit if it is 0. Raises as
-    `HostedOptimizer.check`, `InvalidArgumentError` if such an offer has no number, and `SessionLostError` if the
-    session of the trainer has ended.
+    knows them. `seconds` is how long to wait for other trainers, without limit if it is 0. Raises as
+    `HostedOptimizer.check`, and as `_joined`.
     """
-    _check_whole(optimizer, number)
-    join(ctx, optimizer)
+    aggregator = _joined(ctx, optimizer, number)
     context = ctx.engine.contexts.get(id)
-    attempt = attempts.of(context)
+    attempt = None if context is None else context.attempt
     if attempt is not None and attempt.was_applied(optimizer.number):
         attempt.passed(optimizer.number, applied=False)
         done: Future[Outcome] = Future()
         done.set_result(Outcome(optimizer.version, 0, 1, REPEATED))
         return Deferred(done)
-    offered = _aggregator(optimizer).steps.contribution(context)
-    return _offer(ctx, optimizer, offered, values, seconds, number, epoch)
+    return _offer(ctx, optimizer, aggregator, aggregator.steps.contribution(context), values, seconds, number, epoch)
 
 
 def offer_push(
@@ -70,19 +67,16 @@ def offer_push(
     seconds: float,
 ) -> Deferred:
     """Like `offer`, with the gradients that a replica has pushed."""
-    _check_whole(optimizer, 0)
-    join(ctx, optimizer)
+    aggregator = _joined(ctx, optimizer, number=0)
     optimizer.check(RoundGradients([Term(pushed, 1.0)], 1))
-    return _offer(ctx, optimizer, pushed, values, seconds)
+    return _offer(ctx, optimizer, aggregator, pushed, values, seconds)
 
 
 def offer_to_owners(
     ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequest, reply: pb.StepReply
 ) -> None:
-    """Offers gradients to rounds over several owners, takes an offer back, or only tells the decisions.
-
-    Raises `InvalidArgumentError` if this owner does not decide the rounds, or the offer has no number.
-    """
+    """Offers gradients to rounds over several owners, takes an offer back, or only tells the decisions. Raises
+    `InvalidArgumentError` if this owner does not decide the rounds, or the offer has no number."""
     aggregator, asked, seconds = optimizer.aggregator, request.offer, fields.wait_seconds(request)
     if aggregator is None or aggregator.coordinator is None:
         raise InvalidArgumentError("this owner does not decide the rounds of the optimizer")
@@ -107,24 +101,29 @@ def offer_to_owners(
     ctx.defer(waiting, finish)
 
 
-def _check_whole(optimizer: HostedOptimizer, number: int) -> None:
-    owners = _aggregator(optimizer).owners
-    if owners and not number:
+def _joined(ctx: RequestContext, optimizer: HostedOptimizer, number: int) -> Aggregator:
+    """What collects the gradients, once the trainer of an offer has joined. Raises as `join`, and
+    `InvalidArgumentError` if the rounds are over several owners and the offer has no number."""
+    aggregator = optimizer.aggregator
+    assert aggregator is not None  # it has a policy, or had one a moment ago
+    if aggregator.owners and not number:
         raise InvalidArgumentError(
-            f"the policy of this optimizer is for its parameters on {' and '.join(owners)}: step all of them"
+            f"the policy of this optimizer is for its parameters on {' and '.join(aggregator.owners)}: step all of them"
         )
+    join(ctx, optimizer)
+    return aggregator
 
 
 def _offer(
     ctx: RequestContext,
     optimizer: HostedOptimizer,
+    aggregator: Aggregator,
     offered: Contribution,
     values: Mapping[str, Reported],
     seconds: float,
     number: int = 0,
     epoch: int = 0,
 ) -> Deferred:
-    aggregator = _aggregator(optimizer)
     report = aggregator.reported.expect(ctx.trainer, values)
     offered, read = offered._replace(report=report), aggregator.steps.read_version(offered.context)
     try:
@@ -137,12 +136,6 @@ def _offer(
     if seconds and not future.done():
         ctx.engine.compute.unless_done(seconds, future, partial(aggregator.expire, key, seconds))
     return Deferred(future, cancel=partial(aggregator.withdraw, key))
-
-
-def _aggregator(optimizer: HostedOptimizer) -> Aggregator:
-    aggregator = optimizer.aggregator
-    assert aggregator is not None  # it has a policy, or had one a moment ago
-    return aggregator
 
 
 def join(ctx: RequestContext, optimizer: HostedOptimizer) -> None:
@@ -164,14 +157,13 @@ def describe(ctx: RequestContext, id: ContextId | None, reply: pb.StepReply, out
     ctx.engine.sessions.stepped(ctx.trainer, id)
     reply.version, reply.staleness, reply.counted = outcome.version, outcome.staleness, outcome.counted
     reply.dropped = outcome.reason
-    reported_values.write(ctx, reply, outcome.values)
+    if outcome.values:
+        ctx.write(reply.values, dict(outcome.values))
 
 
 def offer_all(ctx: RequestContext, optimizers: Sequence[Handle], id: ContextId, seconds: float) -> Deferred:
-    """Steps optimizers, or offers the gradients to their rounds, up to the first that raises.
-
-    The result is the list of what became of them, in order, with the error of the last one if it has failed.
-    """
+    """Steps optimizers, or offers the gradients to their rounds, up to the first that raises. The result is the list of
+    what became of them, in order, with the error of the last one if it has failed."""
     results: list[Result | Deferred] = []
     for handle in optimizers:
         try:
@@ -189,21 +181,20 @@ def offer_all(ctx: RequestContext, optimizers: Sequence[Handle], id: ContextId, 
     return Deferred(_all_done(waiting), lambda _: [_result(each) for each in results], partial(_drop, waiting))
 
 
-def describe_all(
-    ctx: RequestContext,
-    id: ContextId,
-    reply: pb.BackwardReply,
-    when_all_have: Callable[[], None],
-    results: Sequence[Result],
-) -> None:
-    """Writes the versions up to the first error, and the error; if there is none, calls a function."""
+def describe_all(ctx: RequestContext, id: ContextId, reply: pb.BackwardReply, results: Sequence[Result]) -> bool:
+    """Writes the versions up to the first error, and the error; returns whether there is none."""
     for result in results:
         if isinstance(result, BaseException):
-            reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", result)))
-            return
+            describe_error(ctx, reply, result)
+            return False
         reply.versions.append(result.version)
         describe(ctx, id, reply.stepped.add(), result)
-    when_all_have()
+    return True
+
+
+def describe_error(ctx: RequestContext, reply: pb.BackwardReply, raised: BaseException) -> None:
+    """Writes the error of a step. It is part of the reply, because the backward before has succeeded."""
+    reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
 
 
 def _result(each: Result | Deferred) -> Result:
@@ -219,16 +210,15 @@ def _result(each: Result | Deferred) -> Result:
 def _all_done(waiting: Sequence[Deferred]) -> Future[None]:
     """A future that is done when all of these are."""
     done: Future[None] = Future()
-    ended = itertools.count(1)  # rounds of two optimizers may end in two threads at the same time
+    ended = itertools.count()  # rounds of two optimizers may end in two threads at the same time
 
     def one_more() -> None:
         if next(ended) == len(waiting):
             done.set_result(None)
 
-    if not waiting:
-        done.set_result(None)
     for each in waiting:
         each.when_done(one_more)
+    one_more()
     return done
 
 

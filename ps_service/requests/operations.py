@@ -13,7 +13,6 @@ from ps_service.requests import (
     creation,
     directory,
     handlers,
-    history,
     inline,
     replicas,
     reporting,
@@ -28,35 +27,28 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
 
-Handler = Callable[["RequestContext", Any, Any], None]
-"""Reads the request and fills in the reply. It may defer the reply, see `RequestContext.defer`."""
-
-Expectation = Callable[["RequestContext", Any], float]
-"""Returns the seconds that a request is expected to take on the event loop; infinity if it must not run there."""
-
-Maker = Callable[["RequestContext", Any, str], "tuple[HostedObject, bool]"]
-"""Makes an object from a request, under an id."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation(operations.OperationInfo):
     """One operation, as the owner runs it.
 
     Attributes:
-        expected_seconds: How long a request is expected to take on the event loop; None if it must not run there.
+        handle: Reads the request and fills in the reply. It may defer the reply, see `RequestContext.defer`.
+        expected_seconds: How long a request is expected to take on the event loop; infinity for one that must not run
+            there, and None if none may.
         hosted: Whether it runs code that the owner hosts. The caller gets the exceptions of that code in full.
         apart: Whether it runs in a thread of its own, so that it is answered however busy the compute threads are.
-        remake: Makes an object again from a request of this kind, after a restart; None if it makes none.
+        remake: Makes an object again from a request of this kind, after a restart, under an id; None if it makes none.
     """
 
-    handle: Handler
-    expected_seconds: Expectation | None = None
+    handle: Callable[[RequestContext, Any, Any], None]
+    expected_seconds: Callable[[RequestContext, Any], float] | None = None
     hosted: bool = False
     apart: bool = False
-    remake: Maker | None = None
+    remake: Callable[[RequestContext, Any, str], tuple[HostedObject, bool]] | None = None
 
 
-def _operation(name: str, handle: Handler, **more: Any) -> Operation:
+def _operation(name: str, handle: Callable[[RequestContext, Any, Any], None], **more: Any) -> Operation:
     return Operation(handle=handle, **asdict(operations.OPERATIONS[name]), **more)
 
 
@@ -96,7 +88,7 @@ _ALL: Final = (
     _operation("leave_communicator", collectives.leave),
     _operation("collective", collectives.collective),
     _operation("sessions", administration.sessions, expected_seconds=inline.short),
-    _operation("history", history.history, expected_seconds=inline.short),
+    _operation("history", reporting.history, expected_seconds=inline.short),
     _operation("checkpoint", administration.checkpoint, apart=True),
     _operation("evict", administration.evict, expected_seconds=inline.short),
 )
@@ -106,10 +98,8 @@ OPERATIONS: Final[dict[str, Operation]] = {each.name: each for each in _ALL}
 
 
 def remake(ctx: RequestContext, operation: str, request: Message, object_id: str) -> HostedObject:
-    """Makes an object again from the request that made it, under the same id, so that handles stay valid.
-
-    The context holds the request's payload. Raises as when it was made at first.
-    """
+    """Makes an object again from the request that made it, whose payload the context holds, under the same id, so that
+    handles stay valid. Raises as when it was made at first."""
     make = OPERATIONS[operation].remake
     assert make is not None
     return make(ctx, request, object_id)[0]

@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.autograd.profiler_legacy import _parse_legacy_records
 from torch.autograd.profiler_util import MEMORY_EVENT_NAME
 
-from ps_service.parameters.step_lock import WouldBlock
-from ps_service.requests.titles import title
+from ps_service.parameters.locks import WouldBlock
+from ps_service.requests.error_answers import title
 from ps_wire import errors
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.profiling import events, ranges
@@ -35,14 +36,6 @@ _CONFIG: Final = _torchs.ProfilerConfig(
 )
 
 
-class _Recorded(NamedTuple):
-    """What was recorded in one thread: the records of the profiler, and the requests that were made there."""
-
-    began_ns: int
-    records: Sequence[Any]
-    ranges: Sequence[Range]
-
-
 def probe_of(engine: Engine, asked: ProbeMessage, operation: str, request: Any) -> Probe | None:
     """What looks at a request, as its caller asks for; None if there is nothing to do."""
     span = None
@@ -59,13 +52,12 @@ class Probe:
     _profiles: bool
     _span: Span | None = None
     _began_ns: int = 0
-    _recorded: list[_Recorded] = field(default_factory=list)
+    _events: list[Event] = field(default_factory=list)
+    _ranges: list[Range] = field(default_factory=list)
 
     def run(self, work: Callable[..., None], *args: Any) -> None:
-        """Runs a part of the request in this thread.
-
-        If it raises `WouldBlock`, it runs again, in another thread; nothing of this try is kept.
-        """
+        """Runs a part of the request in this thread. Nothing is kept of one that raises: after `WouldBlock`, it runs
+        again in another thread."""
         with self._span.inside() if self._span is not None else nullcontext():
             self._run(work, *args)
 
@@ -98,20 +90,22 @@ class Probe:
             _torchs._enable_profiler_legacy(_CONFIG)
             try:
                 work(*args)
-            except WouldBlock:
-                made = []
-                raise
             finally:
                 # The code that ran may have ended the profiler.
                 with suppress(RuntimeError):
                     records = _torchs._disable_profiler_legacy()
-        self._recorded.append(_Recorded(began_ns, records, made))
+        if records:
+            found = _parse_legacy_records(records)
+            self._events += [_event(each, began_ns) for each in found if each.name != MEMORY_EVENT_NAME]
+        self._ranges += made
 
     def write(self, reply: Reply) -> None:
         """Writes what was recorded into the reply, and ends the span."""
         self.ended(reply)
         if self._profiles and reply.ByteSize() < MAX_FRAME_BYTES - 2 * MAX_PROFILE_BYTES:
-            found = sorted(self._events(), key=attrgetter("start_ns"))
+            # Requests that were made may have been answered only now.
+            made = chain.from_iterable(map(events.of_range, self._ranges))
+            found = sorted(chain(self._events, made), key=attrgetter("start_ns"))
             events.write(reply.profile, self._began_ns or time.time_ns(), time.time_ns(), found)
 
     def ended(self, reply: Reply) -> None:
@@ -121,15 +115,6 @@ class Probe:
                 self._span.fail(errors.from_message(reply.error))
             else:
                 self._span.end()
-
-    def _events(self) -> Iterator[Event]:
-        for recorded in self._recorded:
-            if recorded.records:
-                for event in _parse_legacy_records(recorded.records):
-                    if event.name != MEMORY_EVENT_NAME:
-                        yield _event(event, recorded.began_ns)
-            for made in recorded.ranges:
-                yield from events.of_range(made)
 
 
 def _event(event: Any, began_ns: int) -> Event:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from ps_service.training.outcomes import Outcome
+    from ps_service.training.waiting_offers import Outcome
 
 
 @dataclass(slots=True)
 class Progress:
-    """The finished parts of a backward or push, which stops on the event loop where it would have to wait, and
-    continues there in a thread.
+    """The finished parts of a backward or push, which stops on the event loop where it would have to wait, and goes on
+    in a thread.
 
     Of each call whose backward has run, the gradients of its inputs, and the seconds for which it has kept its thread
     busy; the versions of the optimizers that have stepped; and what became of a push whose reply is not written yet.

@@ -6,14 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ps_service.passes.calls import SMALL_INLINE_BYTES
-from ps_service.requests import attempts, fields, offers, reported_values
+from ps_service.requests import fields, offers, reported_values, steps
 from ps_service.requests.progress import Progress
 from ps_service.training import pulls, pushes
 from ps_service.training.optimizers import HostedOptimizer, optimizer_of
-from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
-from ps_wire.compression.registry import codec_named
-from ps_wire.compression.values import check_suitable, encode
+from ps_service.training.waiting_offers import Outcome
+from ps_wire.attempts import Attempt
+from ps_wire.compression.codec import Codec, Encoded, is_description
+from ps_wire.compression.registry import check_suitable, codec_named, encode
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import Ref
 from ps_wire.v1 import operations_pb2 as pb
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
-    from ps_wire.compression.codec import Codec
-    from ps_wire.compression.encoded import Encoded
 
 _MOST_CODECS: Final = 64
 """The most different codecs of one pull."""
@@ -44,7 +43,10 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
         _finish(ctx, hosted, request, reply, ctx.progress.pushed)
         return
     pushed = pushes.read(hosted, request.positions, ctx.read(request.gradients), request.steps)
-    attempt = attempts.of_push(ctx, request)
+    attempt = None
+    if request.run:
+        # It may be made again. Unlike a pass, a push has no end that would refuse it if it comes late.
+        attempt = Attempt(ctx.engine.contexts.runs.of(ctx.trainer, request.run, request.runs_from, may_be_over=False))
     made = pushes.contribution(optimizer, hosted, pushed)._replace(attempt=attempt)
     values = reported_values.read(ctx, request.values)
     if optimizer.rounds is not None:
@@ -53,10 +55,10 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
         return
     alone = RoundGradients([Term(made, 1.0)], 1)
     version, values_of_round = reported_values.counted(ctx, optimizer, values, partial(optimizer.step, alone), attempt)
-    ctx.progress = Progress()
-    reason = attempts.reason(attempt, optimizer)
-    ctx.progress.pushed = Outcome(version, alone.last_staleness, 1, reason, values_of_round)
-    _finish(ctx, hosted, request, reply, ctx.progress.pushed)
+    reason = steps.why_left_out(attempt, optimizer)
+    outcome = Outcome(version, alone.last_staleness, 1, reason, values_of_round)
+    ctx.progress = Progress(pushed=outcome)
+    _finish(ctx, hosted, request, reply, outcome)
 
 
 def add_gradients(ctx: RequestContext, request: pb.AddGradientsRequest, reply: pb.AddGradientsReply) -> None:
@@ -119,7 +121,7 @@ def _encoded(
         )
     codecs: list[Codec | None] = [None]
     for each in named:
-        if not isinstance(each, (list, tuple)) or len(each) != 2 or not _is_codec(*each):
+        if not isinstance(each, (list, tuple)) or len(each) != 2 or not is_description(*each):
             raise InvalidArgumentError("a codec is described by its name and a dict of its parameters")
         codec = codec_named(*each)
         check_suitable(codec)
@@ -130,7 +132,3 @@ def _encoded(
     return [
         value if codec is None else encode(codec, value) for codec, value in zip(chosen, found.parameters, strict=True)
     ]
-
-
-def _is_codec(name: object, parameters: object) -> bool:
-    return isinstance(name, str) and isinstance(parameters, dict) and all(isinstance(key, str) for key in parameters)

@@ -12,6 +12,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reported
 
 if TYPE_CHECKING:
+    from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.attempts import Attempt
@@ -23,10 +24,8 @@ _REDUCES: Final[dict[int, str]] = {message: reduce for reduce, message in report
 
 
 def read(ctx: RequestContext, messages: Sequence[pb.ReportedValue]) -> dict[str, Reported]:
-    """The values of a request by name, with memory of their own.
-
-    Raises as `ps_wire.reported.reported`, and `InvalidArgumentError` if a name comes twice.
-    """
+    """The values of a request by name, with memory of their own. Raises as `ps_wire.reported.reported`, and
+    `InvalidArgumentError` if a name comes twice."""
     if not messages:
         return {}
     reported.check_size(sum(each.ByteSize() for each in messages))
@@ -46,12 +45,6 @@ def check(ctx: RequestContext, optimizer: HostedOptimizer, messages: Sequence[pb
         known.drop(known.expect(ctx.trainer, read(ctx, messages)))
 
 
-def write(ctx: RequestContext, reply: pb.StepReply, values: Mapping[str, Any]) -> None:
-    """Writes the values of a round."""
-    if values:
-        ctx.write(reply.values, dict(values))
-
-
 def counted(
     ctx: RequestContext,
     optimizer: HostedOptimizer,
@@ -59,11 +52,8 @@ def counted(
     step: Callable[[], T],
     attempt: Attempt | None,
 ) -> tuple[T, dict[str, Any]]:
-    """Makes a step that is a round by itself, and counts the values that came with it.
-
-    They do not count if the step is left out because another attempt of it was applied: its values have. Returns the
-    result of the step, and the values of the round.
-    """
+    """Makes a step that is a round by itself; returns its result, and the values of the round. Those that came with it
+    do not count if it is left out because another attempt of it was applied: the values of that have."""
     known = optimizer.reported
     report = known.expect(ctx.trainer, values)
     try:
@@ -83,11 +73,13 @@ def step_with(
     request: pb.StepRequest,
     reply: pb.StepReply,
     step: Callable[[], T],
-    attempt: Attempt | None,
+    context: PassContext | None,
 ) -> T:
-    """Like `counted`, with the values of a request, if it has any; writes those of the round."""
+    """Like `counted` in a pass, with the values of a request, if it has any; writes those of the round."""
     if not request.values:
         return step()
+    attempt = None if context is None else context.attempt
     result, of_round = counted(ctx, optimizer, read(ctx, request.values), step, attempt)
-    write(ctx, reply, of_round)
+    if of_round:
+        ctx.write(reply.values, of_round)
     return result

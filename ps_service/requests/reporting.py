@@ -1,7 +1,8 @@
-"""The handler that reports the status of an owner."""
+"""The handlers that report the status of an owner, and what it has measured in the last minutes."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import time
@@ -15,9 +16,7 @@ from ps_service.memory.available import memory
 from ps_service.metrics.counters import LOOKS
 from ps_service.requests import administration
 from ps_service.requests.directory import describe
-from ps_service.sessions.gate import Gate
 from ps_service.tables.stand_in import AllRows, RowsOfTable
-from ps_service.tables.statistics import COUNTED
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.release import RELEASE
 from ps_wire.v1 import operations_pb2 as pb
@@ -39,17 +38,19 @@ _MOST: Final = 10_000
 _EVENT_CHARACTERS: Final = 512 * 1024
 """Most characters of all events of one reply."""
 
-
 _MOST_NAMED: Final = 16
 """Most parameter groups, and most trainers that a round waits for, that are listed of one optimizer."""
+
+_MOST_SAMPLES: Final = 100
+"""Most samples of one reply, which are copied on the event loop."""
 
 
 def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
     """Reports the owner's trainers, objects, optimizers, passes, counts and memory. The request does not count."""
-    write(ctx.engine, request, reply)
+    write_status(ctx.engine, request, reply)
 
 
-def write(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
+def write_status(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
     """Writes the status of an owner into a reply. May be called in any thread; takes milliseconds."""
     most = min(request.most or _USUAL, _MOST)
     _write_owner(engine, reply)
@@ -70,9 +71,7 @@ def _write_owner(engine: Engine, reply: pb.StatusReply) -> None:
     reply.uptime_seconds = engine.uptime_seconds()
     reply.time_seconds = time.time()
     reply.process_id, reply.host_name, reply.device = os.getpid(), socket.gethostname(), str(engine.device)
-    reply.serving = engine.gate.state is Gate.State.OPEN
-    reply.stalled = engine.compute.stalled
-    reply.state = "draining" if not reply.serving else "stalled" if reply.stalled else "serving"
+    reply.serving, reply.stalled, reply.state = not engine.draining, engine.compute.stalled, engine.state
 
 
 def _write_requests(engine: Engine, reply: pb.StatusReply) -> None:
@@ -89,45 +88,40 @@ def _write_requests(engine: Engine, reply: pb.StatusReply) -> None:
             continue
         reply.operations.add(
             name=name,
-            calls=count.calls,
+            calls=count.durations.count,
             errors=count.errors,
-            seconds=count.seconds,
+            seconds=count.durations.sum,
             p50_seconds=_quantile(count.durations, 0.5),
             p99_seconds=_quantile(count.durations, 0.99),
         )
 
 
 def _write_hosted(engine: Engine, reply: pb.StatusReply, most: int, objects_too: bool) -> int:
-    """Describes objects and, if they are wanted, others; returns the bytes of all tables."""
+    """Describes optimizers and tables, and other objects if they are wanted; returns the bytes of all tables."""
     census = engine.census
-    objects: list[HostedObject] = []
-    optimizers: list[HostedObject] = []
     hosted = engine.registry.objects()
-    for each in hosted:
-        (optimizers if isinstance(each.value, HostedOptimizer) else objects).append(each)
+    optimizers = [each for each in hosted if isinstance(each.value, HostedOptimizer)]
+    objects = [each for each in hosted if not isinstance(each.value, HostedOptimizer)]
     tables = [_table(name, table) for name, table in list(census.tables.items())]
     table_bytes = sum(each.bytes for each in tables)
     reply.objects.extend(map(_object, _first(objects, most if objects_too else 0)))
     reply.optimizers.extend(_optimizer(each, each.value) for each in _first(optimizers, most))
     reply.tables.extend(tables[:most])
     reply.objects_hosted, reply.optimizers_hosted, reply.tables_hosted = len(hosted), len(optimizers), len(tables)
-    reply.parameters = census.parameters + sum(each.rows * each.dim for each in tables)
-    reply.bytes = census.parameter_bytes + census.buffer_bytes + table_bytes
+    reply.parameters = census.parameters.elements + sum(each.rows * each.dim for each in tables)
+    reply.bytes = census.parameters.nbytes + census.buffers.nbytes + table_bytes
     reply.steps_per_second = sum(each.value.pace.per_second() for each in optimizers)
     return table_bytes
 
 
 def _first(objects: list[HostedObject], most: int) -> list[HostedObject]:
     """At most so many objects: those with names first."""
-    if len(objects) <= most:
-        return objects
-    named = [each for each in objects if each.name][:most]
-    return named + [each for each in objects if not each.name][: most - len(named)] if len(named) < most else named
+    return objects if len(objects) <= most else sorted(objects, key=lambda each: not each.name)[:most]
 
 
 def _object(hosted: HostedObject) -> pb.ObjectStatus:
     if isinstance(hosted.value, RowsOfTable):
-        elements, nbytes = hosted.value.size * hosted.value.dim, hosted.value.nbytes
+        elements, nbytes = hosted.value.shard.size * hosted.value.shard.dim, hosted.value.shard.memory
     else:
         elements, nbytes = hosted.size
     return pb.ObjectStatus(
@@ -159,16 +153,20 @@ def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> pb.Optimizer
 
 
 def _table(name: str, table: RowsOfTable) -> pb.TableStatus:
-    statistics = table.statistics
-    counted = {each: getattr(statistics, each) for each in COUNTED}
+    shard = table.shard
     return pb.TableStatus(
-        name=name, rows=table.size, bytes=table.nbytes, dim=table.dim, updates=table.updates, **counted
+        name=name,
+        rows=shard.size,
+        bytes=shard.memory,
+        dim=shard.dim,
+        updates=shard.updates,
+        **dataclasses.asdict(shard.statistics),
     )
 
 
 def _elements(parameter: torch.Tensor) -> int:
     if isinstance(parameter, AllRows):
-        return parameter.table.size * parameter.table.dim
+        return parameter.table.shard.size * parameter.table.shard.dim
     return parameter.numel()
 
 
@@ -192,10 +190,10 @@ def _write_memory(engine: Engine, table_bytes: int, reply: pb.StatusReply) -> No
     reply.request_bytes, reply.waiting_bytes = budget.requests, budget.waiting
     reply.answer_bytes = engine.reply_cache.nbytes + budget.unsent
     reply.context_bytes = engine.held.nbytes
-    reply.shared_bytes = engine.shared_memory.shared_bytes
+    reply.shared_bytes = sum(each.shared_bytes for each in list(engine.shared_memory))
     for kind, nbytes, budget_bytes, largest in (
         ("process", reply.resident_bytes, memory(), None),
-        ("parameters", census.parameter_bytes + census.buffer_bytes, 0, None),
+        ("parameters", census.parameters.nbytes + census.buffers.nbytes, 0, None),
         ("tables", table_bytes, engine.table_budget.limit, None),
         ("contexts", reply.context_bytes, engine.held.limit, engine.held.largest),
         ("requests", reply.request_bytes, limits.max_owner_bytes, None),
@@ -216,6 +214,28 @@ def _write_events(engine: Engine, request: pb.StatusRequest, reply: pb.StatusRep
             break
         found.append(each)
     reply.events.extend(pb.Event(**each.as_plain()) for each in reversed(found))
+
+
+def history(ctx: RequestContext, request: pb.HistoryRequest, reply: pb.HistoryReply) -> None:
+    """Reports the first samples after a number, and the limits that they are compared with."""
+    write_history(ctx.engine, request.after, reply)
+
+
+def write_history(engine: Engine, after: int, reply: pb.HistoryReply) -> None:
+    """Describes an owner and its samples after a number in a message. Used on the event loop."""
+    reply.owner, reply.version = engine.name, RELEASE
+    reply.incarnation = engine.incarnations.current
+    reply.state = engine.state
+    reply.uptime_seconds = engine.uptime_seconds()
+    reply.memory_bytes = memory()
+    reply.max_owner_bytes = engine.limits.max_owner_bytes
+    reply.max_context_bytes = engine.limits.max_context_bytes or memory() // 2
+    reply.objects = sum(engine.census.kinds.values())
+    now = time.monotonic()
+    for sample in engine.history.after(after, _MOST_SAMPLES):
+        told = reply.samples.add()
+        told.CopyFrom(sample.message)
+        told.age_seconds = max(now - sample.ended, 0.0)
 
 
 def _quantile(durations: Distribution, q: float) -> float:

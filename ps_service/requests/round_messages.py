@@ -14,10 +14,9 @@ from ps_wire.numbers import check_finite, check_whole
 from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from ps_service.training.outcomes import Decided
-    from ps_wire.policies import Policy
+    from ps_service.training.aggregator import Aggregator, Decided
 
 _MOST: Final = 1 << 62
 """The largest number of a decision or a version that may come. Those that follow it still fit into a message."""
@@ -31,10 +30,10 @@ def write(message: pb.Decisions, decided: Decided) -> None:
         _write_decision(message.decisions.add(), entry.decision)
 
 
-def tell_policy(reply: pb.StepReply, owners: Sequence[str], policy: Policy) -> None:
+def tell_policy(reply: pb.StepReply, rounds: Aggregator) -> None:
     """Says that nothing was applied, because the optimizer has rounds over several owners."""
-    reply.owners.extend(owners)
-    Encoder(None).encode_into(reply.policy, policies.to_plain(policy))
+    reply.owners.extend(rounds.owners)
+    Encoder(None).encode_into(reply.policy, policies.to_plain(rounds.policy))
 
 
 def read(message: pb.Decisions) -> list[Entry]:

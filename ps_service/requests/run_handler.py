@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from operator import call
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_service.requests import incidents
-from ps_service.requests.error_answers import explain, failure
-from ps_service.requests.titles import title
+from ps_service.requests.error_answers import explain, failure, title
 from ps_wire.errors import PsError
 from ps_wire.runtime import latency
 from ps_wire.runtime.scopes import Scope, current_scope
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ps_service.requests.context import RequestContext
     from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
@@ -32,11 +34,8 @@ _NO_REQUESTS: Final = _NoRequests()
 
 
 def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: int) -> Answer | None:
-    """Runs a request on the event loop, if it is expected to be short; gives up if it would have to wait.
-
-    Returns None if the request has to be queued, see `Execution`. Nothing was changed then, except what
-    `RequestContext.progress` notes.
-    """
+    """Runs a request on the event loop, if it is expected to be short. None if it is not, or would have to wait: it has
+    to be queued then, see `Execution`, and has changed nothing but what `RequestContext.progress` notes."""
     limit = ctx.engine.inline_limit
     if ctx.trainer != limit.trainer:
         limit.arrived(ctx.trainer)
@@ -62,11 +61,8 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
 
 
 def _waits_for_answers(ctx: RequestContext) -> bool:
-    """Whether the limit can tell that the trainer of a request waits for each answer before it sends the next request.
-
-    Over gRPC it cannot, because the next message is read late. A round trip takes so long there that a hand-over adds
-    little.
-    """
+    """Whether the limit can tell that a trainer waits for each answer before it sends the next request. Over gRPC it
+    cannot, because the next message is read late; and a hand-over adds little to a round trip there."""
     session = ctx.engine.sessions.get(ctx.trainer)
     return session is not None and session.transport not in ("grpc", "unary")
 
@@ -74,29 +70,24 @@ def _waits_for_answers(ctx: RequestContext) -> bool:
 def handle(
     ctx: RequestContext, operation: Operation, request: Any, number: int, scope: Scope | None = None
 ) -> Answer | None:
-    """Runs the handler; if it has deferred its reply before, writes that reply.
+    """Runs the handler, with nested requests in `scope`, or writes the reply that it has deferred before.
 
-    Returns the answer, which may be an error; None if the handler has deferred its reply. Nested requests are made in
-    `scope`. Raises `WouldBlock` if the request would have to wait, and this thread must not.
+    Returns the answer, which may be an error; None if the handler has deferred its reply now. Raises `WouldBlock` if
+    the request would have to wait, and this thread must not.
     """
     error, probe = 0, ctx.probe
+    run: Callable[..., object] = call if probe is None else probe.run
     # Setting a context variable costs as much as a field of a message.
     token = None if scope is None and current_scope.get() is None else current_scope.set(scope)
     try:
         frame = ctx.frame
         if frame is not None:
-            if probe is None:
-                ctx.complete()
-            else:
-                probe.run(ctx.complete)
+            run(ctx.complete)
         else:
             frame = Frame(number=number)
             reply = getattr(frame.reply, operation.name)
             reply.SetInParent()
-            if probe is None:
-                operation.handle(ctx, request, reply)
-            else:
-                probe.run(operation.handle, ctx, request, reply)
+            run(operation.handle, ctx, request, reply)
             if ctx.deferred is not None:
                 ctx.frame = frame
                 return None
@@ -124,11 +115,8 @@ def handle(
 
 
 def _failed(ctx: RequestContext, operation: Operation, request: Any, raised: BaseException, number: int) -> Answer:
-    """The answer for an exception.
-
-    A function of its own: a variable of `handle` that held the exception would be a cycle, by its traceback, and would
-    keep the tensors of the call until the garbage collector runs.
-    """
+    """The answer for an exception. A function of its own, because a variable of `handle` that held the exception would
+    be a cycle, by its traceback, and would keep the tensors of the call until the garbage collector runs."""
     if not operation.hosted or isinstance(raised, PsError):
         return failure(explain(raised, operation.name, operation.hosted), number)
     return failure(incidents.explained(ctx, title(ctx.engine, operation.name, request), raised), number)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.coordinator import Coordinator
 from ps_service.policies.offers import OfferKey
-from ps_service.requests import attempts, fields, reported_values, round_messages
-from ps_service.training import policy_changes
+from ps_service.requests import fields, reported_values, round_messages
 from ps_service.training.following import Following
 from ps_service.training.optimizers import optimizer_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
+from ps_wire.runtime.nothing import nothing
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -23,31 +22,27 @@ if TYPE_CHECKING:
     from ps_service.training.following import Settled
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.policies import Policy
-    from ps_wire.refs import ContextId
     from ps_wire.v1 import operations_pb2 as pb
 
 
 def begin(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], policy: Policy) -> None:
     """Gives a new optimizer its policy, and its place among several owners. Raises as `place`."""
     if len(owners) < 2:
-        policy_changes.change(engine, optimizer, policy)
+        engine.memberships.change_policy(optimizer, policy)
     else:
         place(engine, optimizer, owners, policy)
 
 
 def place(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], policy: Policy) -> None:
-    """Gives an optimizer without rounds its place in those over several owners.
-
-    Trainers may use it already. Steps that they have begun are applied by themselves: see `step_apart`. Raises
-    `InvalidArgumentError` if this owner is not among them, or they are named twice or not in order, and
-    `NameConflictError` if it has rounds over other owners, or for this owner alone.
-    """
+    """Gives an optimizer without rounds its place in those over several owners. Steps that trainers have begun are
+    applied by themselves: see `step_apart`. Raises `InvalidArgumentError` if the owners are not in order with this one
+    among them, and `NameConflictError` if it has rounds over others, or for this owner alone."""
     name = engine.name
     if name not in owners or list(owners) != sorted(set(owners)):
         raise InvalidArgumentError(
             f"the owners of an optimizer are named in order, with {name!r} among them: not {', '.join(owners)}"
         )
-    aggregator = policy_changes.aggregator_of(engine, optimizer)
+    aggregator = engine.memberships.aggregator_of(optimizer)
     if name == owners[0]:
         aggregator.lead(owners, Coordinator(policy, owners[1:], optimizer.version))
     else:
@@ -65,19 +60,17 @@ def step_apart(
     request: pb.StepRequest,
     reply: pb.StepReply,
 ) -> None:
-    """Answers a trainer that does not know yet that the optimizer has rounds over several owners.
-
-    It begins its step anew, unless another owner had no rounds yet, and has applied its part.
-    """
+    """Answers a trainer that does not know yet that the optimizer has rounds over several owners. It begins its step
+    anew, unless another owner had no rounds yet, and has applied its part."""
     if request.finish:
         context = ctx.engine.contexts.get(fields.context_id(request))
 
         def step() -> int:
             return optimizer.version if context is None else aggregator.step_outside(context)
 
-        reply.version = reported_values.step_with(ctx, optimizer, request, reply, step, attempts.of(context))
+        reply.version = reported_values.step_with(ctx, optimizer, request, reply, step, context)
     else:
-        round_messages.tell_policy(reply, aggregator.owners, aggregator.policy)
+        round_messages.tell_policy(reply, aggregator)
 
 
 def check(hosted: HostedObject, optimizer: HostedOptimizer, owners: Sequence[str]) -> None:
@@ -102,15 +95,13 @@ def tell(ctx: RequestContext, optimizer: HostedOptimizer, message: pb.Decisions)
 
 def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> None:
     """Holds the gradients of a context until a decision names them, or tells when this owner drains."""
-    optimizer = optimizer_of(ctx.find(request.optimizer))
+    following = _following(optimizer_of(ctx.find(request.optimizer)))
     if request.watch:
-        ctx.defer(_following(optimizer).watch(), lambda _: None)
+        ctx.defer(following.watch(), nothing)
         return
-    id: ContextId = fields.context_id(request)
-    context = ctx.engine.contexts.get(id)
+    id = fields.context_id(request)
+    context, steps = ctx.engine.contexts.get(id), following.steps
     key = OfferKey(ctx.trainer, request.number, request.epoch)
-    following = _following(optimizer)
-    steps = following.steps
     reply.applied = following.hold(key, steps.contribution(context), steps.read_version(context))
     ctx.engine.sessions.stepped(ctx.trainer, id)
 
@@ -122,12 +113,12 @@ def settle(ctx: RequestContext, request: pb.SettleRequest, reply: pb.SettleReply
     if request.release:
         following.release(key)
     done = following.settle(key, request.decisions.base, round_messages.read(request.decisions))
-    ctx.defer(Deferred(done), partial(_describe, reply))
 
+    def finish(settled: Settled) -> None:
+        reply.applied, reply.version = settled.applied, settled.version
+        reply.missing, reply.failed = settled.missing, settled.failed
 
-def _describe(reply: pb.SettleReply, settled: Settled) -> None:
-    reply.applied, reply.version = settled.applied, settled.version
-    reply.missing, reply.failed = settled.missing, settled.failed
+    ctx.defer(Deferred(done), finish)
 
 
 def _following(optimizer: HostedOptimizer) -> Following:

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ps_service.requests import attempts, fields, offers, reported_values, round_messages, spanning
+from ps_service.requests import fields, offers, reported_values, round_messages, spanning
 from ps_service.training import joint_steps
 from ps_service.training.optimizers import optimizer_of
+from ps_wire.attempts import REPEATED
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ps_service.engine import Engine
     from ps_service.requests.context import RequestContext
     from ps_service.training.aggregator import Aggregator
     from ps_service.training.joint_steps import Stepped
     from ps_service.training.optimizers import HostedOptimizer
+    from ps_wire.attempts import Attempt
     from ps_wire.refs import ContextId
     from ps_wire.v1 import operations_pb2 as pb
     from ps_wire.v1.values_pb2 import Handle
 
 
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    """Applies the gradients of a context, or only checks them.
-
-    If the optimizer has a policy, the gradients are offered to its rounds, and the reply comes when their trainer may
-    go on.
-    """
+    """Applies the gradients of a context, or only checks them. If the optimizer has a policy, they are offered to its
+    rounds, and the reply comes when their trainer may go on."""
     if request.context.run:
-        attempts.note(ctx.engine, request)
+        note_attempt(ctx.engine, request)
     optimizer = optimizer_of(ctx.find(request.optimizer))
     if optimizer.rounds is None and not (request.more or request.check_only or request.HasField("offer")):
         _apply(ctx, optimizer, request, reply)
-    elif request.more:
-        step_together(ctx, request, reply)
-    elif request.HasField("offer"):
+    elif request.HasField("offer") and not request.more:
         offers.offer_to_owners(ctx, optimizer, request, reply)
-    elif request.check_only:
-        _check_only(ctx, optimizer, request, reply)
+    elif request.more or request.check_only:
+        step_together(ctx, request, reply)
     elif request.apart and optimizer.rounds is not None and optimizer.rounds.owners:
         spanning.step_apart(ctx, optimizer, optimizer.rounds, request, reply)
     else:
@@ -55,28 +53,16 @@ def _apply(ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequ
     def step() -> int:
         return optimizer.version if context is None else optimizer.step(context)
 
-    reply.version = reported_values.step_with(ctx, optimizer, request, reply, step, attempts.of(context))
+    reply.version = reported_values.step_with(ctx, optimizer, request, reply, step, context)
     if context is not None:
         reply.counted, reply.staleness = 1, context.last_staleness
-        reply.dropped = attempts.reason(context.attempt, optimizer)
+        reply.dropped = why_left_out(context.attempt, optimizer)
         ctx.engine.sessions.stepped(ctx.trainer, context.id)
 
 
-def _check_only(ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    reported_values.check(ctx, optimizer, request.values)
-    context = ctx.engine.contexts.get(fields.context_id(request))
-    if context is not None:
-        optimizer.check(context)
-    reply.version = optimizer.version
-
-
 def step_together(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    """Applies the gradients of a context to several optimizers, or only checks them.
-
-    Those with a policy are checked, and left out. The trainer then steps each of them by itself. Values are those of
-    the first optimizer, and count with its step. Raises as `HostedOptimizer.step`, and `InvalidArgumentError` if the
-    request asks for something that goes with one optimizer only, names one twice, or has a value that does not fit.
-    """
+    """Applies the gradients of a context to optimizers, or only checks them. Those with a policy are checked and left
+    out; the trainer then steps each by itself. Values are those of the first optimizer, and count with it."""
     if request.HasField("offer") or request.finish:
         raise InvalidArgumentError("offers, and steps to be finished, are for one optimizer only")
     optimizers = found(ctx, (request.optimizer, *request.more))
@@ -101,7 +87,7 @@ def step_together(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepRe
 
     if stepping and stepping[0][0] is optimizers[0]:
         # Values count also if the pass has no gradients here, because other owners may have some.
-        done = reported_values.step_with(ctx, optimizers[0], request, reply, apply, attempts.of(context))
+        done = reported_values.step_with(ctx, optimizers[0], request, reply, apply, context)
     else:
         done = apply()
     if context is None:
@@ -128,8 +114,22 @@ def found(ctx: RequestContext, handles: Iterable[Handle]) -> list[HostedOptimize
     return found
 
 
+def note_attempt(engine: Engine, request: Any) -> None:
+    """Has a pass that its trainer may run again know which of its steps other attempts have applied. The request names
+    the run in its context. Raises as `Contexts.get`."""
+    message = request.context
+    context = engine.contexts.get(fields.context_id(request))
+    if context is not None and context.attempt is None:
+        context.begin_attempt(engine.contexts.runs.of(message.trainer, message.run, message.runs_from))
+
+
+def why_left_out(attempt: Attempt | None, optimizer: HostedOptimizer) -> str:
+    """Why the latest step of an attempt was not made; empty if it was made."""
+    return REPEATED if attempt is not None and attempt.was_left_out(optimizer.number) else ""
+
+
 def _leave_out(rounds: Aggregator | None, reply: pb.StepReply) -> None:
     if rounds is not None and rounds.owners:
-        round_messages.tell_policy(reply, rounds.owners, rounds.policy)
+        round_messages.tell_policy(reply, rounds)
     else:
         reply.by_itself = True

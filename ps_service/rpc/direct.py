@@ -1,8 +1,7 @@
 """Accepts direct connections from trainers: TCP beside gRPC.
 
-Every session begins over gRPC. The welcome offers a port, and a token that can be used once. The first bytes on a
-connection are a fixed word and the token; until they have arrived, there is a socket and nothing else. `Servicer` makes
-the offer, and moves the session to the connection.
+The welcome over gRPC offers a port, and a token that can be used once. The first bytes on a connection are a fixed word
+and the token; until they have arrived, there is a socket and nothing else.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from ps_wire.v1.frames_pb2 import DirectOffer, Hello
 if TYPE_CHECKING:
     import socket
 
-    from ps_service.metrics.open_connections import OpenConnections
     from ps_wire.connections.connection import Traffic
+    from ps_wire.sockets.connection import RecordConnection
 
 _log = logging.getLogger(__name__)
 
@@ -44,17 +43,17 @@ class _Arrival:
     bytes: bytes = b""
 
 
-class DirectListener(Listener[DirectConnection, tuple[bytes, str]]):
-    """Listens for direct connections, at `port`, and offers them."""
+class DirectListener(Listener[DirectConnection, bytes]):
+    """Listens for direct connections, at `port`, and offers them. Of each it is known which trainer has opened it."""
 
     transport: ClassVar[str] = "direct"
     connection: ClassVar[str] = "a direct connection"
 
     def __init__(
         self,
-        serve: Callable[[DirectConnection], Awaitable[None]],
-        traffic: Traffic | None = None,
-        opened: OpenConnections | None = None,
+        serve: Callable[[DirectConnection, str, Listener[Any, Any]], Awaitable[object]],
+        traffic: Traffic,
+        opened: set[RecordConnection],
     ) -> None:
         super().__init__(serve, opened)
         self._traffic = traffic
@@ -80,13 +79,10 @@ class DirectListener(Listener[DirectConnection, tuple[bytes, str]]):
         """The offer for a trainer that has connected over gRPC; None if this owner has no direct port."""
         if self._socket is None or descriptors.shortage():
             return None
-        return DirectOffer(port=self.port, token=self._tokens.issue(hello.trainer))
+        return DirectOffer(port=self.port, token=self._issue_token(hello.trainer))
 
     def admits(self, connection: DirectConnection, hello: Hello) -> bool:
-        return connection in self._known and self._known[connection][0] == hello.trainer
-
-    def peer_of(self, connection: DirectConnection) -> str:
-        return self._known[connection][1] if connection in self._known else ""
+        return self._known.get(connection) == hello.trainer
 
     def _arrived(self, peer: socket.socket, address: Any) -> None:
         if len(self._arrivals) >= _MOST_WAITING:
@@ -112,16 +108,13 @@ class DirectListener(Listener[DirectConnection, tuple[bytes, str]]):
         if not data or not MAGIC.startswith(arrival.bytes[: len(MAGIC)]):
             self._drop(number)
         elif len(arrival.bytes) == whole:
-            self._admit(number, arrival)
-
-    def _admit(self, number: int, arrival: _Arrival) -> None:
-        trainer = self._tokens.take(arrival.bytes[len(MAGIC) :])
-        if not trainer:
-            _log.info("a direct connection of %s was refused: its token is not valid", arrival.address)
-            self._drop(number)
-            return
-        self._leave(number)
-        self._hold(DirectConnection(arrival.sock, self._traffic), (trainer, arrival.address))
+            trainer = self._take_token(arrival.bytes[len(MAGIC) :])
+            if trainer:
+                self._leave(number)
+                self._hold(DirectConnection(arrival.sock, self._traffic), trainer, arrival.address)
+            else:
+                _log.info("a direct connection of %s was refused: its token is not valid", arrival.address)
+                self._drop(number)
 
     def _drop(self, number: int) -> None:
         self._leave(number).sock.close()

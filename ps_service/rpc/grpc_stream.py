@@ -1,17 +1,20 @@
-"""The owner's end of gRPC: its options, serializers that count bytes, and a stream as a connection."""
+"""The owner's end of gRPC: its options, health checks, serializers that count bytes, and a stream as a connection."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
 
 from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet, unpack
-from ps_wire.limits import MAX_FRAME_BYTES, MIB
+from ps_wire.limits import GRPC_OPTIONS
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Traffic
@@ -19,20 +22,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OPTIONS: Final[list[tuple[str, int]]] = [
-    ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
-    ("grpc.max_send_message_length", MAX_FRAME_BYTES + MIB),
-    # A trainer whose host vanished is noticed within fifteen seconds, and its lease starts to run.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    # Otherwise a minute, within which gRPC does not give up a connection whose other side acknowledges at least bytes.
-    ("grpc.http2.ping_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
+    *GRPC_OPTIONS,
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
     # Two owners must never share one port, each answering every other trainer.
     ("grpc.so_reuseport", 0),
 ]
-"""Options of the owner's gRPC server; the trainer's channel matches them."""
+"""Options of the owner's gRPC server."""
+
+SERVICE: Final = "ps_wire.v1.Owner"
+"""Full name of the owner's gRPC service, which health checks may name."""
+
+HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+"""Full name of the health service itself."""
 
 
 def address_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
@@ -62,10 +64,8 @@ def writing(serialize: Callable[[T], bytes], traffic: Traffic) -> Callable[[T], 
 
 
 class GrpcStream(Connection):
-    """The owner's end of a `Session` stream, which ends when the handler that holds it returns.
-
-    On this side gRPC does not distinguish a lost trainer from one that has closed the stream: both look like a close.
-    """
+    """The owner's end of a `Session` stream, which ends when the handler that holds it returns. On this side of gRPC a
+    lost trainer looks like one that has closed the stream."""
 
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self._context = context
@@ -99,3 +99,31 @@ class GrpcStream(Connection):
 
     async def close(self) -> None:
         self._closed = True
+
+
+class Health:
+    """Reports whether the server and its service serve."""
+
+    def __init__(self) -> None:
+        self._servicer = HealthServicer()
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Lets a gRPC server answer health checks."""
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def tell(self, stalled: bool) -> None:
+        """Reports that the owner serves, or that it is stalled. Once it drains, it stays `NOT_SERVING`."""
+        status = health_pb2.HealthCheckResponse
+        for name in ("", SERVICE):
+            await self._servicer.set(name, status.NOT_SERVING if stalled else status.SERVING)
+
+    def tell_soon(self, stalled: bool) -> None:
+        """Like `tell`, from a callback on the event loop."""
+        task = asyncio.create_task(self.tell(stalled))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def drain(self) -> None:
+        """Reports from now on that the owner does not serve."""
+        await self._servicer.enter_graceful_shutdown()

@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ps_wire.connections.assembler import Assembler, Message
-from ps_wire.errors import OverloadedError
+from ps_wire.errors import InvalidArgumentError, OverloadedError
 from ps_wire.limits import SMALL_BYTES
-from ps_wire.numbers import LONGEST_SECONDS, no_seconds
+from ps_wire.numbers import check_seconds
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -16,13 +16,8 @@ if TYPE_CHECKING:
 
 
 class Intake:
-    """Assembles the messages of one stream. Large messages count towards the budget of its session.
-
-    Attributes:
-        place: Gives the memory for the next part of a message; see `Place`.
-        begun: The sizes of the large messages that have begun to arrive, by number.
-        feed: Does what `take` does with a packet of a small message while no large one has begun.
-    """
+    """Assembles the messages of one stream. Large ones count towards the budget of its session: `begun` has the sizes
+    of those that have begun to arrive, by number. While it is empty, packets of small ones need only `feed`."""
 
     def __init__(self, engine: Engine, trainer: bytes) -> None:
         self._limit = engine.limits.max_message_bytes
@@ -35,12 +30,9 @@ class Intake:
         self.feed = self._assembler.feed
 
     def take(self, packet: Packet) -> Message | asyncio.Task[Message | None] | None:
-        """Adds a packet, and returns the message that it completes, if it completes one.
-
-        If there is no space now, returns a task with that result; no further packet may be added before the task has
-        ended. Raises `InvalidArgumentError` if the packet does not fit the ones before it; the stream cannot be used
-        any more.
-        """
+        """Adds a packet, and returns the message that it completes, if any; a task with that if there is no space now,
+        before whose end no further packet may be added. Raises `InvalidArgumentError` if the packet does not fit the
+        ones before it: the stream cannot be used any more."""
         frame = packet.frame
         nbytes = frame.payload_bytes
         # A message over the limit is refused in any case, and so is a part that announces a payload.
@@ -70,11 +62,10 @@ class Intake:
 
     async def _when_admitted(self, packet: Packet, nbytes: int) -> Message | None:
         request = packet.frame.request
-        if not 0.0 <= request.timeout_seconds <= LONGEST_SECONDS:
-            return self._assembler.refuse(packet, no_seconds("timeout_seconds", request.timeout_seconds))
         try:
+            check_seconds("timeout_seconds", request.timeout_seconds)
             await self._budget.admitted(self._holding, nbytes, request.depth > 0, request.timeout_seconds)
-        except OverloadedError as error:
+        except (InvalidArgumentError, OverloadedError) as error:
             return self._assembler.refuse(packet, error)
         message = None
         try:

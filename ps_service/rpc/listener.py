@@ -1,4 +1,4 @@
-"""What the listeners have in common that accept connections beside gRPC: accepting, serving, and ending."""
+"""The base of the listeners that accept connections beside gRPC: accepting, serving, and ending."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
-from ps_service.metrics.open_connections import OpenConnections
 from ps_wire.direct import TOKEN_BYTES
 from ps_wire.runtime import forks
 from ps_wire.sockets.connection import RecordConnection
@@ -28,28 +27,9 @@ _TOKEN_SECONDS: Final = 30.0
 """Seconds for which a token is valid."""
 
 
-class Tokens:
-    """The tokens of one listener. Used on the event loop."""
-
-    def __init__(self) -> None:
-        self._valid: dict[bytes, tuple[bytes, float]] = {}
-
-    def issue(self, trainer: bytes) -> bytes:
-        """A new token for a trainer."""
-        now = asyncio.get_running_loop().time()
-        self._valid = {token: known for token, known in self._valid.items() if known[1] > now}
-        token = secrets.token_bytes(TOKEN_BYTES)
-        self._valid[token] = (trainer, now + _TOKEN_SECONDS)
-        return token
-
-    def take(self, token: bytes) -> bytes:
-        """The trainer that a token was issued to, or an empty id; the token is not valid any more."""
-        trainer, until = self._valid.pop(token, (b"", 0.0))
-        return trainer if asyncio.get_running_loop().time() < until else b""
-
-
 class Listener(Generic[C, K]):
-    """Accepts connections on a socket, and serves each in a task until `serve` returns."""
+    """Accepts connections on a socket, and serves each in a task until `serve` returns, which gets the other end, for
+    display, and this listener."""
 
     transport: ClassVar[str]
     """Name of the transport, as in the metrics."""
@@ -57,21 +37,20 @@ class Listener(Generic[C, K]):
     connection: ClassVar[str]
     """A connection of this kind, in messages."""
 
-    def __init__(self, serve: Callable[[C], Awaitable[None]], opened: OpenConnections | None) -> None:
+    def __init__(
+        self, serve: Callable[[C, str, Listener[C, K]], Awaitable[object]], opened: set[RecordConnection]
+    ) -> None:
         self._serve = serve
-        self._tokens = Tokens()
+        # To whom each was issued, and until when it is valid.
+        self._tokens: dict[bytes, tuple[bytes, float]] = {}
         self._socket: socket.socket | None = None
         self._connections: dict[asyncio.Task[None], C] = {}
         # What is known of the peer of each open connection.
         self._known: dict[C, K] = {}
-        self._opened = OpenConnections() if opened is None else opened
+        self._opened = opened
 
     def admits(self, connection: C, hello: Hello) -> bool:
         """Whether the peer of a connection has a valid token, which cannot be used again."""
-        raise NotImplementedError
-
-    def peer_of(self, connection: C) -> str:
-        """The other end, for display."""
         raise NotImplementedError
 
     def forked(self) -> None:
@@ -91,6 +70,19 @@ class Listener(Generic[C, K]):
         if self._connections:
             await asyncio.wait(list(self._connections))
 
+    def _issue_token(self, trainer: bytes) -> bytes:
+        """A new token for a trainer."""
+        now = asyncio.get_running_loop().time()
+        self._tokens = {token: known for token, known in self._tokens.items() if known[1] > now}
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self._tokens[token] = (trainer, now + _TOKEN_SECONDS)
+        return token
+
+    def _take_token(self, token: bytes) -> bytes:
+        """The trainer that a token was issued to, or an empty id; the token is not valid any more."""
+        trainer, until = self._tokens.pop(token, (b"", 0.0))
+        return trainer if asyncio.get_running_loop().time() < until else b""
+
     def _listen(self, sock: socket.socket) -> None:
         """Begins to accept on a listening socket."""
         sock.setblocking(False)
@@ -102,10 +94,10 @@ class Listener(Generic[C, K]):
         """Takes a socket that was accepted."""
         raise NotImplementedError
 
-    def _hold(self, connection: C, known: K) -> None:
-        """Serves a connection until it ends, with what is known of its peer."""
+    def _hold(self, connection: C, known: K, peer: str) -> None:
+        """Serves a connection until it ends."""
         self._known[connection] = known
-        task = asyncio.create_task(self._serve_and_close(connection))
+        task = asyncio.create_task(self._serve_and_close(connection, peer))
         self._connections[task] = connection
         self._opened.add(connection)
         task.add_done_callback(self._finished)
@@ -133,9 +125,9 @@ class Listener(Generic[C, K]):
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
-    async def _serve_and_close(self, connection: C) -> None:
+    async def _serve_and_close(self, connection: C, peer: str) -> None:
         try:
-            await self._serve(connection)
+            await self._serve(connection, peer, self)
         finally:
             await connection.close()
 

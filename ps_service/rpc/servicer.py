@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from ps_service.requests.evictions import end_unused
+from ps_service.requests.administration import end_unused
 from ps_service.rpc.direct import DirectListener
 from ps_service.rpc.grpc_stream import GrpcStream, address_of, reading, writing
 from ps_service.rpc.intake import Intake
@@ -37,13 +37,11 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.rpc.listener import Listener
     from ps_wire.connections.assembler import Message
-    from ps_wire.shared_memory.connection import SharedMemoryConnection
 
 _log = logging.getLogger(__name__)
 
 _GREETING_SECONDS: Final = 10.0
 """Seconds that a new stream may take to send its greeting."""
-
 
 _END_SECONDS: Final = 1.0
 """Seconds for which a direct connection outlives the gRPC stream beside it."""
@@ -51,7 +49,6 @@ _END_SECONDS: Final = 1.0
 _MOST_UNSENT: Final = 2
 """Messages to a trainer that may wait to be sent, for each request that it may have in flight. Beyond that, nothing is
 read from it until they are sent."""
-
 
 _LONGEST_NAME: Final = 128
 """Most characters that are kept of the names of a trainer's program and host."""
@@ -64,28 +61,19 @@ class Servicer:
         self.session_handlers = SessionHandlers(engine, SessionHandler)
         traffic = engine.counters.traffic
         self.shared_memory = SharedMemoryListener(
-            engine.limits, self._serve_shared_memory, traffic["shared_memory"], engine.shared_memory
+            engine.limits, self.serve, traffic["shared_memory"], engine.shared_memory
         )
-        self.direct = DirectListener(self._serve_direct, traffic["direct"], engine.direct)
+        self.direct = DirectListener(self.serve, traffic["direct"], engine.direct)
         self._engine = engine
         self._unary = UnaryMethods(engine)
         engine.requests.add(self._unary)
         engine.requests.add(self.session_handlers)
 
-    async def serve(self, connection: Connection) -> None:
-        """Serves a session on one connection, until the connection ends."""
-        await self._serve(connection, "")
-
-    async def _serve_shared_memory(self, connection: SharedMemoryConnection) -> None:
-        await self._serve(connection, self.shared_memory.peer_of(connection), self.shared_memory)
-
-    async def _serve_direct(self, connection: DirectConnection) -> None:
-        await self._serve(connection, self.direct.peer_of(connection), self.direct)
-
-    async def _serve(
-        self, connection: Connection, peer: str, listener: Listener[Any, Any] | None = None
+    async def serve(
+        self, connection: Connection, peer: str = "", listener: Listener[Any, Any] | None = None
     ) -> DirectConnection | None:
-        """Serves a session on one connection, and returns the direct connection that has replaced it, if one has."""
+        """Serves a session on one connection, until the connection ends. Returns the direct connection that has
+        replaced it, if one has."""
         try:
             async with asyncio.timeout(_GREETING_SECONDS):
                 session_handler, turn, may_move = await self._greet(connection, listener)
@@ -118,7 +106,9 @@ class Servicer:
                 raise
             # A newer stream has replaced this one, or the session was ended. This stream is closed, so that the trainer
             # does not wait for it.
-            _uncancel()
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
             return stream.beside(turn)
         finally:
             writer.cancel()
@@ -174,20 +164,17 @@ class Servicer:
             )
         if len(hello.trainer) != 16:
             raise InvalidArgumentError("a trainer's id has 16 bytes")
-        if hello.owner not in ("", self._engine.name):
-            raise UnknownNameError(f"this is owner {self._engine.name!r}, and not {hello.owner!r}")
-        if self._engine.draining and not self._may_return(hello):
-            raise UnavailableError(f"owner {self._engine.name!r} is shutting down")
-        if self._engine.sessions.get(hello.trainer) is None and (reason := descriptors.shortage()):
-            # Connected trainers need the descriptors that are left.
-            raise UnavailableError(f"owner {self._engine.name!r} takes no new trainers: {reason}")
-
-    def _may_return(self, hello: Hello) -> bool:
-        """Whether a trainer that reconnects while the owner drains may still have an open pass."""
         engine = self._engine
-        if engine.gate.state is not Gate.State.DRAINING:
-            return False
-        return hello.incarnation in engine.incarnations and engine.sessions.get(hello.trainer) is not None
+        if hello.owner not in ("", engine.name):
+            raise UnknownNameError(f"this is owner {engine.name!r}, and not {hello.owner!r}")
+        known = engine.sessions.get(hello.trainer) is not None
+        # A trainer that reconnects while the owner drains may still have an open pass.
+        may_return = known and hello.incarnation in engine.incarnations and engine.gate.state is Gate.State.DRAINING
+        if engine.draining and not may_return:
+            raise UnavailableError(f"owner {engine.name!r} is shutting down")
+        if not known and (reason := descriptors.shortage()):
+            # Connected trainers need the descriptors that are left.
+            raise UnavailableError(f"owner {engine.name!r} takes no new trainers: {reason}")
 
     async def _listen(self, connection: Connection, session_handler: SessionHandler, outbox: Outbox) -> None:
         """Handles what arrives on a stream, until it ends or a newer one replaces it."""
@@ -288,7 +275,7 @@ class Servicer:
             end_unused(self._engine)
 
     async def _session(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        direct = await self._serve(GrpcStream(context), address_of(context))
+        direct = await self.serve(GrpcStream(context), address_of(context))
         if direct is not None:
             try:
                 # The stream stays beside it. When the trainer is gone or has stopped, gRPC cancels this.
@@ -318,9 +305,3 @@ async def _drain(outbox: Outbox, connection: Connection) -> None:
             # Without a writer no later answer would be sent, so the trainer has to open another stream.
             _log.exception("a stream could not be written to")
             await connection.close()
-
-
-def _uncancel() -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.uncancel()

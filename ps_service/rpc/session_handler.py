@@ -145,14 +145,11 @@ class SessionHandler(Observer):
         # A request with a kept answer was added to the accepted numbers before.
         for number in unknown:
             self.session.taken_numbers.add(number)
-        if self._held:
-            self._go_on()
+        self._go_on()
 
     def cancel(self, number: int) -> None:
-        """Gives up a request that the trainer no longer waits for, and will not send again.
-
-        It is answered nevertheless, because the trainer has to know which references it was granted.
-        """
+        """Gives up a request that the trainer no longer waits for, and will not send again. It is answered
+        nevertheless, because the trainer has to know which references it was granted."""
         self.session.taken_numbers.add(number)
         execution = self._running.get(number)
         if execution is not None:
@@ -215,19 +212,18 @@ class SessionHandler(Observer):
         if execution.seconds:
             self._deadlines.watch(execution)
         if not follows:
-            execution.queue()
+            execution.submit()
             return
         if execution.nbytes:
             # The others may be queued behind unread messages. The trainer counts it until it is answered.
             execution.waiting_bytes, execution.nbytes = execution.nbytes, 0
             self._engine.budget.begin_wait(self._holding, execution.waiting_bytes)
-        execution.wait()
         self._followers.add(execution, follows)
 
     def _turn_away(self, number: int) -> None:
         # An owner that will continue from a checkpoint does not answer; the trainer sends the request again later.
         if not self._engine.durable:
-            self._refuse(failure(stopping(self._engine), number))
+            self._refuse(stopping(self._engine, number))
             return
         self._turned_away.add(number)
         self.tell_draining([number, *self._drop_followers(number)])
@@ -289,7 +285,7 @@ class SessionHandler(Observer):
         if not execution.begun:
             self.release(execution)
         del self._running[execution.number]
-        self._followers.forget(execution.number)
+        self._followers.forget(execution)
         if execution in self._held:
             self._held.remove(execution)
         if not execution.operation.waits:

@@ -25,9 +25,6 @@ class SessionHandlers:
         self._make = make
         self._all: dict[bytes, SessionHandler] = {}
 
-    def get(self, trainer: bytes) -> SessionHandler | None:
-        return self._all.get(trainer)
-
     def open(self, trainer: bytes) -> SessionHandler:
         """The session handler of a trainer; made if there is none."""
         session = self._engine.sessions.open(trainer)
@@ -60,13 +57,12 @@ class SessionHandlers:
     def sweep(self) -> None:
         """Ends the sessions whose lease has run out."""
         for session in self._engine.sessions.expired():
-            name = session.name
             self._engine.counters.sessions_ended["lease"] += 1
             try:
                 self.end(self._all.get(session.trainer) or self._make(self._engine, session))
             except Exception:
                 # The other sessions are ended nevertheless.
-                _log.exception("the session of trainer %s could not be ended as it should be", name)
+                _log.exception("the session of trainer %s could not be ended as it should be", session.name)
 
     @property
     def busy(self) -> bool:

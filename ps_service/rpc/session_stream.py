@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 
 class SessionStream:
-    """The latest stream of a session. Each new one ends the one before.
-
-    `outbox` is that of the open stream; None while there is none. `direct` is the direct connection that has replaced a
-    gRPC stream. `when_freed` is called when there may be space for more answers.
+    """The latest stream of a session; each new one ends the one before. `outbox` is None while none is open. `direct`
+    is the direct connection that has replaced a gRPC stream. `when_freed` is called when more answers may have space.
     """
 
     __slots__ = ("_budget", "_holding", "_task", "_turn", "_when_freed", "direct", "outbox")
@@ -35,17 +33,13 @@ class SessionStream:
         self._task: asyncio.Task[None] | None = None
         self._turn = 0
 
-    def interrupt(self) -> None:
-        """Ends the open stream, if there is one."""
+    def greeted(self, direct: DirectConnection | None = None) -> int:
+        """Notes that the trainer has opened a new stream, which ends the one before, and returns its number."""
+        self.direct = direct
         self._forget_outbox()
         if self._task is not None:
             self._task.cancel()
             self._task = None
-
-    def greeted(self, direct: DirectConnection | None = None) -> int:
-        """Notes that the trainer has opened a new stream, which ends the one before, and returns its number."""
-        self.direct = direct
-        self.interrupt()
         self._turn += 1
         return self._turn
 
@@ -54,10 +48,8 @@ class SessionStream:
         return self.direct if self._turn == turn + 1 else None
 
     def take_over(self, outbox: Outbox, turn: int) -> bool:
-        """Sends answers to this outbox from now on; the current task serves its stream.
-
-        False if the trainer has opened a newer stream before the welcome on this one was sent.
-        """
+        """Sends answers to this outbox from now on; the current task serves its stream. False if the trainer has opened
+        a newer stream before the welcome on this one was sent."""
         if turn != self._turn:
             return False
         self.outbox = outbox

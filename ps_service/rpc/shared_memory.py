@@ -1,9 +1,8 @@
 """Accepts shared-memory connections from trainers of the same host.
 
-Every session begins over gRPC. If the trainer runs on this host, the welcome offers a shared-memory connection: the
-name of a Unix socket, and a token that can be used once. The socket has an abstract name, so it leaves no file behind,
-however the owner ends. A peer needs the token, and must have the owner's user, which the kernel reports. `Servicer`
-makes the offer, and moves the session to the connection.
+If the trainer runs on this host, the welcome over gRPC offers the name of a Unix socket, and a token that can be used
+once. The socket has an abstract name, so it leaves no file behind, however the owner ends. A peer needs the token, and
+must have the owner's user, which the kernel reports.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ps_service.rpc.listener import Listener
 from ps_wire.shared_memory import descriptors
@@ -26,9 +25,9 @@ from ps_wire.shared_memory.hosts import host_id
 from ps_wire.v1.frames_pb2 import Hello, SharedMemoryOffer
 
 if TYPE_CHECKING:
-    from ps_service.metrics.open_connections import OpenConnections
     from ps_wire.connections.connection import Traffic
     from ps_wire.limits import Limits
+    from ps_wire.sockets.connection import RecordConnection
 
 
 _log = logging.getLogger(__name__)
@@ -55,35 +54,30 @@ class PeerProcess:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        found = _stat(pid)
-        if found is None:
+        _, started = _stat(pid)
+        if not started:
             raise LookupError(f"process {pid} cannot be seen from here")
         # A PID may be used for another process later.
-        self._started = found.started
+        self._started = started
 
     @property
     def state(self) -> State:
         """Its present state."""
-        found = _stat(self.pid)
-        if found is None or found.started != self._started or found.letter in "ZXx":
+        letter, started = _stat(self.pid)
+        if started != self._started or letter in "ZXx":
             return State.GONE
-        return State.STOPPED if found.letter in "Tt" else State.ALIVE
+        return State.STOPPED if letter in "Tt" else State.ALIVE
 
 
-class _Stat(NamedTuple):
-    letter: str
-    started: str
-
-
-def _stat(pid: int) -> _Stat | None:
-    """State and time of start of a process."""
+def _stat(pid: int) -> tuple[str, str]:
+    """The letter of the state of a process, and when it has started; empty if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text() if pid > 0 else ""
     except OSError:
-        return None
+        return "", ""
     # The name, in parentheses, may hold any characters.
     fields = text.rpartition(")")[2].split()
-    return _Stat(fields[0], fields[19]) if len(fields) > 19 else None
+    return (fields[0], fields[19]) if len(fields) > 19 else ("", "")
 
 
 class SharedMemoryListener(Listener[SharedMemoryConnection, PeerProcess]):
@@ -95,9 +89,9 @@ class SharedMemoryListener(Listener[SharedMemoryConnection, PeerProcess]):
     def __init__(
         self,
         limits: Limits,
-        serve: Callable[[SharedMemoryConnection], Awaitable[None]],
-        traffic: Traffic | None = None,
-        opened: OpenConnections | None = None,
+        serve: Callable[[SharedMemoryConnection, str, Listener[Any, Any]], Awaitable[object]],
+        traffic: Traffic,
+        opened: set[RecordConnection],
     ) -> None:
         super().__init__(serve, opened)
         self._limits = limits
@@ -128,16 +122,12 @@ class SharedMemoryListener(Listener[SharedMemoryConnection, PeerProcess]):
             return None
         return SharedMemoryOffer(
             socket=self._name,
-            token=self._tokens.issue(hello.trainer),
+            token=self._issue_token(hello.trainer),
             max_segment_bytes=self._limits.max_segment_bytes,
         )
 
     def admits(self, connection: SharedMemoryConnection, hello: Hello) -> bool:
-        return self._tokens.take(hello.shared_memory_token) == hello.trainer
-
-    def peer_of(self, connection: SharedMemoryConnection) -> str:
-        process = self._known.get(connection)
-        return "" if process is None else f"process {process.pid}"
+        return self._take_token(hello.shared_memory_token) == hello.trainer
 
     def _arrived(self, peer: socket.socket, address: Any) -> None:
         process = self._admitted(peer)
@@ -147,7 +137,7 @@ class SharedMemoryListener(Listener[SharedMemoryConnection, PeerProcess]):
         shared_memory = SharedMemoryConnection(
             peer, self._limits.max_message_bytes, self._limits.max_segment_bytes, self._traffic
         )
-        self._hold(shared_memory, process)
+        self._hold(shared_memory, process, f"process {process.pid}")
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +16,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ps_service.execution.fair_queue import WorkItem
+from ps_service.requests.administration import BY_OPERATOR
 from ps_service.requests.error_answers import cut_off, failure
-from ps_service.requests.evictions import BY_OPERATOR
 from ps_service.requests.execution import answer
 from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.grpc_stream import address_of, reading, writing
@@ -35,7 +35,6 @@ from ps_service.sessions.request_sources import Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError
 from ps_wire.limits import SMALL_BYTES
 from ps_wire.numbers import LONGEST_SECONDS
-from ps_wire.v1 import owner_pb2
 from ps_wire.v1.frames_pb2 import Reply, Request
 
 if TYPE_CHECKING:
@@ -45,6 +44,9 @@ if TYPE_CHECKING:
     from ps_service.sessions.sessions import SessionState
 
 _log = logging.getLogger(__name__)
+
+_Run = Callable[[WorkItem], Coroutine[Any, Any, "Answer"]]
+"""Runs a request, as a work item of the compute threads."""
 
 _UNNAMED: Final = b""
 """The trainer id of callers that give none: they count, and take turns, as one trainer."""
@@ -88,14 +90,12 @@ class UnaryMethods:
         """One handler for each method of the service except the stream."""
         handlers = {}
         traffic = self._engine.counters.traffic["grpc"]
-        for method in owner_pb2.DESCRIPTOR.services_by_name["Owner"].methods:
-            if method.name != "Session":
-                name = _snake(method.name)
-                handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                    partial(self._answer, OPERATIONS[name]),
-                    request_deserializer=reading(_parser(type(getattr(Request(), name))), traffic),
-                    response_serializer=writing(type(getattr(Reply(), name)).SerializeToString, traffic),
-                )
+        for name, operation in OPERATIONS.items():
+            handlers[name.title().replace("_", "")] = grpc.unary_unary_rpc_method_handler(
+                partial(self._answer, operation),
+                request_deserializer=reading(_parser(type(getattr(Request(), name))), traffic),
+                response_serializer=writing(type(getattr(Reply(), name)).SerializeToString, traffic),
+            )
         return handlers
 
     @property
@@ -141,7 +141,9 @@ class UnaryMethods:
         except PsError as error:
             await context.abort(STATUS[error.code], str(error))
             raise
-        self._opened(context)
+        self._open += 1
+        self._none_open.clear()
+        context.add_done_callback(self._done)
         seconds = min(context.time_remaining() or 0.0, LONGEST_SECONDS)
         of = caller.trainer if caller.named else _UNNAMED
         try:
@@ -170,10 +172,10 @@ class UnaryMethods:
 
     async def _answer_of(self, caller: Caller, operation: Operation, request: Any, timeout: float, peer: str) -> Answer:
         trainer = caller.trainer
+        run = partial(self._run, trainer, operation, request, timeout)
         # A refused request opens no session, so that it can be sent again later.
         if not operation.mutates or not self._engine.gate.admits(trainer, operation, request):
-            item = WorkItem(trainer if caller.named else _UNNAMED)
-            return await self._run(trainer, operation, request, timeout, item)
+            return await run(WorkItem(trainer if caller.named else _UNNAMED))
         session = self._engine.sessions.open(trainer)
         if not session.streams:
             session.transport, session.peer = "unary", peer
@@ -184,9 +186,9 @@ class UnaryMethods:
         self._changing += 1
         try:
             if caller.number:
-                result = await self._run_numbered(session, caller.number, operation, request, timeout)
+                result = await self._run_numbered(session, caller.number, operation, run)
             else:
-                result = await self._run(trainer, operation, request, timeout)
+                result = await run(WorkItem(trainer))
                 if session.ended:
                     self._engine.registry.revoke(trainer, result.granted)
             return cut_off(self._engine) if self._is_cut_off else result
@@ -195,19 +197,15 @@ class UnaryMethods:
             session.streams -= 1
             session.touch()
 
-    async def _run_numbered(
-        self, session: SessionState, number: int, operation: Operation, request: Any, timeout: float
-    ) -> Answer:
-        """The answer of a request with a number, which runs if it has not run before.
-
-        A caller that is cancelled stops waiting. The request goes on, and its answer is kept.
-        """
+    async def _run_numbered(self, session: SessionState, number: int, operation: Operation, run: _Run) -> Answer:
+        """The answer of a request with a number, which runs if it has not run before. If its caller is cancelled, it
+        goes on, and its answer is kept."""
         key = (session.trainer, number)
         running = self._numbered.get(key)
         if running is None:
             # It also runs if its caller has gone: the caller that asks again gets its answer.
             item = WorkItem(session.trainer, lasting=True)
-            task = asyncio.create_task(self._run_once(session, number, operation, request, timeout, item))
+            task = asyncio.create_task(self._run_once(session, number, run, item))
             running = self._numbered[key] = _Numbered(task, item)
             task.add_done_callback(lambda _: self._numbered.pop(key))
         compute = self._engine.compute
@@ -223,14 +221,12 @@ class UnaryMethods:
             return result
         return failure(InvalidArgumentError(f"{NUMBER_KEY} {number} was another request's; count on with each new one"))
 
-    async def _run_once(
-        self, session: SessionState, number: int, operation: Operation, request: Any, timeout: float, item: WorkItem
-    ) -> Answer:
+    async def _run_once(self, session: SessionState, number: int, run: _Run, item: WorkItem) -> Answer:
         reply_cache, trainer = self._engine.reply_cache, session.trainer
         known = reply_cache.recall(trainer, number)
         if known is not None:
             return known
-        result = await self._run(trainer, operation, request, timeout, item)
+        result = await run(item)
         if self._is_cut_off:
             return result
         if session.ended:
@@ -240,9 +236,7 @@ class UnaryMethods:
             reply_cache.record(trainer, number, result)
         return result
 
-    async def _run(
-        self, trainer: bytes, operation: Operation, request: Any, timeout: float, item: WorkItem | None = None
-    ) -> Answer:
+    async def _run(self, trainer: bytes, operation: Operation, request: Any, timeout: float, item: WorkItem) -> Answer:
         """Runs an operation; administration lists it meanwhile, and may cancel it."""
         task = asyncio.current_task()
         assert task is not None
@@ -258,11 +252,6 @@ class UnaryMethods:
         task.uncancel()
         why = f"owner {self._engine.name!r} has ended this session: {BY_OPERATOR}"
         return failure(SessionLostError(f"{why}. Whether the request ran is not known"))
-
-    def _opened(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        self._open += 1
-        self._none_open.clear()
-        context.add_done_callback(self._done)
 
     def _done(self, _: Any) -> None:
         self._open -= 1
@@ -322,10 +311,6 @@ class _Budget:
                 del self._unsent[of]
 
         context.add_done_callback(sent)
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
 def _parser(message: Any) -> Callable[[bytes], Any]:

@@ -46,7 +46,6 @@ ERROR_KEY: Final = "ps-error-bin"
 _LONGEST_METADATA: Final = 1024
 """Most bytes of an error's message, which is sent twice. Its traceback may have twice as many; gRPC allows 8 KiB."""
 
-
 _MOST_DIGITS: Final = 20
 """Most digits of a number of 64 bits."""
 
@@ -60,10 +59,8 @@ class Caller(NamedTuple):
 
 
 def caller_of(metadata: Mapping[str, str], operation: Operation) -> Caller:
-    """The caller that a request's metadata names.
-
-    Raises `InvalidArgumentError` if the metadata is not valid, or is missing although the operation mutates.
-    """
+    """The caller that a request's metadata names. Raises `InvalidArgumentError` if it is not valid, or is missing
+    although the operation mutates."""
     text, number = metadata.get(TRAINER_KEY, ""), metadata.get(NUMBER_KEY, "0")
     if not text and not operation.mutates:
         return Caller(new_trainer_id(), TRAINER_KEY in metadata, 0)

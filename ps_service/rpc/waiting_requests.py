@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,24 +17,19 @@ if TYPE_CHECKING:
 
 
 class Followers:
-    """Starts requests when those that they follow have been answered. Used on the event loop.
-
-    Attributes:
-        of: The waiting requests, by the number of each request that they follow. That one may not have arrived yet.
-    """
+    """Starts requests when those that they follow have been answered. Used on the event loop. `of` has the waiting
+    requests, by the number of each request that they follow, which may not have arrived yet."""
 
     def __init__(self) -> None:
         self.of: dict[int, list[Execution]] = {}
-        # By number of a waiting request, the numbers of those that it still follows.
-        self._left: dict[int, set[int]] = {}
         # In a queue and not by recursion, because a chain may be long.
         self._due: deque[tuple[Execution, int, Answer]] = deque()
         self._busy = False
 
     def add(self, execution: Execution, numbers: Sequence[int]) -> None:
         """Lets a request wait until the requests with these numbers have been answered."""
-        self._left[execution.number] = set(numbers)
-        for number in self._left[execution.number]:
+        execution.follows = set(numbers)
+        for number in execution.follows:
             self.of.setdefault(number, []).append(execution)
 
     def ended(self, number: int, answer: Answer) -> None:
@@ -54,51 +48,45 @@ class Followers:
         """Removes and returns the requests that wait for a request that will not be answered now."""
         found = self.of.get(number, [])[:]
         for execution in found:
-            self.forget(execution.number)
+            self.forget(execution)
         return found
 
-    def forget(self, number: int) -> None:
-        """Removes a waiting request that has another answer; does nothing if the number is another's."""
-        for followed in self._left.pop(number, ()):
-            left = [each for each in self.of.get(followed, ()) if each.number != number]
+    def forget(self, execution: Execution) -> None:
+        """Lets a request wait for no other any more, because it has another answer."""
+        follows, execution.follows = execution.follows, set()
+        for number in follows:
+            left = [each for each in self.of.get(number, ()) if each is not execution]
             if left:
-                self.of[followed] = left
+                self.of[number] = left
             else:
-                self.of.pop(followed, None)
+                self.of.pop(number, None)
 
     def _go_on(self, execution: Execution, number: int, answer: Answer) -> None:
-        left = self._left.get(execution.number)
-        if left is None:
+        if number not in execution.follows:
             return
-        left.discard(number)
+        execution.follows.discard(number)
         if answer.reply.HasField("error"):
             execution.give_up(failed_before(answer, execution.number))
-        elif not left:
-            del self._left[execution.number]
+        elif not execution.follows:
             execution.start()
 
 
 class Deadlines:
-    """Watches the deadlines of a session's queued requests, with one timer, for the earliest deadline that was known
-    when it was set.
+    """Watches the deadlines of a session's queued requests, which are `running`, with one timer for the earliest that
+    was known when it was set. One for each request would cost more than many requests do, and nearly all are answered
+    long before their deadline."""
 
-    A timer for each request would cost more than many requests do, and nearly all are answered long before their
-    deadline. When the timer fires, all requests are checked, and it is set again if any is left. Requests with an
-    answer are removed from `running` by their owner.
-    """
-
-    __slots__ = ("_at", "_running", "_timer")
+    __slots__ = ("_running", "_timer")
 
     def __init__(self, running: Mapping[int, Execution]) -> None:
         self._running = running
         self._timer: asyncio.TimerHandle | None = None
-        self._at = 0.0
 
     def watch(self, execution: Execution) -> None:
         """Ends a request at its deadline, unless it has been removed by then."""
         loop = asyncio.get_running_loop()
         execution.deadline = deadline = loop.time() + execution.seconds
-        if self._timer is None or deadline < self._at:
+        if self._timer is None or deadline < self._timer.when():
             self._set(loop, deadline)
 
     def close(self) -> None:
@@ -109,20 +97,15 @@ class Deadlines:
 
     def _set(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         self.close()
-        self._at = deadline
         self._timer = loop.call_at(deadline, self._look)
 
     def _look(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        earliest = math.inf
         for execution in list(self._running.values()):
-            if not execution.seconds:
-                continue
-            if execution.deadline <= now:
+            if execution.seconds and execution.deadline <= now:
                 execution.expire()
-            else:
-                earliest = min(earliest, execution.deadline)
-        if earliest < math.inf:
-            self._set(loop, earliest)
+        later = [each.deadline for each in self._running.values() if each.deadline > now]
+        if later:
+            self._set(loop, min(later))

@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 
 
 def came(events: Events, session: SessionState, may_move: bool = False) -> None:
-    """A trainer has connected, for the first time or again.
-
-    If it was offered a faster connection and is not known yet, it is told of once it has moved there, or has sent
-    something here.
-    """
+    """A trainer has connected. One that may move to a faster connection is told of once it has, or sends something."""
     if may_move and not session.is_known:
         return
     who = _who(session)
@@ -23,7 +19,7 @@ def came(events: Events, session: SessionState, may_move: bool = False) -> None:
         how = f"over {session.transport}" if session.peer else "inside this process"
         events.note("joined", f"{who} has connected {how}", trainer=session.name)
     elif session.is_away:
-        events.note_again(("back", session.trainer), "back", f"{who} has connected again", "info", trainer=session.name)
+        events.note("back", f"{who} has connected again", trainer=session.name, alike=("back", session.trainer))
     session.is_away = False
 
 
@@ -34,7 +30,7 @@ def away(events: Events, session: SessionState, why: str, lease_seconds: float) 
     session.is_away = True
     lease = f"it has {lease_seconds:g} s to come back"
     text = f"the connection of {_who(session)} broke{f' ({why})' if why else ''}; {lease}"
-    events.note_again(("away", session.trainer), "away", text, "info", trainer=session.name)
+    events.note("away", text, trainer=session.name, alike=("away", session.trainer))
 
 
 def gone(events: Events, session: SessionState) -> None:

@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Decides which requests are accepted.
+    """Decides which requests are accepted. Trainers send the others again after the next start of the owner.
 
-    An owner with a data directory lets its open passes end. It also accepts nested requests and those that change
-    nothing. Trainers send the others again after its next start.
+    One with a data directory lets its open passes end, and accepts nested requests and those that change nothing.
     """
 
     class State(enum.Enum):

@@ -1,13 +1,13 @@
 """Keeps the answers to mutating requests until their trainer has confirmed them.
 
-A trainer whose stream broke sends unanswered requests again. `SessionHandler.take` recognizes those that were executed
-before by their numbers, finds their answers here, and does not execute them twice.
+A trainer whose stream broke sends unanswered requests again, with their numbers. None is executed twice.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Answer:
-    """A finished request.
+    """A finished request. Its payload, `chunks`, must not change any more.
 
-    The bytes of `chunks`, its payload, must not change any more. `granted` has one object id for each reference that it
-    gives. `held` are handles to other owners' objects in it, kept here until the trainer holds its own. The trainer
-    hardly waits for an `unhurried` one, so that it may be sent with the next message.
+    `granted` has one object id for each reference that it gives; `held` are handles to other owners' objects in it,
+    kept until the trainer holds its own. The trainer hardly waits for an `unhurried` one: it may go with the next.
     """
 
     frame: Frame
@@ -36,55 +35,44 @@ class Answer:
         return self.frame.reply
 
 
-@dataclass(slots=True, eq=False)
-class _Kept:
-    """The answers kept for one trainer, by request number, and the bytes of their payloads."""
-
-    answers: dict[int, Answer] = field(default_factory=dict)
-    nbytes: int = 0
-
-
 class ReplyCache:
     """Keeps answers by trainer and request number, in memory. `nbytes` counts the payloads of all of them."""
 
     def __init__(self) -> None:
         self.nbytes = 0
-        self._kept: dict[bytes, _Kept] = {}
+        self._answers: dict[bytes, dict[int, Answer]] = {}
+        self._nbytes: Counter[bytes] = Counter()
 
     def record(self, trainer: bytes, number: int, answer: Answer) -> None:
         """Keeps an answer."""
-        kept = self._kept.get(trainer)
-        if kept is None:
-            kept = self._kept[trainer] = _Kept()
-        nbytes, before = answer.nbytes, kept.answers.get(number)
-        if before is not None:
-            nbytes -= before.nbytes
-        kept.answers[number] = answer
-        kept.nbytes += nbytes
+        answers = self._answers.setdefault(trainer, {})
+        before = answers.get(number)
+        nbytes = answer.nbytes - (0 if before is None else before.nbytes)
+        answers[number] = answer
+        self._nbytes[trainer] += nbytes
         self.nbytes += nbytes
 
     def recall(self, trainer: bytes, number: int) -> Answer | None:
         """The answer, or None if it is not kept."""
-        kept = self._kept.get(trainer)
-        return None if kept is None else kept.answers.get(number)
+        answers = self._answers.get(trainer)
+        return None if answers is None else answers.get(number)
 
     def answers(self, trainer: bytes) -> dict[int, Answer]:
         """All answers kept for a trainer, by request number."""
-        kept = self._kept.get(trainer)
-        return {} if kept is None else dict(kept.answers)
+        return dict(self._answers.get(trainer, {}))
 
     def forget(self, trainer: bytes, numbers: Iterable[int]) -> Sequence[int]:
         """Drops answers that the trainer has confirmed; returns the numbers of which none was kept."""
-        kept = self._kept.get(trainer)
-        if kept is None:
+        answers = self._answers.get(trainer)
+        if answers is None:
             return list(numbers)
         unknown = []
         for number in numbers:
-            answer = kept.answers.pop(number, None)
+            answer = answers.pop(number, None)
             if answer is None:
                 unknown.append(number)
             else:
-                kept.nbytes -= answer.nbytes
+                self._nbytes[trainer] -= answer.nbytes
                 self.nbytes -= answer.nbytes
         return unknown
 
@@ -94,15 +82,13 @@ class ReplyCache:
 
     def drop(self, trainer: bytes) -> None:
         """Drops all answers of a trainer that is gone."""
-        kept = self._kept.pop(trainer, None)
-        if kept is not None:
-            self.nbytes -= kept.nbytes
+        self._answers.pop(trainer, None)
+        self.nbytes -= self._nbytes.pop(trainer, 0)
 
     def __len__(self) -> int:
         """Number of answers kept."""
-        return sum(len(kept.answers) for kept in self._kept.values())
+        return sum(map(len, self._answers.values()))
 
     def nbytes_of(self, trainer: bytes) -> int:
         """Payload bytes of the answers kept for a trainer. May be called from any thread."""
-        kept = self._kept.get(trainer)
-        return 0 if kept is None else kept.nbytes
+        return self._nbytes[trainer]

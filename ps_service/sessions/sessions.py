@@ -1,8 +1,9 @@
-"""The sessions of trainers, and the numbers of the requests that each has had accepted."""
+"""The sessions of trainers, and the starts of their owner in which these are valid."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,6 +17,20 @@ if TYPE_CHECKING:
 
 _REMEMBERED: Final = 4096
 """Most trainers whose session the operator ended to remember until they come back."""
+
+
+class Incarnations:
+    """This start of an owner, named by a random id, and `earlier` ones whose state it continues, newest first.
+
+    `x in incarnations` says whether the sessions, and what else a trainer has built in incarnation `x`, still exist.
+    """
+
+    def __init__(self) -> None:
+        self.current: Final = os.urandom(8).hex()
+        self.earlier: tuple[str, ...] = ()
+
+    def __contains__(self, incarnation: str) -> bool:
+        return incarnation == self.current or incarnation in self.earlier
 
 
 class Process(NamedTuple):
@@ -35,35 +50,31 @@ class Process(NamedTuple):
 
 
 class SessionState:
-    """One trainer on this owner.
+    """One trainer on this owner. The session lives while one of its `streams` is open, and until its lease runs out.
 
-    Attributes:
-        taken_numbers: Numbers of the requests that were accepted; none of them is executed again.
-        streams: Number of its open streams; while there is one, the session lives.
-        why_lost: The reason for its trainer why the owner ended it; empty if the lease ran out.
-        number: Distinguishes sessions whose trainers' ids have the same prefix.
-        peer: Address of the trainer, or its process, as the transport says it.
-        pace: The passes with which it has stepped optimizers here, and its pushes.
-        last_request: When its latest request arrived, on the clock `time.perf_counter`.
-        is_known: Whether it was told that the trainer has come.
-        is_away: Whether it was told that its connection broke.
-        held_up: The passes that wait for other owners, as its trainer says while this owner drains.
+    Its `number` distinguishes trainers whose ids have the same prefix. `peer` is an address or a process, as the
+    transport says it. `pace` counts the passes with which it has stepped optimizers here, and its pushes.
     """
 
     def __init__(self, trainer: bytes, clock: Callable[[], float], number: int = 0) -> None:
         self.trainer = trainer
         self.number = number
+        # Why the owner ended it, for its trainer; empty if the lease ran out.
         self.why_lost = ""
         self.transport = ""
         self.peer = ""
+        # Of the requests that were accepted: none of them is executed again.
         self.taken_numbers = SeenNumbers()
         self.streams = 0
         self.ended = False
         self.said_goodbye = False
         self.process = Process()
         self.pace = Pace(clock)
+        # On the clock `time.perf_counter`.
         self.last_request = time.perf_counter()
+        # Whether it was told that the trainer has come, and that its connection broke.
         self.is_known = self.is_away = False
+        # The passes that wait for other owners, as its trainer says while this owner drains.
         self.held_up: frozenset[ContextId] = frozenset()
         self._clock = clock
         self._began = self._seen = clock()
@@ -128,8 +139,7 @@ class Sessions:
         return f"{session.name} ({str(session.process) or session.peer or 'unknown'}{away})"
 
     def stepped(self, trainer: bytes, of: ContextId | None = None) -> None:
-        """Counts that a trainer has stepped an optimizer, or has offered its gradients to a round. Of the steps of one
-        pass the first counts; `of` is None for a push."""
+        """Counts a step, an offer to a round, or a push (`of` is None). Of those of one pass the first counts."""
         session = self._sessions.get(trainer)
         if session is not None:
             session.pace.count(of)
@@ -143,6 +153,11 @@ class Sessions:
         """Whether a trainer has no open stream; its lease may still run."""
         session = self._sessions.get(trainer)
         return session is None or not session.streams
+
+    def is_lost(self, trainer: bytes, patience: float) -> bool:
+        """Whether a trainer has had no stream for so many seconds. Where it never has one, only its lease counts."""
+        session = self._sessions.get(trainer)
+        return session is None or (session.transport != "unary" and session.idle_seconds() > patience)
 
     def open(self, trainer: bytes) -> SessionState:
         """The session of a trainer; created if there is none."""

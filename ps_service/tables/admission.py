@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -19,30 +18,7 @@ _HASHES: Final = 4
 """Counters of an id."""
 
 
-class Gate(ABC):
-    """Decides which ids without a row get one."""
-
-    memory = 0
-    """Bytes in use."""
-
-    @abstractmethod
-    def admits(self, ids: torch.Tensor) -> torch.Tensor:
-        """Which of these different ids, int64 [n], get a row now, bool [n]. They have been seen once more."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """What it remembers, in plain values and tensors that share its memory."""
-
-    @abstractmethod
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over what another one with the same seed and options remembered; `InvalidArgumentError` for others."""
-
-    @abstractmethod
-    def clear(self) -> None:
-        """Forgets all ids."""
-
-
-class CountingFilter(Gate):
+class CountingFilter:
     """A counting Bloom filter with 8 bits for each counter, for `AfterSightings`."""
 
     def __init__(self, options: AfterSightings, seed: int) -> None:
@@ -53,6 +29,7 @@ class CountingFilter(Gate):
         self.memory = self._counters.nbytes
 
     def admits(self, ids: torch.Tensor) -> torch.Tensor:
+        """Which of these different ids, int64 [n], get a row now, bool [n]. They have been seen once more."""
         keys = mix(ids.numpy(), self._salt)
         steps = np.arange(1, _HASHES + 1, dtype=np.uint64) * np.uint64(GOLDEN)
         places = mix(keys[:, None] + steps) % np.uint64(len(self._counters))
@@ -67,9 +44,11 @@ class CountingFilter(Gate):
         return torch.from_numpy(admitted)
 
     def state(self) -> dict[str, Any]:
+        """What it remembers, in plain values and tensors that share its memory."""
         return {"counters": torch.from_numpy(self._counters), "left": self._left}
 
     def load(self, state: Mapping[str, Any]) -> None:
+        """Takes over what another one with the same seed and options remembered; `InvalidArgumentError` for others."""
         counters, left = state.get("counters"), state.get("left")
         if not isinstance(counters, torch.Tensor) or counters.shape != self._counters.shape:
             raise InvalidArgumentError("these sightings were counted by a filter of another size")
@@ -77,12 +56,15 @@ class CountingFilter(Gate):
         self._left = min(int(left or 0), self._window) or self._window
 
     def clear(self) -> None:
+        """Forgets all ids."""
         self._counters[:] = 0
         self._left = self._window
 
 
-class Lottery(Gate):
+class Lottery:
     """For `WithProbability`. The draws depend on the seed, the id and the number of earlier calls."""
+
+    memory = 0
 
     def __init__(self, options: WithProbability, seed: int) -> None:
         self._probability: Final = options.probability
@@ -90,23 +72,26 @@ class Lottery(Gate):
         self._calls = 0
 
     def admits(self, ids: torch.Tensor) -> torch.Tensor:
+        """As `CountingFilter.admits`."""
         self._calls += 1
         calls = np.full(len(ids), self._calls, np.int64)
         draws = uniform(random_bits(self._seed, ADMISSION, ids.numpy(), 1, calls))[:, 0]
         return torch.from_numpy(draws < self._probability)
 
     def state(self) -> dict[str, Any]:
+        """As `CountingFilter.state`."""
         return {"calls": self._calls}
 
     def load(self, state: Mapping[str, Any]) -> None:
+        """As `CountingFilter.load`."""
         self._calls = max(int(state.get("calls", 0)), 0)
 
     def clear(self) -> None:
         """Does nothing: it knows no ids."""
 
 
-def make_gate(admission: Admission | None, seed: int) -> Gate | None:
-    """The gate for these options; None if every id gets a row at once."""
+def make_gate(admission: Admission | None, seed: int) -> CountingFilter | Lottery | None:
+    """What decides which ids without a row get one; None if every id gets one at once."""
     match admission:
         case AfterSightings():
             return CountingFilter(admission, seed)

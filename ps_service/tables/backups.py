@@ -29,11 +29,9 @@ class _Table(Protocol):
 class RowBackups:
     """Copies of the rows that the last steps of a table have changed, as they were before.
 
-    What is kept are the rows of some steps, and not the table. The value of a row at an earlier version is the copy of
-    the first step after it that changed the row, or the value that it has now. A row that began anew has another key.
-
-    The table calls `note` before it updates rows, while nobody else may update it. It forgets this object when nobody
-    else has it.
+    The value of a row at an earlier version is the copy of the first step after it that changed the row, or the value
+    that it has now. A row that began anew has another key. The table calls `note` before it updates rows, while nobody
+    else may update it, and forgets this object when nobody else has it.
     """
 
     def __init__(self, table: _Table) -> None:
@@ -57,10 +55,8 @@ class RowBackups:
             self._steps.popitem(last=False)
 
     def moved(self, keys: torch.Tensor, version: int) -> torch.Tensor:
-        """How far rows have moved since a version: their values now, less those of then, float32 [n, dim].
-
-        `forget` must not have been called with a later version.
-        """
+        """How far rows have moved since a version, float32 [n, dim]: their values now, less those of then. `forget`
+        must not have been called with a later version."""
         now = self._shard.read(keys).float()
         then, is_found = now.clone(), torch.zeros(len(keys), dtype=torch.bool)
         steps = [step for number, step in self._steps.items() if number > version]

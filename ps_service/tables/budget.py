@@ -9,11 +9,8 @@ from ps_wire.errors import TooLargeError
 
 
 class TableBudget:
-    """Counts the bytes of tables, and says how many rows may still be added. Safe from several threads, without a lock.
-
-    Rows that two threads add at once are both compared with what was counted before. So the limit, in bytes, can be
-    exceeded by the rows of the look-ups that run at the same time. Errors name the owner.
-    """
+    """Counts the bytes of tables, and says how many rows may still be added. Safe from several threads, without a lock:
+    the limit can be exceeded by the rows of the look-ups that run at the same time. Errors name the owner."""
 
     def __init__(self, owner: str, limit: int) -> None:
         self.limit: Final = limit

@@ -66,9 +66,7 @@ def used_part(block: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def check_block(block: Mapping[str, torch.Tensor], dim: int, dtype: torch.dtype, widths: Mapping[str, int]) -> None:
     """Raises `InvalidArgumentError` for a block with other names, shapes or dtypes than a table has, or an id twice.
-
-    What the optimizer keeps, `widths` numbers of each name, may be left out as a whole, and so may each of `LIFE`.
-    """
+    What the optimizer keeps, `widths` numbers of each name, may be left out as a whole, and so may each of `LIFE`."""
     life, block = {each: block[each] for each in LIFE if each in block}, {**block}
     for name, each in life.items():
         if each.shape != block.get("ids", each).shape or each.dtype != torch.int64 or each.device.type != "cpu":

@@ -27,10 +27,8 @@ def is_installed() -> bool:
 
 @cache
 def available() -> bool:
-    """Whether numba is installed (the extra `tables`) and can be imported.
-
-    An installed one may refuse a numpy that is newer than itself. The first call imports it, and logs why not.
-    """
+    """Whether numba is installed (the extra `tables`) and can be imported: it may refuse a numpy that is newer than
+    itself. The first call imports it, and logs why not."""
     if not is_installed():
         _log.info("tables are slower here, because numba is not installed: %s", _REMEDY)
         return False
@@ -106,20 +104,16 @@ class CodeCache:
             partial.replace(self._mark)
 
     def turn(self, *, wait: bool) -> int | None:
-        """The turn to compile, as a file descriptor: closing it gives the turn back.
-
-        If another process has it, this waits for it, or returns None. Raises `OSError` if the folder cannot be written
-        or locked.
-        """
+        """The turn to compile, as a file descriptor: closing it gives the turn back. If another process has it, this
+        waits for it, or returns None. Raises `OSError` if the folder cannot be written or locked."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(f"{self._mark}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
+        except OSError as error:
             os.close(descriptor)
-            return None
-        except OSError:
-            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return None
             raise
         return descriptor
 

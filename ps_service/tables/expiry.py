@@ -30,13 +30,10 @@ _OVER: Final = object()
 
 
 class Expiry:
-    """Goes through the tables whose rows expire, ten times within the time after which they do, or once a minute.
-
-    Tables that are nearly full make room before look-ups have to wait for that.
-
-    A turn looks at 16,384 rows, in a thread, under the lock of the table, which takes less than a millisecond if none
-    of them goes. Then it rests as long as the turn has taken, so look-ups and steps come in between.
-    """
+    """Goes through the tables whose rows expire, ten times within the time after which they do, or once a minute, and
+    makes room in those that are nearly full before look-ups have to wait for that. A turn looks at 16,384 rows, in a
+    thread, under the lock of the table, which takes less than a millisecond if none of them goes. Then it rests as long
+    as the turn has taken."""
 
     def __init__(self, tables: Callable[[], Iterable[RowsOfTable]]) -> None:
         self._tables: Final = tables

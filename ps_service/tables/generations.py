@@ -13,10 +13,9 @@ from ps_service.tables.storage import make_rows
 class Generations:
     """Generational indices of rows: a key is the number of a row below how often the row has been freed.
 
-    If a row is removed while a pass is open, and another id gets its number, the key of the pass's gradient is that of
-    no row any more. The generations of a row begin again after `key_space / capacity` of them, which is more than a
-    million for any table of less than 10^11 numbers. The row with the number `capacity`, which ids without one read,
-    has keys, too. It is used under the lock of a shard.
+    So the key of a row that was removed is that of no row any more, also once another id has its number. The
+    generations of a row begin again after more than a million in any table of less than 10^11 numbers. The row with the
+    number `capacity`, which ids without one read, has keys, too. It is used under the lock of a shard.
     """
 
     def __init__(self, capacity: int, dim: int) -> None:

@@ -1,24 +1,25 @@
-"""The rows of a table that one owner hosts."""
+"""The rows of a table that one owner hosts, and their restores: of two at once, the rows of one alone stay."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import time
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ps_service.tables.checks import checked_ids, checked_offsets
 from ps_service.tables.preparing import PREPARATION
-from ps_service.tables.restores import Restores
 from ps_service.tables.shard import TURN_ROWS, TableShard
 from ps_service.tables.stand_in import AllRows, LookUp, Pool, RowsOfTable
 from ps_wire.decorators import hosted, remote
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.runtime.locks import ReportingLock
 from ps_wire.tables import life, options
 from ps_wire.tables.routing import Routing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MOST_NAME: Final = 256
 """Longest name of a table."""
@@ -59,13 +60,51 @@ class Wanted:
             raise InvalidArgumentError("what different ids were made of is a number of ids, at least theirs")
 
 
+class Restores:
+    """Which restore puts rows into an owner's part of a table: the one that has begun last. Its number, which the first
+    of its owners gives and the others are told, is larger on all owners, so exactly one of several ends. Checkpoints
+    have the `latest`, 0 if there was none. The clock counts microseconds since 1970: numbers grow also if that was
+    lost."""
+
+    def __init__(self, title: str, clock: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+        self._title: Final = title
+        self._clock: Final = clock
+        # Held while rows are put, so that none of an earlier restore come after a later one has begun.
+        self._lock: Final = ReportingLock()
+        self.latest = 0
+
+    def begin(self, number: int, clear: Callable[[], None]) -> int:
+        """Begins a restore, which removes all rows with `clear`. Returns its number; given 0, the owner chooses it.
+        Raises `InvalidArgumentError`, with no row removed, if a later one has begun."""
+        with self._lock:
+            if type(number) is int and not number:
+                number = max(self.latest + 1, self._clock())
+            self._check(number)
+            clear()
+            return number
+
+    @contextmanager
+    def going_on(self, number: int) -> Iterator[None]:
+        """A block that puts rows of a restore. Raises `InvalidArgumentError` if a later one has begun."""
+        with self._lock:
+            self._check(number)
+            yield
+
+    def _check(self, number: int) -> None:
+        if type(number) is not int or number <= 0:
+            raise InvalidArgumentError(f"the number of a restore is a whole number above 0, not {number!r}")
+        if number < self.latest:
+            raise InvalidArgumentError(
+                f"another restore of {self._title} has begun meanwhile, and has removed the rows of this one: the "
+                "table will have the rows of that one alone"
+            )
+        self.latest = number
+
+
 @hosted
 class HostedTable(RowsOfTable):
-    """One owner's rows of a table, and their optimizer. Arguments are those of `trainer_client.Client.table`.
-
-    `settings` is what it was made with, the same on all of its owners. Raises `InvalidArgumentError` if a setting does
-    not fit.
-    """
+    """One owner's rows of a table, and their optimizer. Arguments are those of `trainer_client.Client.table`;
+    `settings` has them, the same on all of its owners. Raises `InvalidArgumentError` if a setting does not fit."""
 
     def __init__(
         self,
@@ -120,7 +159,6 @@ class HostedTable(RowsOfTable):
         PREPARATION.ensure()
         self.eviction: Final[life.Eviction | None] = eviction
         self.ttl = None if eviction is None else eviction.ttl
-        self.dim = dim
         self.backups = ()
         self.parameter = AllRows.of(self, dim)
 
@@ -130,9 +168,8 @@ class HostedTable(RowsOfTable):
 
         A part is a tuple: a reference to a table, None for this one; ids, int64 [n]; where each bag begins, None to get
         the row of each id; what the rows are multiplied with, None for 1; and for rows, if ids were left out that are
-        there twice, how many there were. Results that are recorded have a history in torch's graph, and missing rows
-        are added. No row is added if a part does not fit; if a table has too many, those of parts before are
-        (`TooLargeError`).
+        there twice, how many there were. If it is recorded, missing rows are added. No row is added if a part does not
+        fit; if a table has too many, those of parts before are (`TooLargeError`).
         """
         if not isinstance(parts, list):
             raise InvalidArgumentError("the parts of a look-up are a list")
@@ -142,9 +179,7 @@ class HostedTable(RowsOfTable):
     def _found(self, wanted: Wanted, recorded: bool) -> torch.Tensor:
         ids, offsets, weights = wanted.ids, wanted.offsets, wanted.weights
         if not recorded:
-            if offsets is None:
-                return self.shard.look_up(ids, add=False)
-            return self.shard.bag(ids, offsets, weights)
+            return self.shard.look_up(ids, add=False) if offsets is None else self.shard.bag(ids, offsets, weights)
         found: torch.Tensor
         if offsets is None:
             found = LookUp.apply(self.parameter, self.shard, ids, wanted.given)  # type: ignore[no-untyped-call]
@@ -159,11 +194,9 @@ class HostedTable(RowsOfTable):
 
     @remote
     def evict(self, share: float | None, dry_run: bool, sample: int) -> tuple[int, torch.Tensor]:
-        """Removes rows that have expired, in short turns, or this share of the rows. Returns how many, and ids of some.
-
-        With `dry_run` the rows stay. `sample` is the most ids to return. Raises `InvalidArgumentError` if the table has
-        no eviction, or no part of it that this needs, or `share` is no part.
-        """
+        """Removes rows that have expired, in short turns, or this share of the rows. Returns how many, and ids of some,
+        at most `sample`. With `dry_run` the rows stay. Raises `InvalidArgumentError` if the table has no eviction, or
+        no part of it that this needs, or `share` is no part."""
         if self.eviction is None:
             raise InvalidArgumentError(f"no rows of {self} are evicted: make it with evict=tc.tables.Eviction(…)")
         if share is None and self.eviction.ttl is None:
@@ -190,11 +223,9 @@ class HostedTable(RowsOfTable):
 
     @remote
     def put(self, block: dict[str, torch.Tensor], restore: int | None = None) -> int:
-        """Puts rows in the place of those that their ids have, or adds them. Returns how many.
-
-        `restore` is the number of the restore whose rows they are. Errors are those of `Contents.put` and
-        `Restores.going_on`, and `NonFiniteGradientError` for a number that is NaN or infinite. No row has changed then.
-        """
+        """Puts rows, of the restore with this number, in the place of those that their ids have, or adds them. Returns
+        how many. Raises as `TableShard.put` and `Restores.going_on`, and `NonFiniteGradientError` for NaN or infinity,
+        with no row changed."""
         whole = isinstance(block, dict) and {"ids", "values"} <= block.keys()
         if not whole or not all(_is_plain(name, each) for name, each in block.items()):
             raise InvalidArgumentError("rows to put are ids, values and what belongs to them, as tensors by name")
@@ -206,13 +237,11 @@ class HostedTable(RowsOfTable):
 
     @remote
     def read_block(self, begin: int, state: bool) -> tuple[dict[str, torch.Tensor], int | None]:
-        """Copies of some rows as `Contents.copies`, at most a few MiB, and where to go on; None at the end.
-
-        It begins at 0, or what the call before has returned. `state` says whether what the optimizer keeps is wanted.
-        """
+        """Copies of some rows as `TableShard.copies`, at most a few MiB, and where to go on; None at the end. It begins
+        at 0, or what the call before has returned. `state` says whether what the optimizer keeps is wanted."""
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
             raise InvalidArgumentError(f"rows are read from a number on that the last call has returned, not {begin!r}")
-        block, following = self.shard.contents.copies(begin, max(1, PIECE_BYTES // self.shard.row_bytes))
+        block, following = self.shard.copies(begin, max(1, PIECE_BYTES // self.shard.row_bytes))
         if not state:
             block = {name: each for name, each in block.items() if not name.startswith("state.")}
         return block, following
@@ -238,21 +267,21 @@ class HostedTable(RowsOfTable):
         """All rows, in blocks, which owner has which, what admission remembers, and the number of the last restore."""
         return {
             "routing": self.routing.to_plain(),
-            "blocks": self.shard.contents.views(),
-            "admission": self.shard.contents.admission_state(),
+            "blocks": self.shard.views(),
+            "admission": self.shard.admission_state(),
             "restore": self.restores.latest,
         }
 
     def state_copy(self) -> dict[str, Any]:
         """The same as a copy, block by block: rows may be looked up and added meanwhile, but not updated."""
-        blocks = list(self.shard.contents.blocks())
+        blocks = list(self.shard.blocks())
         return {**self.state_dict(), "blocks": blocks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes the rows of a checkpoint."""
         self.shard.load(state["blocks"])
         if (admission := state.get("admission")) is not None:
-            self.shard.contents.load_admission(admission)
+            self.shard.load_admission(admission)
         self.routing = Routing.from_plain(state["routing"])
         self.restores.latest = state.get("restore", 0)
 

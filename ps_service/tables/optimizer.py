@@ -17,11 +17,8 @@ from ps_wire.tables.options import from_plain
 
 @hosted
 class RowOptimizer(optim.Optimizer):
-    """Has tables update the rows that have a gradient. What it keeps for a row is with the row, in the table.
-
-    `never_half_done` says that a step does not raise once `check_step` has accepted the options, and `options_class` is
-    the full name of their class, which says what it does with a gradient.
-    """
+    """Has tables update the rows that have a gradient. What it keeps for a row is with the row, in the table. A step
+    does not raise once `check_step` has accepted the options, whose class has the full name `options_class`."""
 
     never_half_done = True
 
@@ -48,8 +45,6 @@ class RowOptimizer(optim.Optimizer):
     def check_groups(self, groups: Iterable[Mapping[str, Any]]) -> None:
         """Checks the options of groups that are about to be loaded. Raises as `check_options`."""
         for group in groups:
-            if not isinstance(group, Mapping):
-                raise InvalidArgumentError("a group of an optimizer is a dictionary")
             self.check_options({name: group[name] for name in self._names if name in group})
 
     def check_step(self) -> None:

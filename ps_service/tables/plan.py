@@ -46,11 +46,8 @@ class PlannedTable(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one owner holds of one table.
-
-    That is how many of the 16,384 slots, the most rows to expect, and their bytes, with what the optimizer, the map of
-    ids and eviction keep.
-    """
+    """How many of the 16,384 slots of a table one owner holds, the most rows to expect, and their bytes, with what the
+    optimizer, the map of ids and eviction keep."""
 
     table: str
     owner: str
@@ -81,9 +78,7 @@ class Plan(NamedTuple):
 
 def plan(tables: Sequence[PlannedTable], budgets: Mapping[str, int]) -> Plan:
     """Divides the slots of each table evenly among its owners, as new tables do. `budgets` has the bytes of each owner.
-
-    Raises `InvalidArgumentError` if a table names an owner that is not among them, or there is no owner.
-    """
+    Raises `InvalidArgumentError` if a table names an owner that is not among them, or there is no owner."""
     if not budgets:
         raise InvalidArgumentError("a plan needs at least one owner")
     parts = []
@@ -101,18 +96,16 @@ def plan(tables: Sequence[PlannedTable], budgets: Mapping[str, int]) -> Plan:
 
 
 def enough_owners(tables: Sequence[PlannedTable], budget: int) -> int:
-    """The least number of owners with that many bytes each that can hold the tables; 0 if no number can.
+    """The least number of owners with that many bytes each that can hold the tables, whatever owners these name; 0 if
+    no number can."""
 
-    Owners that tables name are not considered.
-    """
+    def fit(owners: int) -> bool:
+        slots = math.ceil(SLOTS / owners)
+        return sum(_most_rows(table.rows, slots) * table.row_bytes for table in tables) <= budget
+
     numbers = range(1, SLOTS + 1)
-    enough = bisect_left(numbers, True, key=lambda owners: _fit(tables, budget, owners))
+    enough = bisect_left(numbers, True, key=fit)
     return numbers[enough] if enough < len(numbers) else 0
-
-
-def _fit(tables: Sequence[PlannedTable], budget: int, owners: int) -> bool:
-    slots = math.ceil(SLOTS / owners)
-    return sum(_most_rows(table.rows, slots) * table.row_bytes for table in tables) <= budget
 
 
 def _most_rows(rows: int, slots: int) -> int:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
 from ps_service.tables.admission import make_gate
+from ps_service.tables.budget import TableBudget
 from ps_service.tables.generations import Generations
 from ps_service.tables.seen import Seen, first, seen_bytes
-from ps_service.tables.statistics import Statistics
 from ps_service.tables.storage import MAP_BYTES
 from ps_wire.errors import TooLargeError
 
 if TYPE_CHECKING:
-    from ps_service.tables.budget import TableBudget
     from ps_service.tables.id_map import IdMap
     from ps_service.tables.kernels import Kernels
     from ps_service.tables.rows import Rows
@@ -29,22 +30,32 @@ class Candidates(NamedTuple):
     last: torch.Tensor
     scores: torch.Tensor
 
-    @classmethod
-    def together(cls, parts: Sequence[Candidates]) -> Candidates:
-        """All of several parts."""
-        return cls(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
-    def some(self, chosen: torch.Tensor) -> Candidates:
-        """Those at some positions."""
-        return Candidates(self.keys[chosen], self.last[chosen], self.scores[chosen])
+@dataclass(slots=True)
+class Statistics:
+    """Numbers since the shard was made. Ids count as often as they come, and trainers ask for the row of an id once."""
+
+    looked_up: int = 0  # ids: those of a look-up of rows once, those of bags as often as they are there
+    added: int = 0  # rows that came into being because their ids were looked up, or had a gradient
+    refused: int = 0  # ids that training has looked up and that were not admitted
+    missing: int = 0  # ids without a row that were only read
+    loaded: int = 0  # rows that came into being because they were put or loaded
+    evicted: int = 0  # rows that were removed to make room
+    expired: int = 0  # rows that were removed because nobody had looked them up for long
+    removed: int = 0  # rows that were removed by `remove` or `clear`
+    gradients: int = 0  # ids for which there were gradients, as often as programs have given them
+    updated: int = 0  # rows that these updated
+    late: int = 0  # rows that had gone when a gradient for them was to be applied
+
+    @property
+    def hits(self) -> int:
+        """Ids looked up that had a row already."""
+        return max(self.looked_up - self.added - self.refused - self.missing, 0)
 
 
 class Population:
-    """The ids of a shard, and their rows. It is used under the lock of the shard.
-
-    Ids that `gate` does not admit read the row `default`; both are None if every id gets a row. `seen` knows when and
-    how often rows were looked up; it is None if nothing is evicted.
-    """
+    """The ids of a shard, and their rows. It is used under the lock of the shard. Ids that `gate` does not admit read
+    the row `default`; both are None if every id gets a row. `seen` is None if nothing is evicted."""
 
     def __init__(
         self,
@@ -61,9 +72,11 @@ class Population:
         self._rows: Final = rows
         self._kernels: Final = kernels
         self._most: Final = most
-        self._eviction: Final = eviction
+        # The eviction, if rows make room in a full table.
+        self._at_capacity: Final = None if eviction is None or eviction.at_capacity is None else eviction
+        self._row_bytes: Final = rows.row_bytes + (0 if eviction is None else seen_bytes(eviction))
         self._clock: Final = clock
-        self._budget: TableBudget | None = None
+        self._budget = TableBudget("", sys.maxsize)
         self._title = "this table"
         self._default_value: Final = 0.0 if admission is None else admission.default
         self.gate: Final = make_gate(admission, seed)
@@ -75,16 +88,13 @@ class Population:
 
     def count_in(self, budget: TableBudget, title: str) -> None:
         """Counts the memory of the rows in the budget of an owner, which bounds how many are added."""
-        self._title = title
+        self._title, self._budget = title, budget
         budget.watch(self)
-        self._budget = budget
         budget.note(self, self.nbytes)
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of ids that training looks up; those that get none now have `default`.
-
-        Raises `TooLargeError`, with no row added or removed, if there would be more rows than there may be.
-        """
+        """The rows of ids that training looks up; those that get none now have `default`. Raises `TooLargeError`, with
+        no row added or removed, if there would be more rows than there may be."""
         numbers = self._find_or_admit(ids)
         self.statistics.looked_up += len(ids)
         if self.seen is not None:
@@ -120,10 +130,7 @@ class Population:
         return gone
 
     def expire(self, begin: int, end: int, dry_run: bool) -> torch.Tensor:
-        """Removes the rows from number `begin` to before `end` that have expired, or only says which.
-
-        Returns their ids.
-        """
+        """Removes the expired rows from number `begin` to before `end`, or only says which. Returns their ids."""
         if self.seen is None:
             return torch.empty(0, dtype=torch.int64)
         gone = self._map.ids_of(self.seen.expired(begin, min(end, self._map.rows), self._clock()))
@@ -135,9 +142,9 @@ class Population:
     @property
     def excess(self) -> int:
         """How many rows may make room now, so that look-ups need not wait for it; 0 while there is enough room."""
-        if self._eviction is None or self._eviction.at_capacity is None:
+        if self._at_capacity is None:
             return 0
-        count, share = len(self._map), int(self._eviction.share * self._most)
+        count, share = len(self._map), int(self._at_capacity.share * self._most)
         return count - (self._most - share) if count > self._most - share // 2 else 0
 
     def candidates(self, begin: int, end: int) -> Candidates:
@@ -148,16 +155,14 @@ class Population:
         numbers, last, scores = self.seen.scores(self._rows, numbers, self._clock())
         return Candidates(self.generations.keys(numbers), last, scores)
 
-    def make_room(self, chosen: Candidates) -> int:
-        """Removes rows, but for those that were looked up since, or have gone. Returns how many."""
+    def make_room(self, chosen: Candidates) -> None:
+        """Removes rows, but for those that were looked up since, or have gone."""
         assert self.seen is not None
         numbers = self.generations.numbers(chosen.keys)
         same = self.seen.last(numbers) == chosen.last
         if (there := self.generations.current(chosen.keys)) is not None:
             same &= there
-        count = self._remove(self._map.ids_of(numbers[same]))
-        self.statistics.evicted += count
-        return count
+        self.statistics.evicted += self._remove(self._map.ids_of(numbers[same]))
 
     def remove(self, ids: torch.Tensor) -> int:
         """Removes the rows of ids. Returns how many there were."""
@@ -176,8 +181,7 @@ class Population:
         if self.seen is not None:
             self.seen.clear()
         self._write_default()
-        if self._budget is not None:
-            self._budget.note(self, self.nbytes)
+        self._budget.note(self, self.nbytes)
 
     def life(self, numbers: torch.Tensor) -> dict[str, torch.Tensor]:
         """What is known of when and how often rows were looked up, as `Seen.ages`; empty if nothing is evicted."""
@@ -192,10 +196,6 @@ class Population:
     def nbytes(self) -> int:
         """Bytes in use by rows, by what the optimizer keeps for them, by the map, and by the filter of new ids."""
         return self._map.rows * self._row_bytes + self._map.memory + (0 if self.gate is None else self.gate.memory)
-
-    @property
-    def _row_bytes(self) -> int:
-        return self._rows.row_bytes + (0 if self._eviction is None else seen_bytes(self._eviction))
 
     def _find_or_admit(self, ids: torch.Tensor) -> torch.Tensor:
         if self.gate is None or self.default is None:
@@ -214,15 +214,13 @@ class Population:
 
     def _add(self, ids: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
         """The rows of ids; all that are missing are added, and the rows of `kept` do not make room for them."""
-        used, most = self._map.rows, self._most
-        if self._budget is not None:
-            # Rows that have been removed take memory until other ids get their numbers.
-            most = min(most, used + self._budget.room(self._row_bytes + MAP_BYTES))
+        used = self._map.rows
+        # Rows that have been removed take memory until other ids get their numbers.
+        most = min(self._most, used + self._budget.room(self._row_bytes + MAP_BYTES))
         try:
             numbers, new = self._map.find_or_add(ids, most)
         except TooLargeError:
-            if self._budget is not None:
-                self._budget.note(self, self.nbytes)  # the map may have made room for ids that were taken back
+            self._budget.note(self, self.nbytes)  # the map may have made room for ids that were taken back
             if not self._make_room(ids, kept, most):
                 raise self._exceeded(ids, most) from None
             used = self._map.rows
@@ -234,22 +232,21 @@ class Population:
             if self.seen is not None:
                 self.seen.begin(self._map.rows, added, self._clock())
             self.statistics.added += len(added)
-            if self._budget is not None:
-                self._budget.note(self, self.nbytes)
+            self._budget.note(self, self.nbytes)
         return numbers
 
     def _exceeded(self, ids: torch.Tensor, most: int) -> TooLargeError:
         """The error for ids that would need more rows than there may be."""
-        if most < self._most and self._budget is not None:
+        if most < self._most:
             return self._budget.exceeded(self._title)
         missing = len(self._kernels.unique(ids[self._map.find(ids) < 0])[0])
-        where = "" if self._budget is None else f" on owner {self._budget.owner!r}"
-        if self._eviction is None or self._eviction.at_capacity is None:
+        where = f" on owner {self._budget.owner!r}" if self._budget.owner else ""
+        if self._at_capacity is None:
             evicted = "have rows evicted (evict=tc.tables.Eviction(at_capacity=…))"
         else:
             evicted = (
                 "give a smaller spare= to its Eviction, because rows that were looked up within the last "
-                f"{self._eviction.spare:g} seconds make no room"
+                f"{self._at_capacity.spare:g} seconds make no room"
             )
         return TooLargeError(
             f"{self._title} has {len(self._map):,} rows{where}, and these ids need {missing:,} more: at most "
@@ -259,11 +256,11 @@ class Population:
 
     def _make_room(self, ids: torch.Tensor, kept: torch.Tensor, most: int) -> bool:
         """Removes rows until these ids have room, and some more; False if that is not possible."""
-        if self._eviction is None or self._eviction.at_capacity is None:
+        if self._at_capacity is None:
             return False
         numbers = self._map.find(ids)
         needed = len(self._map) + len(self._kernels.unique(ids[numbers < 0])[0]) - most
-        wanted = max(needed, int(self._eviction.share * most))
+        wanted = max(needed, int(self._at_capacity.share * most))
         going = self.evict(wanted + len(kept), dry_run=True)
         going = going[~torch.isin(going, kept)][:wanted]
         if len(going) < needed:

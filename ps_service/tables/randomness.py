@@ -24,10 +24,8 @@ _LEVELS: Final = 1 << 16
 def random_bits(
     seed: int, purpose: int, ids: npt.NDArray[np.int64], columns: int, counts: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.uint32]:
-    """32 random bits for each id and column, [n, columns]. SplitMix64, started at a mix of seed, purpose, id and count.
-
-    With `counts`, another number for each id, [n], the numbers differ each time.
-    """
+    """32 random bits for each id and column, [n, columns]: SplitMix64, started at a mix of seed, purpose, id and count.
+    With `counts`, another number for each id, [n], the numbers differ each time."""
     keys = mix(ids, mix_one(seed, purpose))
     if counts is not None:
         keys = mix(keys + counts.astype(np.uint64) * np.uint64(GOLDEN))
@@ -41,12 +39,6 @@ def uniform(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
     return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
 
 
-def normal(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
-    """Numbers of the standard normal distribution, from 16 of the bits each, by its inverse."""
-    drawn: npt.NDArray[np.float32] = normal_quantiles()[bits >> np.uint32(16)]
-    return drawn
-
-
 @cache
 def normal_quantiles() -> npt.NDArray[np.float32]:
     """The quantiles in the middle of 65,536 equal shares. A table, so that every implementation draws the same."""
@@ -56,14 +48,12 @@ def normal_quantiles() -> npt.NDArray[np.float32]:
 
 
 def initial_rows(init: Initialisation, seed: int, ids: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """The first values of the rows of ids, [n, dim], rounded to nearest.
-
-    They depend on the arguments only, so every owner and every restart computes the same.
-    """
+    """The first values of the rows of ids, [n, dim], rounded to nearest. They depend on the arguments only, so every
+    owner and every restart computes the same."""
     if isinstance(init, Normal | Uniform):
         bits = random_bits(seed, INITIAL, ids.numpy(), dim)
         if isinstance(init, Normal):
-            values = normal(bits) * np.float32(init.std)
+            values = normal_quantiles()[bits >> np.uint32(16)] * np.float32(init.std)
         else:
             values = uniform(bits) * np.float32(init.high - init.low) + np.float32(init.low)
         return torch.from_numpy(values).to(dtype)

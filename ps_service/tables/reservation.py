@@ -49,10 +49,8 @@ class Prefaulter:
         self._madvise: Any = getattr(ctypes.CDLL(None), "madvise", None)
 
     def ask(self, tensor: torch.Tensor, begin: int, end: int) -> None:
-        """Lets the thread take memory for the bytes of a tensor from `begin` to before `end`. Returns at once.
-
-        The tensor begins with a page, and `begin` and `end` are multiples of the size of one.
-        """
+        """Lets the thread take memory for the bytes of a tensor from `begin` to before `end`. Returns at once. The
+        tensor begins with a page, and `begin` and `end` are multiples of the size of one."""
         if self._madvise is None:
             return
         with self._starting:
@@ -89,10 +87,8 @@ PREFAULTER: Final = Prefaulter()
 
 
 class Reservation:
-    """A tensor of zeros whose pages take memory only once they are written.
-
-    The memory is freed with the tensor and the views of it. A child that is forked gets a copy, as of other memory.
-    """
+    """A tensor of zeros whose pages take memory only once they are written. It is freed with the tensor and the views
+    of it. A child that is forked gets a copy, as of other memory."""
 
     def __init__(self, mapped: mmap.mmap, dtype: torch.dtype) -> None:
         self._mapped: Final = mapped
@@ -104,11 +100,8 @@ class Reservation:
 
     @staticmethod
     def make(count: int, dtype: torch.dtype) -> Reservation | None:
-        """Reserves addresses for at least one element; None if the system refuses it.
-
-        It is refused under strict accounting (`vm.overcommit_memory=2`), by a limit on address space (`ulimit -v`), and
-        on systems other than Linux.
-        """
+        """Reserves addresses for at least one element. The system refuses it, which gives None, under strict accounting
+        (`vm.overcommit_memory=2`), by a limit on address space (`ulimit -v`), and where it is not Linux."""
         size = count * dtype.itemsize
         if sys.platform != "linux" or size > _MOST_BYTES:
             return None
@@ -119,20 +112,16 @@ class Reservation:
         return Reservation(mapped, dtype)
 
     def used(self, count: int) -> None:
-        """Notes that elements up to `count` are in use, so that many of them get large pages.
-
-        Reads of random rows take half of the time on large pages.
-        """
+        """Notes that elements up to `count` are in use, so that many of them get large pages: reads of random rows take
+        half of the time there."""
         if not self._large and count * self._itemsize >= _LARGE_BYTES:
             self._large = True
             with suppress(OSError):  # a system without large pages
                 self._mapped.madvise(mmap.MADV_HUGEPAGE)
 
     def grown(self, count: int) -> None:
-        """As `used`, for elements that come into use in order. A thread takes memory for those that come next.
-
-        It takes memory for twice the last growth, but for at most 1/32 of what is in use, and 16 MiB.
-        """
+        """As `used`, for elements that come into use in order. A thread takes memory for those that come next: for
+        twice the last growth, but at most 1/32 of what is in use, and 16 MiB."""
         self.used(count)
         used = count * self._itemsize
         if not self._large or used <= self._used:

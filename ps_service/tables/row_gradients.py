@@ -1,8 +1,5 @@
-"""Gradients of all rows of a table whose sums are made when somebody needs them.
-
-A step updates each row with the sum of its gradients while it has them in a processor's cache. Clipping, sums over
-passes, rounds and whatever else reads a gradient needs the sums as a tensor.
-"""
+"""Gradients of all rows of a table whose sums are made when somebody needs them. A step updates each row with the sum
+of its gradients while it has them in a processor's cache; whatever else reads a gradient needs a tensor."""
 
 from __future__ import annotations
 
@@ -23,11 +20,8 @@ def key_space(dim: int) -> int:
 
 
 def rows_gradient(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """A gradient of all rows: keys of different rows, int64 [n], ascending, with the gradient of each, [n, dim].
-
-    Torch adds gradients of different rows in ascending order one after the other, and others in an order that depends
-    on which rows they have.
-    """
+    """A gradient of all rows: keys of different rows, int64 [n], ascending, with the gradient of each, [n, dim]. Torch
+    adds such ones one after the other, and others in an order that depends on which rows they have."""
     shape = (key_space(values.shape[1]), values.shape[1])
     return torch.sparse_coo_tensor(keys.unsqueeze(0), values.float(), shape, is_coalesced=True, check_invariants=False)
 

@@ -20,8 +20,9 @@ UPDATES: Final = "updates"
 class Rows:
     """Values in any of three dtypes, and states in float32, by the number of a row.
 
-    `widths` says how many numbers are kept for a row beside its values, by name; `states` has them. The seed is that of
-    the first values and of the rounding.
+    `widths` says how many numbers are kept for a row beside its values, by name; `states` has them. `flat` is all
+    values and `flat_states` all states as one tensor each, for loops that work in place on float32; `flat` is None
+    where there are none. The seed is that of the first values and of the rounding.
     """
 
     def __init__(
@@ -35,10 +36,15 @@ class Rows:
         self.states: Final[dict[str, RowStorage]] = {
             name: make_rows(capacity, width, torch.float32) for name, width in self.widths.items()
         }
+        self._storages: Final = (self.values, *self.states.values())
+        self.row_bytes: Final = sum(each.width * each.dtype.itemsize for each in self._storages)
+        self.flat_states: Final = {name: each.flat for name, each in self.states.items() if each.flat is not None}
+        is_flat = dtype is torch.float32 and len(self.flat_states) == len(self.states)
+        self.flat: Final = self.values.flat if is_flat else None
 
     def grow(self, rows: int) -> None:
         """Makes room for this many rows in all."""
-        for storage in (self.values, *self.states.values()):
+        for storage in self._storages:
             storage.grow(rows)
 
     def begin_states(self, numbers: torch.Tensor, fresh: bool) -> None:
@@ -60,7 +66,7 @@ class Rows:
         """Applies gradients, float32 [n, dim], to copies of different rows, with their ids, and writes them back."""
         states = {name: storage.read(numbers) for name, storage in self.states.items()}
         values = self.values.read(numbers).float()
-        self.rule.update(values, gradients, states, rates)
+        self.rule.update(self.rule.options, values, gradients, states, rates)
         if (updates := states.get(UPDATES)) is not None:
             updates.add_(1)
             counts = updates.view(-1).long().numpy()
@@ -72,14 +78,8 @@ class Rows:
 
     def clear(self) -> None:
         """Gives the memory of all rows back."""
-        for storage in (self.values, *self.states.values()):
+        for storage in self._storages:
             storage.clear()
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row, with what the optimizer keeps for it."""
-        storages = (self.values, *self.states.values())
-        return sum(storage.width * storage.dtype.itemsize for storage in storages)
 
 
 def round_stochastically(values: torch.Tensor, draws: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -32,99 +32,93 @@ class Rates(NamedTuple):
     weight_decay: float | torch.Tensor
 
 
-class RowRule(ABC):
+@dataclass(slots=True)
+class RowRule:
     """How one kind of optimizer updates rows.
 
-    `options` may be replaced by others of the same kind. `widths` are the names of the numbers in float32 that it keeps
+    `options` may be replaced by others of the same kind. `update` changes values [n, dim] and states [n, width] of
+    different rows in place; gradients are their sums. `widths` are the names of the numbers in float32 that it keeps
     for each row, and how many there are of each: 1, or the width of a row. Those that `initial` does not name begin
     with 0.
     """
 
-    def __init__(self, options: Any, widths: dict[str, int], initial: dict[str, float] | None = None) -> None:
-        self.options = options
-        self.widths = widths
-        self.initial = {} if initial is None else initial
-
-    @abstractmethod
-    def update(self, values: torch.Tensor, gradients: torch.Tensor, states: States, rates: Rates) -> None:
-        """Changes values [n, dim] and states [n, width] of different rows in place; gradients are their sums."""
+    options: Any
+    update: Callable[[Any, torch.Tensor, torch.Tensor, States, Rates], None]
+    widths: dict[str, int]
+    initial: dict[str, float] = field(default_factory=dict)
 
 
-class GradientDescent(RowRule):
-    """`SGD`: with momentum, one velocity for each value."""
-
-    def __init__(self, options: SGD, dim: int) -> None:
-        super().__init__(options, {"velocity": dim} if options.momentum else {})
-
-    def update(self, values: torch.Tensor, gradients: torch.Tensor, states: States, rates: Rates) -> None:
-        decay(values, rates)
-        if self.widths:
-            gradients = states["velocity"].mul_(self.options.momentum).add_(gradients)
-        values.sub_(gradients * rates.lr)
-
-
-class AdagradRule(RowRule):
-    """`Adagrad`: one sum of squares for each value."""
-
-    def __init__(self, options: Adagrad, dim: int) -> None:
-        super().__init__(options, {"sum": dim}, {"sum": options.initial_accumulator})
-
-    def update(self, values: torch.Tensor, gradients: torch.Tensor, states: States, rates: Rates) -> None:
-        decay(values, rates)
-        sums = states["sum"].addcmul_(gradients, gradients)
-        values.sub_(gradients / sums.sqrt().add_(self.options.eps) * rates.lr)
+def make_rule(options: RowOptimizer, dim: int) -> RowRule:
+    """The rule of an optimizer, for rows of width `dim`."""
+    match options:
+        case SGD():
+            return RowRule(options, _sgd, {"velocity": dim} if options.momentum else {})
+        case Adagrad():
+            return RowRule(options, _adagrad, {"sum": dim}, {"sum": options.initial_accumulator})
+        case RowWiseAdagrad():
+            return RowRule(options, _row_wise_adagrad, {"sum": 1}, {"sum": options.initial_accumulator})
+        case LazyAdam():
+            return RowRule(options, _adam, {"moment": dim, "square": dim, "steps": 1})
+        case PartialRowWiseAdam():
+            return RowRule(options, _adam, {"moment": dim, "square": 1, "steps": 1})
+        case FTRL():
+            return RowRule(options, _ftrl, {"linear": dim, "sum": dim})
 
 
-class RowWiseAdagradRule(RowRule):
-    """`RowWiseAdagrad`: one sum of mean squares for each row."""
-
-    def __init__(self, options: RowWiseAdagrad) -> None:
-        super().__init__(options, {"sum": 1}, {"sum": options.initial_accumulator})
-
-    def update(self, values: torch.Tensor, gradients: torch.Tensor, states: States, rates: Rates) -> None:
-        decay(values, rates)
-        sums = states["sum"].add_(gradients.square().mean(1, keepdim=True))
-        values.sub_(gradients * (rates.lr / sums.sqrt().add_(self.options.eps)))
+def _sgd(options: SGD, values: torch.Tensor, gradients: torch.Tensor, states: States, rates: Rates) -> None:
+    decay(values, rates)
+    if options.momentum:
+        gradients = states["velocity"].mul_(options.momentum).add_(gradients)
+    values.sub_(gradients * rates.lr)
 
 
-class AdamRule(RowRule):
-    """`LazyAdam` and `PartialRowWiseAdam`. The bias of a row's moments is corrected for its own number of updates."""
-
-    def __init__(self, options: LazyAdam | PartialRowWiseAdam, dim: int) -> None:
-        self._row_wise = isinstance(options, PartialRowWiseAdam)
-        super().__init__(options, {"moment": dim, "square": 1 if self._row_wise else dim, "steps": 1})
-
-    def update(self, values: torch.Tensor, gradients: torch.Tensor, states: States, rates: Rates) -> None:
-        decay(values, rates)
-        first, second = self.options.betas
-        steps = states["steps"].add_(1)
-        moment = states["moment"].lerp_(gradients, 1 - first)
-        squares = gradients.square()
-        if self._row_wise:
-            squares = squares.mean(1, keepdim=True)
-        square = states["square"].mul_(second).add_(squares, alpha=1 - second)
-        # In float64, because 1 - beta^t of a beta near 1 loses half of its digits in float32.
-        whole = steps.double()
-        first_correction = (1 - first**whole).float()
-        second_root = (1 - second**whole).sqrt_().float()
-        denominator = square.sqrt().div_(second_root).add_(self.options.eps)
-        values.sub_(moment / denominator * (rates.lr / first_correction))
+def _adagrad(options: Adagrad, values: torch.Tensor, gradients: torch.Tensor, states: States, rates: Rates) -> None:
+    decay(values, rates)
+    sums = states["sum"].addcmul_(gradients, gradients)
+    values.sub_(gradients / sums.sqrt().add_(options.eps) * rates.lr)
 
 
-class ProximalRule(RowRule):
-    """`FTRL`: the paper's z and n for each value. Algorithm 1 of the paper."""
+def _row_wise_adagrad(
+    options: RowWiseAdagrad, values: torch.Tensor, gradients: torch.Tensor, states: States, rates: Rates
+) -> None:
+    decay(values, rates)
+    sums = states["sum"].add_(gradients.square().mean(1, keepdim=True))
+    values.sub_(gradients * (rates.lr / sums.sqrt().add_(options.eps)))
 
-    def __init__(self, options: FTRL, dim: int) -> None:
-        super().__init__(options, {"linear": dim, "sum": dim})
 
-    def update(self, values: torch.Tensor, gradients: torch.Tensor, states: States, rates: Rates) -> None:
-        linear, sums = states["linear"], states["sum"]
-        before = sums.sqrt()
-        root = sums.addcmul_(gradients, gradients).sqrt()
-        linear.add_(gradients).sub_((root - before) / rates.lr * values)
-        shrunk = linear.sign() * self.options.l1 - linear
-        values.copy_(shrunk / ((self.options.beta + root) / rates.lr + self.options.l2))
-        values.masked_fill_(linear.abs() <= self.options.l1, 0.0)
+def _adam(
+    options: LazyAdam | PartialRowWiseAdam,
+    values: torch.Tensor,
+    gradients: torch.Tensor,
+    states: States,
+    rates: Rates,
+) -> None:
+    """The bias of a row's moments is corrected for its own number of updates."""
+    decay(values, rates)
+    first, second = options.betas
+    steps = states["steps"].add_(1)
+    moment = states["moment"].lerp_(gradients, 1 - first)
+    squares = gradients.square()
+    if isinstance(options, PartialRowWiseAdam):
+        squares = squares.mean(1, keepdim=True)
+    square = states["square"].mul_(second).add_(squares, alpha=1 - second)
+    # In float64, because 1 - beta^t of a beta near 1 loses half of its digits in float32.
+    whole = steps.double()
+    first_correction = (1 - first**whole).float()
+    second_root = (1 - second**whole).sqrt_().float()
+    denominator = square.sqrt().div_(second_root).add_(options.eps)
+    values.sub_(moment / denominator * (rates.lr / first_correction))
+
+
+def _ftrl(options: FTRL, values: torch.Tensor, gradients: torch.Tensor, states: States, rates: Rates) -> None:
+    """The paper's z and n for each value. Algorithm 1 of the paper."""
+    linear, sums = states["linear"], states["sum"]
+    before = sums.sqrt()
+    root = sums.addcmul_(gradients, gradients).sqrt()
+    linear.add_(gradients).sub_((root - before) / rates.lr * values)
+    shrunk = linear.sign() * options.l1 - linear
+    values.copy_(shrunk / ((options.beta + root) / rates.lr + options.l2))
+    values.masked_fill_(linear.abs() <= options.l1, 0.0)
 
 
 def decay(values: torch.Tensor, rates: Rates) -> None:
@@ -133,26 +127,9 @@ def decay(values: torch.Tensor, rates: Rates) -> None:
         values.mul_(1 - rates.lr * rates.weight_decay)
 
 
-def make_rule(options: RowOptimizer, dim: int) -> RowRule:
-    """The rule of an optimizer, for rows of width `dim`."""
-    match options:
-        case SGD():
-            return GradientDescent(options, dim)
-        case Adagrad():
-            return AdagradRule(options, dim)
-        case RowWiseAdagrad():
-            return RowWiseAdagradRule(options)
-        case LazyAdam() | PartialRowWiseAdam():
-            return AdamRule(options, dim)
-        case FTRL():
-            return ProximalRule(options, dim)
-
-
 def with_options(rule: RowRule, dim: int, options: Mapping[str, Any]) -> RowOptimizer:
-    """The options of an optimizer of rows of width `dim`, with some of them changed.
-
-    Raises `InvalidArgumentError` if there is no such option, its value is not allowed, or it decides what rows keep.
-    """
+    """The options of an optimizer of rows of width `dim`, with some of them changed. Raises `InvalidArgumentError` if
+    there is no such option, its value is not allowed, or it decides what rows keep."""
     try:
         changed: RowOptimizer = dataclasses.replace(rule.options, **options)
     except TypeError as error:
@@ -181,10 +158,8 @@ class Groups:
         self._highs: Final = torch.tensor([group.high for group in self.groups], dtype=torch.int64)
 
     def rates(self, ids: torch.Tensor, lr: float, weight_decay: float) -> Rates:
-        """Learning rate and weight decay of ids, int64 [n]: numbers, or float32 [n, 1] where there are groups.
-
-        `lr` and `weight_decay` are those of rows without a group, or whose group has none, as they are now.
-        """
+        """Learning rate and weight decay of ids, int64 [n]: numbers, or float32 [n, 1] where there are groups. `lr` and
+        `weight_decay` are those of rows without a group, or whose group has none, as they are now."""
         if not self.groups:
             return Rates(lr, weight_decay)
         group = torch.searchsorted(self._lows, ids, right=True) - 1

@@ -35,11 +35,8 @@ def seen_bytes(eviction: Eviction) -> int:
 
 
 class Seen:
-    """What eviction needs to know of rows.
-
-    Its storages are `seen`, microseconds of the clock at the last look-up, which is 0 where there is no row; and for
-    `least_frequent` `sightings`. Both are int64.
-    """
+    """What eviction needs to know of rows, in int64: `seen`, microseconds of the clock at the last look-up, which is 0
+    where there is no row; and for `least_frequent` `sightings`."""
 
     def __init__(self, capacity: int, eviction: Eviction) -> None:
         self._eviction: Final = eviction
@@ -77,7 +74,7 @@ class Seen:
 
     def ages(self, numbers: torch.Tensor, now: float) -> dict[str, torch.Tensor]:
         """What is known of rows, int64 [n], whatever the time: microseconds since the last look-up, and sightings."""
-        found = {"age": int(now * 1e6) - self.storages["seen"].read(numbers)[:, 0]}
+        found = {"age": int(now * 1e6) - self.last(numbers)}
         if (sightings := self.storages.get("sightings")) is not None:
             found["sightings"] = sightings.read(numbers)[:, 0]
         return found
@@ -91,7 +88,7 @@ class Seen:
 
     def scores(self, rows: Rows, numbers: torch.Tensor, now: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Of some rows, int64 [n], those that are not spared, when they were seen, and scores: the lowest go first."""
-        last = self.storages["seen"].read(numbers)[:, 0]
+        last = self.last(numbers)
         old = last <= int((now - self._eviction.spare) * 1e6)
         numbers, last = numbers[old], last[old]
         match self._eviction.at_capacity:

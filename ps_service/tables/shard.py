@@ -12,28 +12,34 @@ from torch.nn.functional import embedding_bag
 
 from ps_service.tables import checks
 from ps_service.tables.checks import checked_ids, checked_offsets, checked_weights
-from ps_service.tables.contents import Contents
 from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
-from ps_service.tables.population import Candidates, Population
+from ps_service.tables.population import Candidates, Population, Statistics
 from ps_service.tables.row_gradients import UnsummedGradient
 from ps_service.tables.rows import Rows
 from ps_service.tables.rules import Groups, make_rule, with_options
 from ps_service.tables.seen import first
 from ps_service.tables.storage import rows_in_memory
+from ps_wire.codec.trees import mapped
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.tables.options import Initialisation, Normal, RowGroup, RowOptimizer
 
 if TYPE_CHECKING:
     from ps_service.tables.budget import TableBudget
-    from ps_service.tables.statistics import Statistics
     from ps_wire.tables.life import Admission, Eviction
 
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 MOST_DIM: Final = 65_536
 TURN_ROWS: Final = 1 << 14
 """Rows that are looked at in one turn."""
+
+BLOCK_ROWS: Final = 65_536
+"""Rows of a block of the state."""
+
+Block = dict[str, torch.Tensor]
+"""`ids` int64 [n], `values` [n, dim], what the optimizer keeps, float32 [n, width], under `state.` and its name, and
+where rows are evicted `age`, int64 [n], the microseconds since they were looked up, and `sightings`, int64 [n]."""
 
 Implementation = Literal["numba", "torch"]
 
@@ -43,17 +49,15 @@ class TableShard:
 
     A row comes into being when its id is first looked up in training. Its first values depend on the seed and the id
     only, and its later ones on its own gradients, so a table has the same bits however it is split. Until a step
-    applies their gradient, what training has looked up is named by keys, see `Generations`. Ids that are not admitted
-    share the key of one row.
+    applies their gradient, what training has looked up is named by keys, see `Generations`.
 
-    All methods may be called from any thread. They take turns with one lock, which is held for the time of one call,
-    without Python's global lock where numba and torch compute. `contents` takes it for each block. No reader ever sees
-    a part of an update. Tensors that are returned are copies.
+    All methods may be called from any thread. They take turns with one lock, which is held for the time of one call; no
+    reader ever sees a part of an update. Tensors that are returned are copies. `updates` counts the calls that have
+    changed or loaded rows.
 
     `rows` is the fixed number of all rows, 0 to `rows - 1`, over all `owners` among which they are divided; `max_rows`
-    is how many this shard may have. Updates are computed in float32, and rounded stochastically where rows have 16
-    bits. The first values are the same with either `implementation`, and updates to the accuracy of float32, so all
-    owners of a table should have the same. The clock is in seconds.
+    is how many this shard may have. The first values are the same with either `implementation`, and updates to the
+    accuracy of float32, so all owners of a table should have the same. The clock is in seconds.
     """
 
     def __init__(
@@ -95,8 +99,8 @@ class TableShard:
             self._map, self._rows, self._kernels, self.max_rows, admission, eviction, seed, clock
         )
         self._lock: Final = ReportingLock()
-        self.contents: Final = Contents(self._lock, self._map, self._rows, self._population)
-        self._updates = 0
+        self.row_bytes: Final = self._rows.row_bytes
+        self.updates = 0
 
     @property
     def optimizer(self) -> RowOptimizer:
@@ -115,20 +119,10 @@ class TableShard:
         return self._population.nbytes
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of a row, with what the optimizer keeps for it."""
-        return self._rows.row_bytes
-
-    @property
     def statistics(self) -> Statistics:
         """A copy of what was counted since the shard was made."""
         # Without the lock, which a long step may hold: the event loop reads them for metrics.
         return dataclasses.replace(self._population.statistics)
-
-    @property
-    def updates(self) -> int:
-        """How many times `update` has changed the table, or rows were loaded."""
-        return self._updates
 
     def count_in(self, budget: TableBudget, title: str) -> None:
         """Counts the rows in a budget of several tables; arguments as for `Population.count_in`."""
@@ -145,10 +139,8 @@ class TableShard:
         with_options(self._rows.rule, self.dim, options)
 
     def rows_of(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and copies of the rows of checked ids that training looks up; missing rows are added.
-
-        Raises `TooLargeError`, with no row added, if there would be more rows than the shard may have.
-        """
+        """The keys and copies of the rows of checked ids that training looks up; missing rows are added. Raises
+        `TooLargeError`, with no row added, if there would be more rows than the shard may have."""
         with self._lock:
             numbers = self._population.look_up(ids)
             return self._population.generations.keys(numbers), self._kernels.read(self._rows, numbers)
@@ -157,9 +149,7 @@ class TableShard:
         self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, keep: bool
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """As `rows_of` the keys, the sums of the rows of bags in float32, and copies of the rows if `keep` says so.
-
-        `weights`, float32 [n], are what each row is multiplied with; None for 1.
-        """
+        `weights`, float32 [n], are what each row is multiplied with; None for 1."""
         with self._lock:
             numbers = self._population.look_up(ids)
             pooled = self._kernels.pool(self._rows, numbers, offsets, weights)
@@ -167,11 +157,9 @@ class TableShard:
             return self._population.generations.keys(numbers), pooled, kept
 
     def look_up(self, ids: torch.Tensor, *, add: bool = True) -> torch.Tensor:
-        """The rows of ids, int64 [n], without keys.
-
-        Those that are missing are added, as in `rows_of`, or without `add` are only read as they would begin. Raises
-        `InvalidArgumentError` if ids are no int64 vector, or a table of fixed size has no such row.
-        """
+        """The rows of ids, int64 [n], without keys. Missing ones are added, as in `rows_of`, or without `add` are only
+        read as they would begin. Raises `InvalidArgumentError` for no int64 vector, or a row that a table of fixed size
+        has not."""
         ids = checked_ids(ids, self.rows)
         with self._lock:
             return self._read(ids, self._population.look_up(ids) if add else self._population.find(ids))
@@ -211,12 +199,9 @@ class TableShard:
         weights: torch.Tensor | None,
         given: int,
     ) -> UnsummedGradient:
-        """The gradient of rows, from the gradients of a look-up or of its bags.
-
-        That of the row that ids without one read is left out here, and not only in the step, because norms and checks
-        count it otherwise. `given` is how many ids the trainer's program has looked up, before it was made sure that
-        all are different.
-        """
+        """The gradient of rows, from the gradients of a look-up or of its bags. That of the row that ids without one
+        read is left out here, because norms and checks count it otherwise. `given` is how many ids the trainer's
+        program has looked up, before it was made sure that all are different."""
         with self._lock:
             self._population.statistics.gradients += given
         groups = self._kernels.group(keys, gradients.float(), offsets, weights)
@@ -232,11 +217,8 @@ class TableShard:
         return None if own.all() else own
 
     def update(self, gradients: Grouped) -> None:
-        """Applies the gradients of rows, which are named by key, as one step of the optimizer.
-
-        Those of rows that have gone since they were looked up are dropped, and so are those of the row that ids without
-        one read.
-        """
+        """Applies the gradients of rows, which are named by key, as one step of the optimizer. Those of rows that have
+        gone are dropped, and so are those of the row that ids without one read."""
         options = self.optimizer
         with self._lock:
             statistics, generations = self._population.statistics, self._population.generations
@@ -255,18 +237,87 @@ class TableShard:
                 rates = self._groups.rates(ids, options.lr, getattr(options, "weight_decay", 0.0))
                 self._kernels.update(self._rows, numbers, dataclasses.replace(gradients, ids=ids), rates)
             statistics.updated += count
-            self._updates += 1
+            self.updates += 1
 
     def load(self, blocks: Iterable[Mapping[str, torch.Tensor]], *, clear: bool = True) -> None:
-        """Takes rows that `contents` has given, of this shard or of others; with `clear` in place of all rows.
-
-        Raises as `Contents.put`. Blocks before one that does not fit have been taken then.
-        """
+        """Takes blocks of rows, of this shard or of others; with `clear` in place of all rows. Raises as `put`; blocks
+        before one that does not fit have been taken then."""
         if clear:
             self.clear()
         for block in blocks:
-            self.contents.put(block, self.rows)
-            self._updates += 1
+            self.put(block)
+
+    def blocks(self, block_rows: int = BLOCK_ROWS) -> Iterator[Block]:
+        """Copies of all rows, in the order of their numbers; each is made when it is asked for, and none is empty.
+        Whoever needs all as of one moment lets nobody update the table meanwhile."""
+        begin: int | None = 0
+        while begin is not None:
+            block, begin = self.copies(begin, block_rows)
+            if len(block["ids"]):
+                yield block
+
+    def copies(self, begin: int, count: int) -> tuple[Block, int | None]:
+        """Copies of the rows in use among the `count` numbers from `begin` on, and the number to go on with. A row
+        keeps its number, so this gives each row that exists all the time once."""
+        with self._lock:
+            ids, in_use = self._map.between(begin, begin + count)
+            numbers = begin + in_use.nonzero()[:, 0]
+            states = {f"state.{name}": each.read(numbers) for name, each in self._rows.states.items()}
+            life = self._population.life(numbers)
+            block = {"ids": ids[in_use], "values": self._rows.values.read(numbers), **states, **life}
+            return block, begin + count if begin + count < self._map.rows else None
+
+    def views(self) -> Iterator[Block]:
+        """All rows in blocks that share the memory of the shard where that is possible. One in which rows were removed
+        says by `in_use`, bool [n], which are there. Nobody may change the shard before the last block was taken and
+        written."""
+        with self._lock:
+            flat = {f"state.{name}": each.flat for name, each in self._rows.states.items()}
+            flat["values"] = self._rows.values.flat
+            used = self._map.rows
+        if any(each is None for each in flat.values()):
+            yield from self.blocks()
+            return
+        for low in range(0, used, BLOCK_ROWS):
+            high = min(low + BLOCK_ROWS, used)
+            with self._lock:
+                ids, in_use = self._map.between(low, high)
+                life = self._population.life(torch.arange(low, high))
+            views = {name: each[low:high] for name, each in flat.items() if each is not None}
+            block = {"ids": ids, **views, **life}
+            if not in_use.all():
+                block["in_use"] = in_use
+            yield block
+
+    def put(self, block: Mapping[str, torch.Tensor]) -> None:
+        """Puts rows in the place of those that their ids have, or adds them.
+
+        Without `state.` entries what the optimizer keeps stays as it is, or begins anew. No row has changed if the
+        block does not fit this table, has an id twice (`InvalidArgumentError`), or has too many rows (`TooLargeError`).
+        """
+        block = checks.used_part(block)
+        checks.check_block(block, self.dim, self.dtype, self._rows.widths)
+        ids = checked_ids(block["ids"], self.rows)
+        with self._lock:
+            numbers = self._population.put(ids)
+            self._rows.values.write(numbers, block["values"])
+            for name, storage in self._rows.states.items():
+                if (state := block.get(f"state.{name}")) is not None:
+                    storage.write(numbers, state)
+            self._population.put_life(numbers, block)
+            self.updates += 1
+
+    def admission_state(self) -> dict[str, Any] | None:
+        """A copy of what admission remembers of ids without a row; None if every id gets one."""
+        gate = self._population.gate
+        with self._lock:
+            return None if gate is None else mapped(gate.state(), torch.clone)
+
+    def load_admission(self, state: Mapping[str, Any]) -> None:
+        """Takes over what another shard's admission remembered. Raises as `CountingFilter.load`."""
+        with self._lock:
+            if self._population.gate is not None:
+                self._population.gate.load(state)
 
     def remove(self, ids: torch.Tensor) -> int:
         """Removes rows, which begin anew if their ids come again. Returns how many there were. Raises as `look_up`."""
@@ -280,10 +331,8 @@ class TableShard:
             return self._population.evict(count, dry_run)
 
     def expire(self, begin: int, count: int, *, dry_run: bool = False) -> tuple[torch.Tensor, int | None]:
-        """Removes those of `count` rows from number `begin` on that have expired, or only says which would go.
-
-        Returns their ids, int64, and where to go on; None at the end.
-        """
+        """Removes those of `count` rows from number `begin` on that have expired, or only says which would go. Returns
+        their ids, int64, and where to go on; None at the end."""
         with self._lock:
             gone = self._population.expire(begin, begin + count, dry_run)
             return gone, begin + count if begin + count < self._map.rows else None
@@ -294,11 +343,9 @@ class TableShard:
         return self._population.excess
 
     def turns(self, expire: bool, turn_rows: int = TURN_ROWS) -> Iterator[None]:
-        """Removes rows that have expired, if it is time for those, and makes room in a table that is nearly full.
-
-        That is done in short turns, each of which looks at so many rows, or removes at most as many. What makes room is
-        chosen between turns. Rows that are looked up meanwhile stay.
-        """
+        """Removes rows that have expired, if it is time for those, and makes room in a table that is nearly full. A
+        turn looks at so many rows, or removes at most as many. What makes room is chosen between turns; rows that are
+        looked up meanwhile stay."""
         begin: int | None = 0
         while expire and begin is not None:
             _, begin = self.expire(begin, turn_rows)
@@ -310,14 +357,14 @@ class TableShard:
             with self._lock:
                 parts.append(self._population.candidates(begin, begin + turn_rows))
             yield
-        every = Candidates.together(parts)
+        every = Candidates(*(torch.cat(each) for each in zip(*parts, strict=True)))
         for some in first(every.scores, wanted).split(turn_rows):
             with self._lock:
-                self._population.make_room(every.some(some))
+                self._population.make_room(Candidates(*(each[some] for each in every)))
             yield
 
     def clear(self) -> None:
         """Removes all rows and gives their memory back."""
         with self._lock:
             self._population.clear()
-            self._updates += 1
+            self.updates += 1

@@ -1,8 +1,7 @@
 """The parameter that stands for all rows of a table on an owner, and the nodes that lead to it in torch's graph.
 
-Passes, optimizers and policies know parameters and their gradients. A table has one parameter for them, in the shape
-of more rows than there will ever be, with the memory of one number. Its gradients are sparse: keys of rows, and the
-sums of their gradients.
+It has the shape of more rows than there will ever be, with the memory of one number. Its gradients are sparse: keys of
+rows, and the sums of their gradients. So passes, optimizers and policies know a table as any parameter.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from ps_service.tables.kernels.grouped import Grouped, bag_of_each
+from ps_service.tables.kernels.kernels import Grouped, bag_of_each
 from ps_service.tables.row_gradients import UnsummedGradient, key_space
 from ps_wire.tables.sums import grouped, sum_by
 
@@ -23,44 +22,19 @@ if TYPE_CHECKING:
 
     from ps_service.tables.backups import RowBackups
     from ps_service.tables.shard import TableShard
-    from ps_service.tables.statistics import Statistics
     from ps_wire.tables.routing import Routing
 
 
 class RowsOfTable:
-    """The rows of a table on an owner, as far as passes, optimizers and metrics know them.
-
-    `parameter` stands for them in torch's graph. Rows that nobody looks up expire after `ttl` seconds; None if they do
-    not. `backups` want to know of rows before they are updated. A step iterates over them, so they are replaced and not
-    changed.
-    """
+    """The rows of a table on an owner, as far as passes, optimizers and metrics know them. Rows that nobody looks up
+    expire after `ttl` seconds; None if they do not. `backups` want to know of rows before they are updated; a step
+    iterates over them, so they are replaced and not changed."""
 
     parameter: AllRows
-    dim: int
     shard: TableShard
     routing: Routing
     ttl: float | None
     backups: tuple[ref[RowBackups], ...]
-
-    @property
-    def size(self) -> int:
-        """Number of rows."""
-        return self.shard.size
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the rows, of what the optimizer keeps for them, and of the map of ids."""
-        return self.shard.memory
-
-    @property
-    def updates(self) -> int:
-        """Number of updates since the start."""
-        return self.shard.updates
-
-    @property
-    def statistics(self) -> Statistics:
-        """What was counted since the start."""
-        return self.shard.statistics
 
     def changed(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Those options of the optimizer that differ from what they are now. Raises as `TableShard.set_options`."""
@@ -115,7 +89,7 @@ def summed_rows(gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     keys, values = gradient._indices()[0], gradient._values()
     if not gradient.is_coalesced():
         groups = grouped(keys)
-        if not groups.are_different:
+        if len(groups.targets) < len(keys):
             return groups.targets, sum_by(groups, values)
         if not torch.equal(groups.targets, keys):
             return groups.targets, values.index_select(0, groups.order)

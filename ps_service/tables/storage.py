@@ -20,11 +20,8 @@ have entries instead, and 8 for the id."""
 
 
 class RowStorage(ABC):
-    """Rows of one width and dtype, numbered from 0. New rows are zero.
-
-    `flat` is all rows as one tensor [capacity, width], or None if they are in several. Kernels that work on it in place
-    use it where it is there.
-    """
+    """Rows of one width and dtype, numbered from 0. New rows are zero. `flat` is all rows as one tensor [capacity,
+    width], for loops that work in place, or None if they are in several."""
 
     flat: torch.Tensor | None = None
 
@@ -56,25 +53,25 @@ class RowStorage(ABC):
 class FlatRows(RowStorage):
     """Rows in one tensor over reserved addresses: pages take memory when rows on them are written."""
 
+    flat: torch.Tensor
+
     def __init__(self, reservation: Reservation, capacity: int, width: int) -> None:
         super().__init__(width, reservation.tensor.dtype)
-        self._capacity: Final = capacity
         self._reservation: Final = reservation
-        self._rows: Final = reservation.tensor.view(capacity, width)
-        self.flat = self._rows
+        self.flat = reservation.tensor.view(capacity, width)
 
     def grow(self, rows: int) -> None:
-        assert rows <= self._capacity
+        assert rows <= len(self.flat)
         self._reservation.grown(rows * self.width)
 
     def read(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._rows.index_select(0, rows)
+        return self.flat.index_select(0, rows)
 
     def between(self, begin: int, end: int) -> torch.Tensor:
-        return self._rows[begin:end]
+        return self.flat[begin:end]
 
     def write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
-        self._rows.index_copy_(0, rows, values)
+        self.flat.index_copy_(0, rows, values)
 
     def clear(self) -> None:
         self._reservation.clear()

@@ -7,16 +7,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import Rounds, missing, ran_out
 from ps_service.training.event_queue import EventQueue
-from ps_service.training.outcomes import Decided, Membership, Outcome
 from ps_service.training.reported_values import Tally
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added_to_each
 from ps_service.training.round_steps import RoundSteps
-from ps_service.training.waiting_offers import WaitingOffers, gone
+from ps_service.training.waiting_offers import Outcome, WaitingOffers, gone
 from ps_wire.attempts import REPEATED
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.policies import Apply, Async, Policy
@@ -36,24 +35,30 @@ PLAIN = Async(Apply())
 """The policy of an optimizer without one: every step is applied by itself, at once."""
 
 
-class _End:
-    """The last event of an optimizer that was removed."""
+class Decided(NamedTuple):
+    """Decisions that a trainer brings to the owners that follow, and the number of its join, 0 if it is no member.
+
+    All owners have carried out those up to `base`, which are forgotten.
+    """
+
+    epoch: int
+    base: int
+    entries: list[Entry]
+
+
+_END: Final = object()
+"""The last event of an optimizer that was removed."""
 
 
 class Aggregator:
     """The offers to one optimizer with a policy. Safe from several threads.
 
-    No thread waits for a round: an offer has a future, and one thread steps for all whose round is complete.
-
-    Attributes:
-        queue: Handles the events of the rounds.
-        describe: A trainer for messages.
-        owners: Names of the owners whose rounds these are, if there are several; the first decides.
-        coordinator: The rounds, if this is the first of several owners.
-        following: What holds the gradients, if this is another one.
+    No thread waits for a round: an offer has a future, and one thread steps for all whose round is complete. `describe`
+    names a trainer in messages. Of several `owners`, the first decides: it has the `coordinator`, which is its rounds,
+    and each other one is `following`.
     """
 
-    def __init__(self, optimizer: Stepper, members: Iterable[bytes] = ()) -> None:
+    def __init__(self, optimizer: Stepper) -> None:
         self.steps = RoundSteps(optimizer)
         self.reported = optimizer.reported
         self.queue = EventQueue(self._handle)
@@ -64,7 +69,7 @@ class Aggregator:
         self.describe: Callable[[bytes], str] = bytes.hex
         self._lock = threading.Lock()
         self._rounds = Rounds(PLAIN)
-        for trainer in members:
+        for trainer in optimizer.trainers:
             self._rounds.join(trainer)
         self._numbers = itertools.count(1)
         self._offered = WaitingOffers(self.reported)
@@ -83,17 +88,18 @@ class Aggregator:
         """When gradients count."""
         return self._policy if self.following is None else self.following.policy
 
-    def membership(self) -> Membership:
-        """The trainers that use the optimizer, for a checkpoint."""
+    def membership(self) -> tuple[dict[bytes, int], int]:
+        """The trainers that use the optimizer, with how many gradients of each have counted or were dropped, and the
+        largest number of trainers at one time since the policy was set, for a checkpoint."""
         with self._lock:
             clocks = {trainer: member.clock for trainer, member in self._rounds.members.items()}
-            return Membership(clocks, self._rounds.most)
+            return clocks, self._rounds.most
 
-    def restore_membership(self, membership: Membership) -> None:
+    def restore_membership(self, clocks: Mapping[bytes, int], most: int) -> None:
         """Continues with the trainers of a checkpoint, after its state, policy and decisions are restored."""
         with self._lock:
             self._rounds.version = self._optimizer.version
-            self._rounds.restore_members(membership.clocks, membership.most)
+            self._rounds.restore_members(clocks, most)
 
     def missing(self, most: int) -> list[str]:
         """Whom an open round waits for, for messages: at most so many trainers, or others that have not come yet."""
@@ -127,10 +133,8 @@ class Aggregator:
         self.queue.go_on()
 
     def finish_round(self) -> Future[None]:
-        """Ends the open round with what it has; the future is done once that is applied.
-
-        Trainers whose gradients are in it went on long ago, so these must not be lost when the owner stops.
-        """
+        """Ends the open round with what it has; the future is done once that is applied. Trainers whose gradients are
+        in it went on long ago, so these must not be lost when the owner stops."""
         done: Future[None] = Future()
         with self._lock:
             self.queue.extend([*self._end_round(), done])
@@ -143,7 +147,7 @@ class Aggregator:
             if self._is_removed:
                 return
             self._is_removed = True
-            self.queue.extend([*([] if self._optimizer.rounds is None else self._end_round()), _End()])
+            self.queue.extend([*([] if self._optimizer.rounds is None else self._end_round()), _END])
         self.queue.go_on()
 
     def _end_round(self) -> list[Event]:
@@ -168,10 +172,8 @@ class Aggregator:
                 self.owners, self.following, self._optimizer.rounds = tuple(owners), following, self
 
     def step_outside(self, context: PassContext) -> int:
-        """Applies the gradients of a pass at once, although there are rounds. They had not begun everywhere before.
-
-        Returns the version after the step, and raises as `HostedOptimizer.step`.
-        """
+        """Applies the gradients of a pass at once, although there are rounds: they had not begun everywhere before.
+        Returns the version after the step, and raises as `HostedOptimizer.step`."""
         before = self._optimizer.version
         version = self._optimizer.step(context)
         if version > before and self.coordinator is not None:
@@ -180,10 +182,8 @@ class Aggregator:
         return version
 
     def decisions(self, trainer: bytes, applied: Mapping[str, int]) -> Decided:
-        """The decisions that another owner may not know.
-
-        `applied` has the last decision that each other owner has carried out, as far as the trainer knows that asks.
-        """
+        """The decisions that another owner may not know. `applied` has the last decision that each other owner has
+        carried out, as far as the trainer knows that asks."""
         coordinator = self.coordinator
         assert coordinator is not None
         with self._lock:
@@ -248,10 +248,8 @@ class Aggregator:
         return events
 
     def drain(self) -> None:
-        """Ends all waits, because this owner is about to stop, and those of later offers at once.
-
-        Offers that are in no round get a `DrainingError`; those that are applied get their result.
-        """
+        """Ends all waits, because this owner is about to stop, and those of later offers at once. Offers that are in no
+        round get a `DrainingError`; those that are applied get their result."""
         if self.following is not None:
             self.following.drain()
         with self._lock:
@@ -270,13 +268,17 @@ class Aggregator:
             self.queue.extend(self._withdraw(key))
         self.queue.go_on()
 
-    def _handle(self, event: Event | OfferKey | _End) -> None:
+    def _handle(self, event: Any) -> None:
         if self._is_over:
             return
-        if isinstance(event, _End):
+        if event is _END:
             self._is_over = True
             self._offered.fail_all(gone())
-            self._forget()
+            # What would keep tensors until the garbage collector finds the cycle.
+            self.steps.forget()
+            self._pool = None
+            if self.following is not None:
+                self.following.forget()
         elif isinstance(event, OfferKey):
             self._enter_once(event)
         elif isinstance(event, Close):
@@ -307,13 +309,6 @@ class Aggregator:
         if not is_due:
             attempt.passed(self._optimizer.number, applied=False)
             self._offered.answer(key, Outcome(self._optimizer.version, 0, 1, REPEATED))
-
-    def _forget(self) -> None:
-        """Drops what would keep tensors until the garbage collector finds the cycle."""
-        self.steps.forget()
-        self._pool = None
-        if self.following is not None:
-            self.following.forget()
 
     def _close(self, close: Close) -> None:
         """Steps with the gradients of a round. If the step raises, its trainers get the error, and may go on."""

@@ -10,8 +10,7 @@ from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.host import Host
 from ps_service.hosting.objects import HostedObject
 from ps_service.tables.optimizer import RowOptimizer
-from ps_service.tables.stand_in import AllRows
-from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads, optimizer_of
+from ps_service.training.optimizers import Covered, HostedOptimizer, optimizer_of
 from ps_service.training.schedulers import HostedScheduler
 from ps_wire.close_names import argument_hint
 from ps_wire.errors import InvalidArgumentError, PsError
@@ -21,18 +20,11 @@ if TYPE_CHECKING:
 
     from ps_service.execution.thread_pool import ThreadPool
     from ps_service.passes.staleness import StepCounters
-    from ps_service.training.memberships import Memberships
-    from ps_service.training.optimizers import Present
     from ps_wire.refs import Ref
 
 
 class _Counters(Protocol):
     steps: StepCounters
-
-
-class _Sessions(Protocol):
-    def describe(self, trainer: bytes) -> str:
-        """A trainer for messages."""
 
 
 class OptimizerHost(Host, Protocol):
@@ -46,18 +38,6 @@ class OptimizerHost(Host, Protocol):
     def counters(self) -> _Counters:
         """Counts the steps of optimizers."""
 
-    @property
-    def sessions(self) -> _Sessions:
-        """The sessions of trainers."""
-
-    @property
-    def memberships(self) -> Memberships:
-        """Which trainers use which optimizers."""
-
-    @property
-    def draining(self) -> bool:
-        """Whether the owner is about to stop."""
-
 
 def create_optimizer(
     engine: OptimizerHost,
@@ -65,8 +45,8 @@ def create_optimizer(
     groups: Sequence[tuple[Sequence[Ref], Mapping[str, Any]]],
     options: Mapping[str, Any],
     name: str = "",
-    reads: Reads = Reads.CONSISTENT,
-    non_finite: NonFinite = NonFinite.APPLY,
+    consistent: bool = True,
+    refuses_non_finite: bool = False,
     fingerprint: Fingerprint = NO_FINGERPRINT,
     object_id: str = "",
     prepare: Callable[[HostedOptimizer], None] | None = None,
@@ -97,8 +77,7 @@ def create_optimizer(
 
     def make() -> HostedObject:
         try:
-            hosted = HostedTableOptimizer if issubclass(cls, RowOptimizer) else HostedOptimizer
-            value = hosted(cls, members, options, reads, non_finite, engine.parameter_locks)
+            value = HostedOptimizer(cls, members, options, consistent, refuses_non_finite, engine.parameter_locks)
         except PsError:
             raise
         except (TypeError, ValueError) as error:
@@ -130,10 +109,8 @@ def create_scheduler(
     object_id: str = "",
     replace: bool = False,
 ) -> tuple[HostedObject, bool]:
-    """Creates a learning-rate scheduler for an optimizer, or returns the existing one of that name.
-
-    With `replace`, it takes the place of one that was made with other arguments. Raises as `create_optimizer`.
-    """
+    """Creates a learning-rate scheduler for an optimizer, or returns the existing one of that name; with `replace` in
+    the place of one that was made with other arguments. Raises as `create_optimizer`."""
     cls = engine.allowlist.scheduler(class_name)
     hosted = engine.registry.find(optimizer)
     value = optimizer_of(hosted)
@@ -172,25 +149,3 @@ def _shared_name(hosts: Any, members: Sequence[tuple[Sequence[Covered], Any]]) -
         return f"{joined}.optimizer"
     digest = hashlib.blake2b("\n".join(f"{ref.object_id}{ref.parameter}" for ref in covered).encode(), digest_size=4)
     return f"{joined}.optimizer-{digest.hexdigest()}"
-
-
-class HostedTableOptimizer(HostedOptimizer):
-    """A `RowOptimizer` over tables of this owner, which checks what it is given."""
-
-    optimizer: RowOptimizer
-
-    def _check_options(self, groups: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> None:
-        super()._check_options(groups, options)
-        self.optimizer.check_options(options)
-
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        super()._check_state(state)
-        self.optimizer.check_groups(state["param_groups"])
-
-    def _check_layouts(self, present: Sequence[Present]) -> None:
-        """Refuses options that a scheduler has written, and tables do not take; they take every gradient."""
-        self.optimizer.check_step()
-
-    def _name(self, covered: Covered) -> str:
-        assert isinstance(covered.parameter, AllRows)
-        return str(covered.parameter.table)

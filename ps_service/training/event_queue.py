@@ -14,7 +14,6 @@ from ps_wire.runtime.nothing import nothing
 if TYPE_CHECKING:
     from ps_service.execution.fair_queue import Work
 
-
 _log = logging.getLogger(__name__)
 
 DRAINING: Final = (
@@ -25,11 +24,9 @@ DRAINING: Final = (
 
 
 class EventQueue:
-    """Events, which one thread at a time handles in their order. Safe from several threads.
-
-    A future among the events is done when those before it are handled. `submit` runs a function in a compute thread,
-    and on the event loop what it returns.
-    """
+    """Events, which one thread at a time handles in their order. Safe from several threads. A future among them is done
+    when those before it are handled. `submit` runs a function in a compute thread, and on the event loop what it
+    returns."""
 
     def __init__(self, handle: Callable[[Any], None]) -> None:
         self.submit: Callable[[Callable[[], Work]], None] = _run_here

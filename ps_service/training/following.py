@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ps_service.execution.deferred import Deferred
-from ps_service.memory.available import half_of_memory
+from ps_service.memory.available import memory
 from ps_service.memory.held import size
 from ps_service.policies.decisions import Changed, Decision, Entry, Left, Released
 from ps_service.policies.follower import Follower, Gap, Recent
@@ -26,19 +26,9 @@ if TYPE_CHECKING:
     from ps_wire.policies import Policy
 
 
-class Copy(NamedTuple):
-    """Copies of gradients that are held for a round, because their pass may go on or end before that is decided, and
-    the version of the optimizer that they were computed with."""
-
-    contribution: Contribution
-    read: int
-
-
 class Settled(NamedTuple):
-    """What an owner says after it has carried out decisions up to the number `applied`.
-
-    `missing` counts the gradients of the round of an offer that were lost here, and `failed` is the error of that step.
-    """
+    """What an owner says after it has carried out decisions up to the number `applied`: how many gradients of the round
+    of an offer were lost here, and the error of that step."""
 
     applied: int
     version: int
@@ -47,20 +37,18 @@ class Settled(NamedTuple):
 
 
 class Following:
-    """Holds gradients for rounds that another owner decides, and steps as it says. Safe from several threads.
-
-    The policy is known here as far as its changes have come. The queue handles the decisions. At most `most_bytes` of
-    gradients are held.
-    """
+    """Holds gradients, of at most `most_bytes`, for rounds that another owner decides, and steps as it says. Safe from
+    several threads. The policy is known here as far as its changes have come."""
 
     def __init__(self, steps: RoundSteps, policy: Policy) -> None:
         self.policy = policy
         self.queue = EventQueue(self._carry_out)
-        self.most_bytes = half_of_memory()
+        self.most_bytes = memory() // 2
         self.steps = steps
         self._lock = threading.Lock()
         self._follower = Follower()
-        self._copies: dict[OfferKey, Copy] = {}
+        # With the version that they were computed with. Their pass may go on or end before a round is decided.
+        self._copies: dict[OfferKey, tuple[Contribution, int]] = {}
         self._pool: list[torch.Tensor | None] | None = None
         self._failed: Recent[OfferKey] = Recent()
         self._failure = ""
@@ -89,10 +77,8 @@ class Following:
     def hold(self, key: OfferKey, contribution: Contribution, read: int | None) -> int:
         """Holds copies of gradients, which `HostedOptimizer.check` has accepted, until a decision names them.
 
-        `read` is the version whose parameters they were computed with; None if that is not known. Returns the number of
-        the last decision that was carried out. Raises `SessionLostError` if the trainer has left under this epoch, or
-        has given the offer up, `OverloadedError` if too much is held already, and `DrainingError` if this owner is
-        about to stop.
+        `read` is the version whose parameters they were computed with, if that is known. Returns the number of the last
+        decision that was carried out. Raises as `Follower.check`, and `DrainingError` if this owner is about to stop.
         """
         if self._is_draining:
             raise DrainingError(DRAINING)
@@ -100,11 +86,11 @@ class Following:
         with self._lock:
             self._follower.check(key, nbytes, self.most_bytes)
         copies = [None if each is None else each.detach().clone() for each in contribution.gradients]
-        copy = Copy(contribution._replace(gradients=copies), self.steps.optimizer.version if read is None else read)
+        version = self.steps.optimizer.version if read is None else read
         with self._lock:
             self._follower.check(key, nbytes, self.most_bytes)
             self._follower.hold(key, nbytes)
-            self._copies[key] = copy
+            self._copies[key] = contribution._replace(gradients=copies), version
             return self._follower.applied
 
     def watch(self) -> Deferred:
@@ -132,10 +118,8 @@ class Following:
                 self._copies.pop(key, None)
 
     def settle(self, key: OfferKey, base: int, entries: Sequence[Entry]) -> Future[Settled]:
-        """Carries out decisions; the future is done once they are, and its result is about an offer.
-
-        `base` is the number of the last decision that the coordinator has forgotten.
-        """
+        """Carries out decisions; the future is done once they are, and its result is about an offer. `base` is the
+        number of the last decision that the coordinator has forgotten."""
         done: Future[None] = Future()
         result: Future[Settled] = Future()
         done.add_done_callback(lambda _: result.set_result(self._settled(key)))
@@ -175,10 +159,7 @@ class Following:
         counted = sorted(close.counted, key=lambda each: each.key)
         pool, self._pool = self._pool, None
         terms = [] if pool is None else [Term(Contribution(pool, None), 1.0)]
-        for each in counted:
-            copy = self._taken(each.key)
-            if copy is not None:
-                terms.append(Term(self._compensated(copy), each.weight))
+        terms += [Term(taken, each.weight) for each in counted if (taken := self._taken(each.key)) is not None]
         try:
             self.steps.apply(RoundGradients(terms, close.divisor), close.version)
         except BaseException as error:
@@ -188,14 +169,15 @@ class Following:
                     self._failed[each.key] = close.version
 
     def _add_to_pool(self, event: Pooled) -> None:
-        copy = self._taken(event.counted.key)
-        if copy is None:
-            return
-        self._pool = added_to_each(self._pool, self._compensated(copy).gradients, event.counted.weight)
+        taken = self._taken(event.counted.key)
+        if taken is not None:
+            self._pool = added_to_each(self._pool, taken.gradients, event.counted.weight)
 
-    def _taken(self, key: OfferKey) -> Copy | None:
+    def _taken(self, key: OfferKey) -> Contribution | None:
+        """What was held for an offer, corrected if it is stale and the policy says so; None if it is lost."""
         with self._lock:
-            return self._copies.pop(key, None)
-
-    def _compensated(self, copy: Copy) -> Contribution:
-        return self.steps.compensated(copy.contribution, copy.read, self.steps.optimizer.version - copy.read)
+            held = self._copies.pop(key, None)
+        if held is None:
+            return None
+        contribution, read = held
+        return self.steps.compensated(contribution, read, self.steps.optimizer.version - read)

@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 
 
 def set_requires_grad(engine: Host, targets: Sequence[Ref], requires_grad: bool) -> None:
-    """Freezes or unfreezes parameters, or all those of modules: all of them, or none if one of them cannot be changed.
-
-    Passes that have read them are not affected; calls that begin later see the new flags. Raises if one is not here,
-    and `InvalidArgumentError` if a target is no module, or a parameter holds integers, which cannot be trained.
-    """
+    """Freezes or unfreezes parameters, or all those of modules: all of them, or none if one cannot be changed. Calls
+    that begin later see that. Raises if one is not here, and `InvalidArgumentError` if a target is no module, or a
+    parameter holds integers."""
     parameters = [parameter for ref in targets for parameter in _parameters(engine.registry.find(ref), ref)]
     for parameter in parameters:
         if requires_grad and not (parameter.is_floating_point() or parameter.is_complex()):

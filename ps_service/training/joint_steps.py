@@ -34,29 +34,11 @@ class _Share:
         self.parameters = [covered.parameter for covered, _, _ in present]
         self.states = [covered.parameter_state for covered, _, _ in present]
 
-    def apply(self, nbytes: int) -> None:
-        """Steps. The gradients are removed from the parameters again, of which other optimizers may have some, too."""
-        latency = self.optimizer.latency
-        began = latency.begin()
-        try:
-            self.optimizer.write(self.present)
-        finally:
-            for parameter in self.parameters:
-                parameter.grad = None
-        latency.end(began, nbytes)
-
-    def count(self, context: PassContext) -> None:
-        """Notes the step that was made."""
-        self.optimizer.count(self.parameters, self.states, context)
-        self.optimizer.version += 1
-
 
 def step_together(optimizers: Sequence[HostedOptimizer], context: PassContext, locks: ParameterLocks) -> list[Stepped]:
-    """Applies the gradients of a pass to several optimizers: all of them, or, if anything raises, none.
-
-    Forwards of modules see all of it or nothing, unless all of these optimizers allow them to see a part. Raises as
-    `HostedOptimizer.step`.
-    """
+    """Applies the gradients of a pass to several optimizers: all of them, or, if anything raises, none. Forwards of
+    modules see all of it or nothing, unless all of these optimizers let them see a part. Raises as
+    `HostedOptimizer.step`."""
     with ExitStack() as stack:
         # Always in the same order, so that two of these steps never wait for each other.
         for optimizer in sorted(optimizers, key=lambda each: each.number):
@@ -69,7 +51,8 @@ def step_together(optimizers: Sequence[HostedOptimizer], context: PassContext, l
         if shares:
             _apply(shares, nbytes, locks)
             for share in shares:
-                share.count(context)
+                share.optimizer.count(share.parameters, share.states, context)
+                share.optimizer.version += 1
                 staleness[share.optimizer.number] = context.last_staleness
         if attempt is not None:
             for each in optimizers:
@@ -90,7 +73,10 @@ def _apply(shares: Sequence[_Share], nbytes: int, locks: ParameterLocks) -> None
         undo = [Snapshot(share.optimizer.optimizer, share.parameters) for share in may_raise]
         try:
             for share in (*may_raise, *(share for share in shares if share not in may_raise)):
-                share.apply(nbytes)
+                latency = share.optimizer.latency
+                began = latency.begin()
+                share.optimizer.write(share.present)
+                latency.end(began, nbytes)
         except BaseException:
             for copy in undo:
                 copy.restore()

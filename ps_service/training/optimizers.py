@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import itertools
 import time
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,12 @@ import torch
 from torch import optim
 
 from ps_service.measures.pace import Pace
-from ps_service.parameters.step_lock import StepLock
+from ps_service.parameters.locks import StepLock
 from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
-from ps_service.training import sparse_rules, sparse_sgd, torch_step
+from ps_service.tables.optimizer import RowOptimizer
+from ps_service.tables.stand_in import AllRows
+from ps_service.training import sparse_rules, torch_step
 from ps_service.training.reported_values import ReportedValues
 from ps_service.training.snapshots import Snapshot, copied
 from ps_service.training.step_access import StepAccess
@@ -33,26 +34,15 @@ if TYPE_CHECKING:
     from ps_wire.refs import Ref
 
 
-class Reads(enum.Enum):
-    """What forwards see of a running step: all or nothing of it, or any part of it (Hogwild)."""
-
-    CONSISTENT = "consistent"
-    INCONSISTENT = "inconsistent"
-
-
-class NonFinite(enum.Enum):
-    """What to do with NaN and infinity in a gradient."""
-
-    APPLY = "apply"
-    REFUSE = "refuse"
-
-
 class Covered(NamedTuple):
     """A parameter that an optimizer steps."""
 
     ref: Ref
     parameter: torch.Tensor
     parameter_state: ParameterState
+
+    def __str__(self) -> str:
+        return str(self.parameter.table) if isinstance(self.parameter, AllRows) else repr(self.ref.parameter)
 
 
 Present = tuple[Covered, int, torch.Tensor]
@@ -64,18 +54,11 @@ _NUMBERS: Final = itertools.count()
 class HostedOptimizer:
     """A `torch.optim` optimizer over parameters of this owner.
 
-    Attributes:
-        lock: Held while it steps, and while its options or its state change.
-        number: Its number in this process.
-        version: Number of steps applied.
-        is_torchs: Whether its class is one of torch's own.
-        counter, pace: Count its steps, for the metrics and for the status.
-        covered: Every covered parameter, in the order of the groups.
-        title: What it is called in messages.
-        reported: The values that trainers report with gradients.
-        trainers: Those that use it, as the keys.
-        rounds: What collects gradients for its policy; None if it has none, and every step is applied by itself.
-        aggregator: The same, also after a policy that it has no more; see `policy_changes`.
+    If it is `consistent`, forwards see all or nothing of a step, and else any part of it (Hogwild). The lock is held
+    while it steps, and while its options or its state change. `version` counts the steps that were applied, `counter`
+    and `pace` do so for the metrics and for the status. `trainers` has those that use it as keys. `rounds` collects
+    gradients for its policy; it is None if it has none, and every step is applied by itself. `aggregator` is the same,
+    also after a policy that it has no more.
     """
 
     def __init__(
@@ -83,8 +66,8 @@ class HostedOptimizer:
         cls: type[optim.Optimizer],
         groups: Sequence[tuple[Sequence[Covered], Mapping[str, Any]]],
         options: Mapping[str, Any],
-        reads: Reads,
-        non_finite: NonFinite,
+        consistent: bool,
+        refuses_non_finite: bool,
         parameter_locks: ParameterLocks,
     ) -> None:
         self.covered = [covered for members, _ in groups for covered in members]
@@ -93,8 +76,8 @@ class HostedOptimizer:
         self._group_of = [number for number, (members, _) in enumerate(groups) for _ in members]
         self.number = next(_NUMBERS)
         self.version = 0
-        self.is_consistent = reads is Reads.CONSISTENT
-        self._non_finite = non_finite
+        self.is_consistent = consistent
+        self._refuses_non_finite = refuses_non_finite
         self._parameter_locks = parameter_locks
         self.lock = StepLock(parameter_locks.this_thread)
         self.latency = Latency()
@@ -114,10 +97,9 @@ class HostedOptimizer:
     def step(self, context: PassContext | RoundGradients) -> int:
         """Applies the gradients of a context or a push: all of them, or, if anything raises, none.
 
-        Parameters without a gradient in the context are skipped, as in local torch. Nothing is applied if another
-        attempt of the pass has made this step. Returns the version after the step. Raises `ContextEndedError`,
-        `NonFiniteGradientError` if a gradient holds NaN or infinity and the optimizer refuses those, and
-        `InvalidArgumentError` if the optimizer cannot take a sparse gradient.
+        Nothing is applied if another attempt of the pass has made this step. Returns the version after the step. Raises
+        `ContextEndedError`, `NonFiniteGradientError` if the optimizer refuses NaN and infinity, and
+        `InvalidArgumentError` if it cannot take a sparse gradient.
         """
         with self.lock:
             attempt = context.attempt
@@ -135,16 +117,16 @@ class HostedOptimizer:
             self.aggregator.end()
 
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> None:
-        """Changes options, such as `lr`, of one parameter group or of all.
-
-        Raises `InvalidArgumentError` if there is no such group or option, or the optimizer refuses the value.
-        """
+        """Changes options, such as `lr`, of one parameter group or of all. Raises `InvalidArgumentError` if there is no
+        such group or option, or the optimizer refuses the value."""
         with self.lock:
             groups = self.optimizer.param_groups
             if group is not None and group >= len(groups):
                 raise InvalidArgumentError(f"there is no parameter group {group}; there are {len(groups)}")
             chosen = groups if group is None else [groups[group]]
-            self._check_options(chosen, options)
+            self._validator.check_options(chosen, options)
+            if isinstance(self.optimizer, RowOptimizer):
+                self.optimizer.check_options(options)
             for each in chosen:
                 each.update(options)
 
@@ -157,15 +139,16 @@ class HostedOptimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Loads a state, entirely or not at all. Raises `InvalidArgumentError` if it does not fit."""
         with self.lock:
-            self._check_state(state)
+            self._validator.check_state(state)
+            if isinstance(self.optimizer, RowOptimizer):
+                self.optimizer.check_groups(state["param_groups"])
             try:
                 self.optimizer.load_state_dict(state)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InvalidArgumentError(f"the state does not fit this optimizer: {error}") from None
 
     def check(self, gradients: PassContext | RoundGradients) -> list[Present]:
-        """The gradients of a pass, a push or a round for covered parameters, once they are checked.
-        Raises as `step`."""
+        """The checked gradients of a pass, a push or a round for covered parameters. Raises as `step`."""
         present = []
         for covered, group, gradient in zip(
             self.covered, self._group_of, gradients.gradients_of(self.parameters), strict=True
@@ -174,7 +157,7 @@ class HostedOptimizer:
                 present.append((covered, group, gradient))
         if present:
             self._check_layouts(present)
-            if self._non_finite is NonFinite.REFUSE:
+            if self._refuses_non_finite:
                 self._check_finite(present)
         return present
 
@@ -197,9 +180,6 @@ class HostedOptimizer:
                 if undo is not None:
                     undo.restore()
                 raise
-            finally:
-                for parameter in parameters:
-                    parameter.grad = None
         self.latency.end(began, nbytes)
         return True
 
@@ -217,39 +197,40 @@ class HostedOptimizer:
             state.steps += 1
 
     def write(self, present: Sequence[Present]) -> None:
-        """Has torch step the parameters, except for those that `sparse_sgd` steps. The caller has them to itself."""
+        """Has torch step the parameters, but for rows of tables that it refuses. The caller has them to itself.
+
+        The gradients are removed from the parameters again, of which other optimizers may have some, too.
+        """
         groups, by_rows, sparse = self.optimizer.param_groups, [], []
-        for covered, group, gradient in present:
-            parameter, options = covered.parameter, groups[group]
-            if gradient.is_sparse and self.is_torchs:
-                if options.get("fused") and sparse_sgd.can_apply(self.optimizer, options, gradient):
-                    by_rows.append((parameter, gradient, options))
-                    continue
-                if options.get("momentum"):
-                    sparse.append(parameter)
-            elif gradient.layout is torch.strided and gradient.stride() != parameter.stride():
-                # Torch's fused kernels take the strides of the parameter for granted. Torch gives gradients that layout
-                # where it accumulates them at leaves, and no such node runs here.
-                gradient = torch.empty_like(parameter.data, dtype=gradient.dtype).copy_(gradient)
-            parameter.grad = gradient
-        # Called even with no gradient left: hooks and schedulers count the steps.
-        torch_step.step(self.optimizer)
-        for parameter, gradient, options in by_rows:
-            sparse_sgd.apply(parameter, gradient, options)
-        for parameter in sparse:
-            sparse_rules.compact(self.optimizer, parameter)
-
-    # What an optimizer of tables checks in another way
-
-    def _check_options(self, groups: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> None:
-        self._validator.check_options(groups, options)
-
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        self._validator.check_state(state)
+        try:
+            for covered, group, gradient in present:
+                parameter, options = covered.parameter, groups[group]
+                if gradient.is_sparse and self.is_torchs:
+                    if options.get("fused") and sparse_rules.can_step_rows(self.optimizer, options, gradient):
+                        by_rows.append((parameter, gradient, options))
+                        continue
+                    if options.get("momentum"):
+                        sparse.append(parameter)
+                elif gradient.layout is torch.strided and gradient.stride() != parameter.stride():
+                    # Torch's fused kernels take the strides of the parameter for granted. Torch gives gradients that
+                    # layout where it accumulates them at leaves, and no such node runs here.
+                    gradient = torch.empty_like(parameter.data, dtype=gradient.dtype).copy_(gradient)
+                parameter.grad = gradient
+            # Called even with no gradient left: hooks and schedulers count the steps.
+            torch_step.step(self.optimizer)
+            for parameter, gradient, options in by_rows:
+                sparse_rules.step_rows(parameter, gradient, options)
+            for parameter in sparse:
+                sparse_rules.compact(self.optimizer, parameter)
+        finally:
+            for covered, _, _ in present:
+                covered.parameter.grad = None
 
     def _check_layouts(self, present: Sequence[Present]) -> None:
-        """Refuses gradients that torch would refuse in the middle of a step."""
+        """Refuses gradients that torch would refuse in the middle of a step, and options that tables would."""
         if not self.is_torchs:
+            if isinstance(self.optimizer, RowOptimizer):
+                self.optimizer.check_step()
             return
         groups, takes_dense = self.optimizer.param_groups, not isinstance(self.optimizer, optim.SparseAdam)
         for covered, group, gradient in present:
@@ -267,12 +248,9 @@ class HostedOptimizer:
         for covered, _, gradient in present:
             if not is_finite(gradient):
                 raise NonFiniteGradientError(
-                    f"the gradient of {self._name(covered)} on owner {covered.ref.owner!r} holds NaN or infinity; its "
+                    f"the gradient of {covered} on owner {covered.ref.owner!r} holds NaN or infinity; its "
                     "optimizer has applied nothing. Skip this batch, lower the learning rate, or clip"
                 )
-
-    def _name(self, covered: Covered) -> str:
-        return repr(covered.ref.parameter)
 
 
 def optimizer_of(hosted: HostedObject) -> HostedOptimizer:

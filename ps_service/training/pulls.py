@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
 
 class Pulled(NamedTuple):
-    """What a replica lacks, as copies.
+    """What a replica lacks, as copies: parameters at these positions in `HostedObject.parameters`, and all buffers,
+    None if it has them.
 
-    Attributes:
-        positions: Positions of the parameters in `HostedObject.parameters`.
-        marks: A number for each of them that differs after every change; 0 while one is in progress.
-        steps: The number of steps applied to each of them.
-        buffers: All buffers by name; None if the replica has them.
-        buffers_mark: A digest of the buffers; empty if there are none.
+    Marks are numbers that differ after every change of a parameter, 0 while one is in progress; steps are those that
+    were applied to it. The mark of the buffers is a digest, empty if there are none.
     """
 
     positions: list[int]
@@ -41,12 +38,11 @@ class Pulled(NamedTuple):
 def pull(
     locks: ParameterLocks, hosted: HostedObject, marks: Sequence[int], buffers_mark: bytes, consistent: bool
 ) -> Pulled:
-    """Copies the parameters and buffers of a module that a replica lacks.
+    """Copies the parameters and buffers of a module that a replica with the given marks lacks; it has none at first.
 
-    The replica has the given marks, none at first. If `consistent`, all parameters are read between the same two steps.
-    Otherwise nothing is waited for, and a parameter may be copied while a step writes it. Raises `InvalidArgumentError`
-    if it is no module, or has another number of parameters, and `WouldBlock` if a step is in progress, and this thread
-    must not wait.
+    If `consistent`, all parameters are read between the same two steps. Otherwise nothing is waited for, and one may be
+    copied while a step writes it. Raises `InvalidArgumentError` if it is no module, or has another number of
+    parameters, and `WouldBlock` if a step is in progress, and this thread must not wait.
     """
     module = hosted.value
     if not isinstance(module, nn.Module):

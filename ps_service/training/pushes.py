@@ -9,7 +9,7 @@ import torch
 from ps_service.passes.gradients import Gradient
 from ps_service.passes.staleness import FirstReadings
 from ps_service.training.round_gradients import Contribution
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Encoded
 from ps_wire.compression.registry import decode
 from ps_wire.errors import InvalidArgumentError
 
@@ -29,12 +29,9 @@ class Pushed(NamedTuple):
 
 
 def read(hosted: HostedObject, positions: Sequence[int], gradients: Any, steps: Sequence[int]) -> list[Pushed]:
-    """Decodes the gradients of a replica. Those of parameters that are frozen here are left out.
-
-    Each is dense, sparse, or an `Encoded`, which is decoded with the shape of the parameter at its position in
-    `HostedObject.parameters`. `steps` had been applied to each parameter when the replica read it. Raises
-    `InvalidArgumentError` if a gradient does not fit.
-    """
+    """Decodes the gradients of a replica, for the parameters at these positions in `HostedObject.parameters`. Those of
+    parameters that are frozen here are left out. `steps` had been applied to each when the replica read it. Raises
+    `InvalidArgumentError` if a gradient does not fit."""
     if not isinstance(gradients, list) or not len(gradients) == len(positions) == len(steps):
         raise InvalidArgumentError("a push has a list of gradients, and for each a position and a number of steps")
     if len(set(positions)) != len(positions) or any(each >= len(hosted.parameters) for each in positions):
@@ -50,10 +47,8 @@ def read(hosted: HostedObject, positions: Sequence[int], gradients: Any, steps: 
 
 
 def contribution(optimizer: HostedOptimizer, hosted: HostedObject, pushed: Sequence[Pushed]) -> Contribution:
-    """The gradients for the parameters that an optimizer covers. Those of other parameters are left out.
-
-    Raises `InvalidArgumentError` if it covers none of the module's parameters.
-    """
+    """The gradients for the parameters that an optimizer covers. Those of others are left out. Raises
+    `InvalidArgumentError` if it covers none of the module's parameters."""
     covered = check_covered(optimizer, hosted)
     found: list[torch.Tensor | None] = [None] * len(optimizer.covered)
     readings = FirstReadings()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -53,24 +53,17 @@ class _Use:
 
 
 class ReportedValues:
-    """The reported values of one optimizer. Safe from several threads.
-
-    `title` is the name of a trainer in values that are kept.
-    """
+    """The reported values of one optimizer. Safe from several threads."""
 
     def __init__(self) -> None:
-        self.title: Callable[[bytes], str] = lambda trainer: trainer.hex()[:8]
         self._lock = threading.Lock()
         self._uses: dict[str, _Use] = {}
         self._total = Tally()
 
     def expect(self, trainer: bytes, values: Mapping[str, Reported]) -> Report | None:
-        """Takes the values of gradients of which is not known yet whether they count. `count` or `drop` has to follow.
-
-        All values under one name are reduced in the same way, and are numbers or tensors of the same shape and dtype.
-        Returns None if there are none. Raises `InvalidArgumentError` if a value does not fit those under its name, and
-        `TooLargeError` if there would be too many names.
-        """
+        """Takes the values of gradients of which is not known yet whether they count; None if there are none. `count`
+        or `drop` has to follow. Raises `InvalidArgumentError` if a value is reduced in another way, or of another kind,
+        than those under its name, and `TooLargeError` if there would be too many names."""
         if not values:
             return None
         with self._lock:
@@ -101,7 +94,9 @@ class ReportedValues:
         """The gradients of a report do not count. Does nothing if they have counted or were dropped before."""
         if report is not None:
             with self._lock:
-                self._end(report)
+                if report.is_open:
+                    report.is_open = False
+                    self._free(dict.fromkeys(report.values, 1))
 
     def pool(self, tally: Tally, report: Report | None) -> None:
         """Adds a report to those of an open round. `count` or `drop_pool` has to follow for the tally."""
@@ -109,45 +104,35 @@ class ReportedValues:
             report.is_open = False
             tally.add(report.trainer, report.values)
 
-    def drop_pool(self, tally: Tally | None) -> None:
+    def drop_pool(self, tally: Tally) -> None:
         """The gradients of an open round do not count."""
-        if tally is not None:
-            with self._lock:
-                self._free(tally.counts)
+        with self._lock:
+            self._free(tally.counts)
 
     def count(self, reports: Iterable[Report | None], pooled: Tally | None = None) -> dict[str, Any]:
-        """Counts the values of a round, and returns them reduced by name.
-
-        The order of the reports must not depend on when they came; others were pooled before.
-        """
+        """Counts the values of a round, and returns them reduced by name. The order of the reports must not depend on
+        when they came; others were pooled before."""
         tally = pooled or Tally()
         for report in reports:
             self.pool(tally, report)
         if not tally.gradients:
             return {}
-        values, counts = tally.values(self.title), dict(tally.counts)
+        values, counts = tally.values(), dict(tally.counts)
         with self._lock:
             self._total.merge(tally)
             self._free(counts)
         return values
 
     def read(self, reset: bool) -> Totals:
-        """The values of all gradients that have counted since the last reset.
-
-        With `reset`, the next read begins anew, and names that no waiting gradients use are free again.
-        """
+        """The values of all gradients that have counted since the last reset. With `reset`, the next read begins anew,
+        and names that no waiting gradients use are free again."""
         with self._lock:
             total = self._total
-            found = Totals(total.values(self.title), dict(total.counts), total.gradients)
+            found = Totals(total.values(), dict(total.counts), total.gradients)
             if reset:
                 self._total = Tally()
                 self._uses = {name: use for name, use in self._uses.items() if use.reports}
             return found
-
-    def _end(self, report: Report) -> None:
-        if report.is_open:
-            report.is_open = False
-            self._free(dict.fromkeys(report.values, 1))
 
     def _free(self, counts: Mapping[str, int]) -> None:
         for name, count in counts.items():
@@ -155,17 +140,13 @@ class ReportedValues:
 
 
 class Tally:
-    """Reduces reported values. All values under one name are of one kind, as `ReportedValues` sees to.
+    """Reduces reported values, of one kind under each name, as `ReportedValues` sees to. For one thread at a time.
 
-    Not safe from several threads.
-
-    Attributes:
-        counts: How many gradients came with a value, by its name.
-        gradients: How many gradients came with any value.
+    `counts` says how many gradients came with a value, by its name, and `gradients` how many with any.
     """
 
     def __init__(self) -> None:
-        self.counts: defaultdict[str, int] = defaultdict(int)
+        self.counts: Counter[str] = Counter()
         self.gradients = 0
         self._reducers: dict[str, Reducer] = {}
         self._kept: dict[str, OrderedDict[bytes, Any]] = {}
@@ -179,34 +160,23 @@ class Tally:
             if reduce == "keep":
                 self._keep(name, trainer, value)
             else:
-                self._reducer(name, reduce).add(value)
+                self._reducers.setdefault(name, Reducer(reduce)).add(value)
 
     def merge(self, other: Tally) -> None:
         """Adds all that another one has, which is not used afterwards."""
         self.gradients += other.gradients
-        for name, count in other.counts.items():
-            self.counts[name] += count
+        self.counts.update(other.counts)
         for name, reducer in other._reducers.items():
-            self._reducer(name, reducer.op).merge(reducer)
+            self._reducers.setdefault(name, Reducer(reducer.op)).merge(reducer)
         for name, kept in other._kept.items():
             for trainer, value in kept.items():
                 self._keep(name, trainer, value)
 
-    def values(self, title: Callable[[bytes], str]) -> dict[str, Any]:
-        """The reduced values by name; those that are kept, by trainer.
-
-        Args:
-            title: The name of a trainer.
-        """
+    def values(self) -> dict[str, Any]:
+        """The reduced values by name; those that are kept, by trainer."""
         reduced = {name: reducer.result for name, reducer in self._reducers.items()}
-        kept = {name: _titled(of, title) for name, of in self._kept.items()}
-        return {name: reduced[name] if name in reduced else kept[name] for name in self.counts}
-
-    def _reducer(self, name: str, op: str) -> Reducer:
-        reducer = self._reducers.get(name)
-        if reducer is None:
-            reducer = self._reducers[name] = Reducer(op)
-        return reducer
+        found = reduced | {name: _titled(of) for name, of in self._kept.items()}
+        return {name: found[name] for name in self.counts}
 
     def _keep(self, name: str, trainer: bytes, value: Any) -> None:
         """Keeps the latest value of a trainer. Of too many or too large ones, the oldest under the name is dropped."""
@@ -224,21 +194,21 @@ def size(value: Any) -> int:
     """About the bytes of a value. Elements of a tensor that are only repeated count."""
     total = 64
     for leaf in leaves_in(value):
+        total += 64
         if isinstance(leaf, torch.Tensor):
-            total += 64 + leaf.numel() * leaf.element_size()
+            total += leaf.numel() * leaf.element_size()
         elif isinstance(leaf, (str, bytes)):
-            total += 64 + len(leaf)
-        else:
-            total += 64
+            total += len(leaf)
     return total
 
 
-def _titled(kept: Mapping[bytes, Any], title: Callable[[bytes], str]) -> dict[str, Any]:
-    """Values by the names of trainers; a number is added where several trainers have the same name."""
+def _titled(kept: Mapping[bytes, Any]) -> dict[str, Any]:
+    """Values by the first digits of trainers; a number is added where several trainers have the same."""
     found: dict[str, Any] = {}
     for trainer, value in kept.items():
-        name, again = title(trainer), 2
+        title = name = trainer.hex()[:8]
+        again = 2
         while name in found:
-            name, again = f"{title(trainer)}~{again}", again + 1
+            name, again = f"{title}~{again}", again + 1
         found[name] = value
     return found

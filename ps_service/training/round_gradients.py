@@ -20,10 +20,8 @@ Optional = torch.Tensor | None
 
 
 class Contribution(NamedTuple):
-    """What one trainer offers: a gradient for each parameter that the optimizer covers, or None where there is none.
-
-    `context` is the pass that they are from, or what a replica has read; None if they are from neither.
-    """
+    """What one trainer offers: a gradient for each parameter that the optimizer covers, or None where there is none;
+    and the pass that they are from, or what a replica has read, None if they are from neither."""
 
     gradients: Sequence[Optional]
     context: PassContext | FirstReadings | None
@@ -40,11 +38,8 @@ class Term(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RoundGradients:
-    """The gradients of a round, as a step takes them: the sum of the terms, divided by `divisor`.
-
-    The order of the terms must not depend on when they came, so that the sum does not either. `last_staleness` is the
-    largest that the step has found.
-    """
+    """The gradients of a round, as a step takes them: the sum of the terms, divided by `divisor`. The order of the
+    terms must not depend on when they came. `last_staleness` is the largest that the step has found."""
 
     _terms: Sequence[Term]
     _divisor: int
@@ -96,11 +91,9 @@ class RoundGradients:
 
 
 def added(total: Optional, gradient: torch.Tensor, weight: float) -> torch.Tensor:
-    """The sum of a total and a weighted gradient. Neither is changed: a gradient may still belong to its pass.
-
-    A sum of float16 or bfloat16 gradients is float32: their mean is exact then, and does not overflow on the way. One
-    of sparse and dense gradients is dense.
-    """
+    """The sum of a total and a weighted gradient. Neither is changed: a gradient may still belong to its pass. A sum
+    of float16 or bfloat16 gradients is float32, so that a mean is exact and does not overflow on the way; one of sparse
+    and dense gradients is dense."""
     if total is None and weight == 1.0:
         return gradient
     weighted = _wide(gradient) if weight == 1.0 else _wide(gradient) * weight

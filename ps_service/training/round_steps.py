@@ -17,8 +17,8 @@ from ps_service.training.round_gradients import Contribution
 from ps_wire.policies import Compensate
 
 if TYPE_CHECKING:
+    from ps_service.parameters.locks import StepLock
     from ps_service.parameters.state import ParameterState
-    from ps_service.parameters.step_lock import StepLock
     from ps_service.passes.pass_context import PassContext
     from ps_service.passes.staleness import FirstReadings
     from ps_service.training.reported_values import ReportedValues
@@ -39,6 +39,7 @@ class Stepper(Protocol):
     parameters: list[torch.Tensor]
     parameter_states: list[ParameterState]
     reported: ReportedValues
+    trainers: dict[bytes, None]
     rounds: Any
     lock: StepLock
 
@@ -80,11 +81,9 @@ class RoundSteps:
         return contribution._replace(gradients=self._history.compensated(contribution.gradients, read))
 
     def apply(self, gradients: RoundGradients, version: int) -> None:
-        """Applies the gradients of a round, which were checked: all of them, or, if anything raises, none.
-
-        `version` is that of the optimizer from now on, whatever happens. Raises `NonFiniteGradientError` if the sum of
-        finite gradients holds NaN or infinity and the optimizer refuses those, and what the optimizer raises.
-        """
+        """Applies the gradients of a round, which were checked: all of them, or, if anything raises, none. `version` is
+        that of the optimizer from now on, whatever happens. Raises `NonFiniteGradientError` if the sum of finite
+        gradients holds NaN or infinity and the optimizer refuses those, and what the optimizer raises."""
         optimizer = self.optimizer
         try:
             with optimizer.lock:
@@ -131,10 +130,8 @@ class RoundSteps:
 
 
 class ParameterHistory:
-    """The parameters at the last versions of their optimizer, and the strength of the correction.
-
-    Of a parameter, copies are kept; of the rows of a table, copies of those that the steps between have changed.
-    """
+    """The parameters at the last versions of their optimizer, and the strength of the correction. Of a parameter,
+    copies are kept; of the rows of a table, copies of those that the steps between have changed."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], strength: float) -> None:
         self._strength = strength
@@ -157,10 +154,7 @@ class ParameterHistory:
 
     def compensated(self, gradients: Sequence[torch.Tensor | None], read: int) -> list[torch.Tensor | None]:
         """The gradients g + strength * g * g * (now - then), elementwise, as of the version that they were computed
-        with.
-
-        If that is not kept, they are returned as they are: they are from before the policy was set.
-        """
+        with. If that is not kept, they are from before the policy was set, and returned as they are."""
         if read not in self._copies:
             return list(gradients)
         return [

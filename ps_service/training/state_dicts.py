@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -18,7 +18,7 @@ _OF_OPTIMIZERS: Final = frozenset(("state", "param_groups"))
 """What torch calls the parts of the state of every optimizer."""
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from ps_service.hosting.host import Host
     from ps_service.hosting.objects import HostedObject
@@ -41,11 +41,8 @@ def state_of(engine: Host, target: HostedObject) -> Any:
 
 
 def load_state_dict(engine: Host, ref: Ref, state: Any, strict: bool) -> tuple[list[str], list[str]]:
-    """Loads a state, entirely or not at all.
-
-    Returns the missing and the unexpected keys of a module (both empty when strict). Raises `InvalidArgumentError` if
-    the state does not fit; nothing was changed.
-    """
+    """Loads a state, entirely or not at all. Returns the missing and the unexpected keys of a module (both empty when
+    strict). Raises `InvalidArgumentError` if the state does not fit; nothing was changed."""
     target = engine.registry.find(ref)
     if not isinstance(state, dict):
         raise InvalidArgumentError(f"a state is a dict, not a {type(state).__name__}")
@@ -79,26 +76,19 @@ def _load_module(
     with (
         engine.parameter_locks.stepping(target.parameter_states),
         engine.parameter_locks.writing(list(target.parameters.values()), target.parameter_states, consistent=True),
-        _unread_buffers(target),
-        target.internals.quiet(),
     ):
-        before = None if _only_copies(module, known, state) else _copied(module)
-        try:
-            module.load_state_dict(state, strict=False)
-        except Exception as error:  # a module's set_extra_state may raise anything
-            if before is not None:
-                with suppress(RuntimeError):  # of what cannot be copied, and was not changed either
-                    module.load_state_dict(before)
-            raise InvalidArgumentError(f"the state does not fit {target}: {error}") from None
+        if target.internals.buffers():
+            target.views.await_views()  # calls may read them; of parameters they keep the values from before
+        with target.internals.quiet():
+            before = None if _only_copies(module, known, state) else _copied(module)
+            try:
+                module.load_state_dict(state, strict=False)
+            except Exception as error:  # a module's set_extra_state may raise anything
+                if before is not None:
+                    with suppress(RuntimeError):  # of what cannot be copied, and was not changed either
+                        module.load_state_dict(before)
+                raise InvalidArgumentError(f"the state does not fit {target}: {error}") from None
     return missing, unexpected
-
-
-@contextmanager
-def _unread_buffers(target: HostedObject) -> Iterator[None]:
-    """Waits for calls that may read buffers. Those of parameters keep the values from before."""
-    if target.internals.buffers():
-        target.views.await_views()
-    yield
 
 
 def _only_copies(module: nn.Module, known: Mapping[str, Any], state: Mapping[str, Any]) -> bool:

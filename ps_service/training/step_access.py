@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 class StepAccess:
     """Lets a block change the gradients and the data of parameters, as one step.
 
-    It does what `ParameterLocks.stepping` and `ParameterLocks.writing` do, one inside the other: no other step and no
-    hosted code changes the same parameters meanwhile, and open passes keep the values that they have read; if
-    `consistent`, they and running forwards do not see the step. Where no step, forward or open pass uses the
-    parameters, there is nothing to wait for and nothing to copy. Then the lock is taken once before the step and once
-    after it. Otherwise the step goes through those two.
+    It does what `ParameterLocks.stepping` and `ParameterLocks.writing` do, one inside the other. Where no step, forward
+    or open pass uses the parameters, there is nothing to wait for and nothing to copy: then the lock is taken once
+    before the step and once after it. Otherwise the step goes through those two.
     """
 
     locks: ParameterLocks
@@ -39,11 +37,8 @@ class StepAccess:
     _waiting: ExitStack | None = None
 
     def __enter__(self) -> None:
-        """Acquires the parameters.
-
-        Raises `WouldBlock` if it would have to wait, and the thread must not; nothing was changed. Raises
-        `DeadlineExceededError` if the caller's deadline passed before others had finished.
-        """
+        """Acquires the parameters. Raises, with nothing changed, `WouldBlock` if it would have to wait, and the thread
+        must not, and `DeadlineExceededError` if the caller's deadline passed before others had finished."""
         consistent = self.consistent
         with self.locks.lock:
             for state in self.states:
@@ -56,7 +51,7 @@ class StepAccess:
                 if not any(map(_is_used, all_readers)):
                     self._readers = all_readers
                     for readers in all_readers:
-                        readers.writers.writing += 1
+                        readers.turns.writing += 1
                     for state in self.states:
                         state.stepped = True
                         state.changes += 1
@@ -76,7 +71,7 @@ class StepAccess:
             return
         with self.locks.lock:
             for readers in self._readers:
-                readers.writers.writing -= 1
+                readers.turns.writing -= 1
             for state in self.states:
                 state.stepped = False
                 if self.consistent:

@@ -1,9 +1,11 @@
-"""Calls the step of a torch optimizer without torch's wrapper for hooks and profilers, where neither is in use."""
+"""The step of a torch optimizer: without torch's wrapper for hooks and profilers, and the first one of a process."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Final
 
+import torch
 from torch import optim
 from torch._C._autograd import _profiler_enabled
 from torch.optim import optimizer as _torchs
@@ -13,12 +15,9 @@ _POST_HOOKS: Final = _torchs._global_optimizer_post_hooks
 
 
 def step(optimizer: optim.Optimizer) -> None:
-    """Does what `optimizer.step()` does.
-
-    Torch wraps the method of each class in a function that calls hooks and tells a profiler of the step. For a few
-    small parameters that takes longer than the step itself. So the wrapped function is called where there are no hooks,
-    no scheduler that counts the steps, and no profiler.
-    """
+    """Does what `optimizer.step()` does. Torch wraps the method of each class in a function that calls hooks and tells
+    a profiler of the step, which for a few small parameters takes longer than the step itself. So the wrapped function
+    is called where there are no hooks, no scheduler that counts the steps, and no profiler."""
     function: Any = type(optimizer).step
     if (
         getattr(function, "hooked", False)
@@ -30,3 +29,16 @@ def step(optimizer: optim.Optimizer) -> None:
         function.__wrapped__(optimizer)
     else:
         optimizer.step()
+
+
+def warm() -> None:
+    """Makes an optimizer, and steps it, in any thread. The first one imports torch's compiler: 800 modules, 1.2 s of
+    processor time. Optimizers that are made meanwhile wait for it."""
+    parameter = torch.zeros(1)
+    parameter.grad = torch.zeros(1)
+    torch.optim.SGD([parameter], lr=0.1).step()
+
+
+def warm_soon() -> None:
+    """Does it in a thread of its own, so that an owner serves at once; the process does not wait for its end."""
+    threading.Thread(target=warm, name="ps-warm", daemon=True).start()

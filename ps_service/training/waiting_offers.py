@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ps_service.policies.offers import Offer, OfferKey, Reason
 from ps_service.training.event_queue import DRAINING
 from ps_wire.errors import DeadlineExceededError, DrainingError, StaleHandleError
 
 if TYPE_CHECKING:
-    from ps_service.training.outcomes import Outcome
     from ps_service.training.reported_values import ReportedValues
     from ps_service.training.round_gradients import Contribution
     from ps_wire.attempts import Attempt
+
+
+class Outcome(NamedTuple):
+    """What became of an offer: the version of the optimizer, how many steps its gradients were behind their round, how
+    many that has (0 if it is still open), why these do not count (empty if they do), and the values that were reported
+    with all of them, reduced by name."""
+
+    version: int
+    staleness: int
+    counted: int
+    reason: str = ""
+    values: Mapping[str, Any] = {}
 
 
 class Offered(NamedTuple):
@@ -25,40 +36,26 @@ class Offered(NamedTuple):
     future: Future[Outcome]
 
 
-class WaitingOffers:
-    """The offers to one optimizer whose trainers wait. Its user sees to the order of what threads do.
-
-    `is_draining` is set when the owner is about to stop, and has taken back what waits.
-    """
+class WaitingOffers(dict[OfferKey, Offered]):
+    """The offers to one optimizer whose trainers wait. Its user sees to the order of what threads do. `is_draining` is
+    set when the owner is about to stop, and has taken back what waits."""
 
     def __init__(self, reported: ReportedValues) -> None:
+        super().__init__()
         self.is_draining = False
         self._reported = reported
-        self._offers: dict[OfferKey, Offered] = {}
         self._expired: dict[OfferKey, str] = {}
         self._outside: dict[OfferKey, Offer] = {}
-
-    def __len__(self) -> int:
-        return len(self._offers)
-
-    def __contains__(self, key: OfferKey) -> bool:
-        return key in self._offers
-
-    def __iter__(self) -> Iterator[OfferKey]:
-        return iter(self._offers)
-
-    def __getitem__(self, key: OfferKey) -> Offered:
-        return self._offers[key]
 
     def add(self, key: OfferKey, contribution: Contribution, read: int) -> Future[Outcome]:
         """Adds an offer; the future is done once its trainer may go on."""
         future: Future[Outcome] = Future()
-        self._offers[key] = Offered(contribution, read, future)
+        self[key] = Offered(contribution, read, future)
         return future
 
     def beside(self, attempt: Attempt) -> list[OfferKey]:
         """The offers of other attempts of the same pass that the rounds know."""
-        found = [key for key, each in self._offers.items() if attempt.is_beside(each.contribution.attempt)]
+        found = [key for key, each in self.items() if attempt.is_beside(each.contribution.attempt)]
         return [key for key in found if key not in self._outside]
 
     # Those that the rounds do not know yet
@@ -83,7 +80,7 @@ class WaitingOffers:
 
     def answer(self, key: OfferKey, outcome: Outcome | None) -> None:
         """Ends the wait for an offer, if it waits. The outcome is None if it is not known any more."""
-        offered, why = self._offers.pop(key, None), self._expired.pop(key, "")
+        offered, why = self.pop(key, None), self._expired.pop(key, "")
         if offered is None or outcome is None:
             return
         self._reported.drop(offered.contribution.report)
@@ -97,7 +94,7 @@ class WaitingOffers:
 
     def fail(self, key: OfferKey, error: BaseException) -> bool:
         """Ends the wait for an offer with an error; false if nothing waits for it."""
-        offered = self._offers.pop(key, None)
+        offered = self.pop(key, None)
         self._expired.pop(key, None)
         if offered is not None:
             self._reported.drop(offered.contribution.report)
@@ -106,7 +103,7 @@ class WaitingOffers:
 
     def fail_all(self, error: BaseException) -> None:
         """Ends all waits with an error."""
-        for key in list(self._offers):
+        for key in list(self):
             self.fail(key, error)
 
 

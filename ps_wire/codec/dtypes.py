@@ -9,16 +9,12 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1.values_pb2 import DType
 
-_PREFIX = "DTYPE_"
-
 TO_WIRE: dict[torch.dtype, DType] = {}
 FROM_WIRE: dict[int, torch.dtype] = {}
 
 for _name, _number in DType.items():
-    if _number == DType.DTYPE_UNSPECIFIED:
-        continue
     # A torch older or newer than the protocol may lack a dtype, and then cannot make values of it.
-    _dtype = getattr(torch, _name.removeprefix(_PREFIX).lower(), None)
+    _dtype = getattr(torch, _name.removeprefix("DTYPE_").lower(), None)
     if _dtype is not None:
         TO_WIRE[_dtype] = cast("DType", _number)
         FROM_WIRE[_number] = _dtype

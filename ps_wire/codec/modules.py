@@ -20,10 +20,8 @@ from ps_wire.numerics.random import Seeded
 
 
 def encoded(module: nn.Module) -> dict[str, Any]:
-    """The values of a module, its modes, which parameters are frozen, and what `make` has to give it.
-
-    Each tensor is an object of its own, so that it is sent with the module. Those of extra states may be others.
-    """
+    """The values of a module, its modes, which parameters are frozen, and what `make` has to give it. Each tensor is an
+    object of its own, so that it is sent with the module."""
     state = tree_map_only(torch.Tensor, torch.Tensor.detach, dict(module.state_dict()))
     parameters = module.named_parameters(remove_duplicate=False)
     parts = list(module.named_modules(remove_duplicate=False))

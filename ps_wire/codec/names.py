@@ -16,8 +16,6 @@ from ps_wire.errors import InvalidArgumentError
 NAMED: Final = (type, FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, WrapperDescriptorType)
 """Types of values that travel by name."""
 
-_MAIN: Final = ("__main__", "__mp_main__")
-
 _TORCHS: Final[tuple[tuple[str, Any], ...]] = (
     ("torch", torch),
     ("torch.nn.functional", functional),
@@ -27,9 +25,7 @@ _TORCHS: Final[tuple[tuple[str, Any], ...]] = (
 
 def name_of(thing: type | Callable[..., Any] | str) -> str:
     """The name of a class or function in messages; an `InvalidArgumentError` if other processes cannot find it by name.
-
-    A class or function of the running program is named after its module or file, by which other processes import it,
-    and not after `__main__`.
+    One of the running program is named after its module or file, by which others import it, and not after `__main__`.
     """
     if isinstance(thing, str):
         return thing
@@ -72,9 +68,9 @@ def full_name(cls: type) -> str:
 
 def module_name(name: str) -> str:
     """The name by which other processes import a module, which may be the running program."""
-    if name not in _MAIN:
+    if name not in ("__main__", "__mp_main__"):  # as spawned processes call it
         return name
-    import __main__ as main  # spawned processes also call it __mp_main__
+    import __main__ as main
 
     spec = getattr(main, "__spec__", None)
     if spec is not None:

@@ -10,13 +10,8 @@ from ps_wire.numerics.seeds import of_torch
 
 
 def write_numerics(request: Any, seed: int | None = None) -> None:
-    """Writes the numerics of a call or backward into its request, which has a field `numerics`.
-
-    Need not be called without a seed and outside of autocast regions (`is_active`).
-
-    Raises:
-        TypeError: The seed is no integer.
-    """
+    """Writes the numerics of a call or backward into its request, which has a field `numerics`. Need not be called
+    without a seed and outside of autocast regions (`is_active`). Raises `TypeError` if the seed is no integer."""
     autocasts = Autocasts.current()
     if autocasts.regions:
         for each in autocasts.regions:

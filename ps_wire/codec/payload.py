@@ -70,11 +70,8 @@ class PayloadReader:
         self.nbytes = 0 if buffer is None else len(buffer)
 
     def take(self, offset: int, nbytes: int) -> Buffer:
-        """The bytes at `offset`, writable and aligned.
-
-        They are copied if they are not aligned, or if they are few and would keep a large message alive. If they exceed
-        the payload, or tensors share bytes, that is an `InvalidArgumentError`.
-        """
+        """The bytes at `offset`, writable and aligned: a copy if they are not aligned, or few and would keep a large
+        message alive. If they exceed the payload, or tensors share bytes, that is an `InvalidArgumentError`."""
         have = self.nbytes
         if self._buffer is None or offset + nbytes > have:
             raise InvalidArgumentError(f"a tensor claims bytes {offset}..{offset + nbytes} of a payload of {have}")
@@ -93,14 +90,12 @@ class PayloadReader:
     def part(self, offset: int, nbytes: int) -> Buffer:
         """A part of the payload, for a reader of its own. Parts share no bytes, as tensors do not."""
         if not nbytes:
-            return _NOTHING
+            return np.empty(0, np.uint8)
         self._taken += nbytes
         if self._buffer is None or offset + nbytes > self.nbytes or self._taken > self.nbytes:
             raise InvalidArgumentError(f"a part claims bytes {offset}..{offset + nbytes} of a payload of {self.nbytes}")
         return self._buffer[offset : offset + nbytes]
 
-
-_NOTHING: Final = np.empty(0, np.uint8)
 
 NO_PAYLOAD: Final = PayloadReader()
 """For messages without tensors."""

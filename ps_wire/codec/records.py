@@ -24,11 +24,9 @@ C = TypeVar("C", bound=type)
 
 
 class Codec(NamedTuple):
-    """Converts instances of one class to plain values and back.
-
-    `is_record` says that it is a dataclass, NamedTuple or exception, made by calling the class with its fields, or an
-    enumeration. `copies` says that `decode` copies tensors, so that each has to be sent.
-    """
+    """Converts instances of one class to plain values and back. It `is_record` if it is a dataclass, NamedTuple or
+    exception, made by calling the class with its fields, or an enumeration. If `decode` `copies` tensors, each has to
+    be sent."""
 
     name: str
     encode: Callable[[Any], Any]
@@ -158,11 +156,9 @@ def _fields_of(cls: Any) -> Callable[[Any], dict[str, Any]]:
 
 
 def _dataclass_decoder(cls: type) -> Callable[[Any], Any]:
-    """A function that makes instances of a dataclass from the values of its fields.
-
-    `__post_init__` runs, because it may check what arrived. What it computes from values that it has computed before,
-    in the sender, is replaced by what was sent, unless it is of another type than can be sent.
-    """
+    """A function that makes instances of a dataclass from its fields. `__post_init__` runs, because it may check what
+    arrived. What it computes from values that it has computed before, in the sender, is replaced by what was sent,
+    unless it is of another type than can be sent."""
     later = {field.name for field in dataclasses.fields(cls) if not field.init}
     if not later and not hasattr(cls, "__post_init__"):
         return lambda state: cls(**_named(state, cls))

@@ -26,11 +26,9 @@ MOST_GAPPY_DIMENSIONS: Final = 32
 
 
 def in_memory_order(tensor: torch.Tensor, message: values_pb2.Tensor, may_have_gaps: bool) -> torch.Tensor:
-    """A view of a strided tensor whose dimensions are in the order of memory; the message gets its strides.
-
-    If the receiver is not to keep the strides, it is the tensor itself, to be sent row by row. The tensor has elements
-    and is not row-major; `may_have_gaps` says whether the receiver can make a tensor of that dtype with gaps.
-    """
+    """A view of a strided tensor whose dimensions are in the order of memory; the message gets its strides. If the
+    receiver is not to keep them, it is the tensor itself, to be sent row by row. The tensor has elements, and is not
+    row-major. `may_have_gaps` says whether the receiver can make one of that dtype with gaps."""
     count = tensor.numel()
     strides = [
         stride if size > 1 else min(stride, count) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
@@ -58,11 +56,9 @@ def order_of(strides: Sequence[int]) -> list[int]:
 
 
 def checked_span(shape: Sequence[int], strides: Sequence[int], count: int, itemsize: int, may_have_gaps: bool) -> int:
-    """The number of elements between the first and the last element of a tensor in memory, both included.
-
-    The shape has no 0. Strides that no sender would send, because elements would share memory or gaps are too large,
-    are an `InvalidArgumentError`.
-    """
+    """The number of elements between the first and the last element of a tensor in memory, both included. The shape has
+    no 0. Strides that no sender would send, because elements would share memory or gaps are too large, are an
+    `InvalidArgumentError`."""
     if len(strides) != len(shape) or min(strides, default=0) < 0:
         raise InvalidArgumentError(f"a tensor of shape {list(shape)} claims the strides {list(strides)}")
     if any(stride > count for size, stride in zip(shape, strides, strict=True) if size == 1):

@@ -22,8 +22,7 @@ def pack(tensor: torch.Tensor, message: values_pb2.Tensor, payload: PayloadWrite
 
     The strides are kept, except those of expanded and of quantized tensors, and of views with large gaps, which become
     row-major. The bytes of a tensor on the CPU without gaps are not copied, so it must not change until they are sent.
-    A tensor that is quantized per channel, a view of packed integers, or on the meta device is an
-    `InvalidArgumentError`.
+    What cannot be sent is an `InvalidArgumentError`.
     """
     if tensor.requires_grad:
         message.requires_grad = True

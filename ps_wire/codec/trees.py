@@ -87,10 +87,8 @@ def tied(state: Mapping[str, Any]) -> dict[str, Any]:
 def mapped(
     value: Any, change: Callable[[torch.Tensor], torch.Tensor], other: Callable[[Any], Any] | None = None
 ) -> Any:
-    """A copy of a tree with each tensor replaced by `change(tensor)`, and each other leaf by `other(leaf)`.
-
-    A tensor that occurs several times is changed once.
-    """
+    """A copy of a tree with each tensor replaced by `change(tensor)`, once if it occurs several times, and each other
+    leaf by `other(leaf)`."""
     return change(value) if isinstance(value, torch.Tensor) else _mapped(value, once(change), other)
 
 

@@ -34,10 +34,10 @@ class Instead(NamedTuple):
 class Encoder:
     """Turns values into messages. The bytes of tensors go into the payload, or without one into the messages.
 
-    `on_other` is called with a value of another type. It returns what to send in its place: a handle, a value, or the
-    position of a result of an earlier call; None if it cannot be sent. With `once`, a tensor that occurs several times
-    is sent once; one `Decoder`, to which this is said as well, then has to read all messages, in their order. `tensors`
-    are those that were encoded so far, in the order in which the receiver decodes them.
+    `on_other` returns what to send in the place of a value of another type: a handle, a value, or the position of a
+    result of an earlier call; None if it cannot be sent. With `once`, a tensor that occurs several times is sent once:
+    one `Decoder`, also with `once`, then has to read all messages, in their order. `tensors` are in the order in which
+    the receiver decodes them.
     """
 
     def __init__(
@@ -169,12 +169,11 @@ class Encoder:
 
 
 class Decoder:
-    """Turns messages into values.
+    """Turns messages into values. With `once`, a tensor may stand for one before it, also in an earlier message.
 
     `on_handle` returns the object to use for a handle; without it, that is a `Ref`. `on_tensor` returns the tensor to
     use for one that came, and takes its `requires_grad` at the sender. `on_name` returns a function or class, and
-    `on_result` the value of a result by its position; without them, names and results are refused. With `once`, a
-    tensor may stand for one that has come before, in this message or an earlier one.
+    `on_result` the value of a result by its position; without them, names and results are refused.
     """
 
     def __init__(

@@ -1,7 +1,5 @@
-"""Checks of parameters of codecs and of the tensors of a message, before anything is allocated for them.
-
-What does not fit is an `InvalidArgumentError`.
-"""
+"""Checks of parameters of codecs and of the tensors of a message, before anything is allocated for them. What does not
+fit is an `InvalidArgumentError`."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""The base of all codecs: dense and sparse tensors to an `Encoded`, and back."""
+"""The base of all codecs: dense and sparse tensors to an `Encoded`, which has a few tensors, and back."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import MutableMapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ps_wire.compression import checks
-from ps_wire.compression.encoded import Encoded
 from ps_wire.errors import InvalidArgumentError
 
 FLOATS: Final = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
@@ -20,14 +20,56 @@ State = MutableMapping[str, Any]
 """What a codec keeps of one parameter from one message to the next: plain values and tensors."""
 
 LOCAL: Final = {"wire": False}
-"""Metadata of a field that only the sender uses. It is no part of messages."""
+"""Metadata of a field that is no parameter in messages, because only the sender uses it, or it is the name."""
+
+MOST_TENSORS: Final = 8
+"""Tensors of one encoded tensor. Every codec here needs at most two, and two for coordinates."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """What a codec makes of one tensor; it travels by value (`registry.py`). The parameters are plain values, or for a
+    codec of a program's own what its `encode` returned. A sparse tensor has coordinates, as the codec packs them."""
+
+    codec: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    tensors: tuple[torch.Tensor, ...] = ()
+    coordinates: tuple[torch.Tensor, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors in it. Names, plain values and the description of each tensor come on top."""
+        leaves = tree_leaves((self.tensors, self.coordinates, self.parameters))
+        return sum(each.numel() * each.itemsize for each in leaves if isinstance(each, torch.Tensor))
+
+    def to_value(self) -> tuple[str, dict[str, Any], list[torch.Tensor], list[torch.Tensor]]:
+        """The same as plain values, which any message can carry."""
+        return self.codec, self.parameters, list(self.tensors), list(self.coordinates)
+
+    @classmethod
+    def from_value(cls, value: Any) -> Encoded:
+        """The encoded tensor that `to_value` made the value of. Another form is an `InvalidArgumentError`."""
+        if not isinstance(value, (list, tuple)) or len(value) != 4:
+            raise InvalidArgumentError("an encoded tensor is a codec, its parameters, tensors and coordinates")
+        codec, parameters, tensors, coordinates = value
+        if not is_description(codec, parameters):
+            raise InvalidArgumentError("an encoded tensor begins with the name of a codec and a dict of parameters")
+        for each in (tensors, coordinates):
+            if not isinstance(each, (list, tuple)) or len(each) > MOST_TENSORS:
+                raise InvalidArgumentError(f"an encoded tensor has lists of at most {MOST_TENSORS} tensors")
+            if not all(isinstance(item, torch.Tensor) for item in each):
+                raise InvalidArgumentError("an encoded tensor has something else among its tensors")
+        return cls(codec, parameters, tuple(tensors), tuple(coordinates))
+
+
+def is_description(name: object, parameters: object) -> bool:
+    """Whether what arrived may be the name of a codec and its parameters."""
+    return isinstance(name, str) and isinstance(parameters, dict) and all(isinstance(key, str) for key in parameters)
 
 
 class Codec:
-    """Encodes tensors and decodes them. Subclasses are frozen dataclasses: comparable, hashable and printable.
-
-    It takes tensors of its `dtypes`, or if there are none, all that can be sent.
-    """
+    """Encodes tensors of its `dtypes`, or if there are none, of all that can be sent, and decodes them. Subclasses are
+    frozen dataclasses: comparable, hashable and printable."""
 
     name: str
     takes_sparse: ClassVar[bool] = False
@@ -40,8 +82,7 @@ class Codec:
 
     def parameters(self) -> dict[str, Any]:
         """What a message says of it besides its name."""
-        kept = (each for each in fields(self) if each.metadata.get("wire", True))  # type: ignore[arg-type]
-        return {each.name: getattr(self, each.name) for each in kept}
+        return {name: getattr(self, name) for name in sent_fields(self)}
 
     def takes(self, tensor: torch.Tensor) -> bool:
         """Whether it can encode a tensor of this dtype and layout."""
@@ -50,11 +91,9 @@ class Codec:
         return tensor.layout is torch.strided or (self.takes_sparse and tensor.layout is torch.sparse_coo)
 
     def encode(self, tensor: torch.Tensor, state: State | None = None) -> Encoded:
-        """Encodes a tensor on any device. The result shares no memory with it; its autograd history is ignored.
-
-        What the codec keeps of the parameter is changed in place, but not if the tensor holds NaN or infinity for which
-        it has no form (`NonFiniteGradientError`). A dtype or layout that it does not take is an `InvalidArgumentError`.
-        """
+        """Encodes a tensor on any device; the result shares no memory with it. The state is changed in place, but not
+        if the tensor holds NaN or infinity for which the codec has no form (`NonFiniteGradientError`). A dtype or
+        layout that it does not take is an `InvalidArgumentError`."""
         if not self.takes(tensor):
             raise InvalidArgumentError(f"{self} does not take {tensor.dtype} tensors of layout {tensor.layout}")
         state = {} if state is None else state
@@ -69,12 +108,11 @@ class Codec:
         return Encoded(self.name, self.parameters(), tuple(self._encode(tensor.values(), state)), coordinates)
 
     def decode(self, encoded: Encoded, like: torch.Tensor) -> torch.Tensor:
-        """Decodes what `encode` made of a tensor of the shape and dtype of `like`.
+        """Decodes what `encode` of a codec with the same parameters made of a tensor of the shape and dtype of `like`.
 
-        The result is on the device of `like`. It is sparse if a sparse tensor was encoded, contiguous otherwise, and
-        never has more elements than `like`. The encoded tensor may come from anywhere: all lengths are checked before
-        anything of that size is allocated, and what no `encode` makes is an `InvalidArgumentError`. Its parameters must
-        be those of this codec.
+        The result is on the device of `like`, sparse if a sparse tensor was encoded, and contiguous otherwise. The
+        encoded tensor may come from anywhere: all lengths are checked before anything of that size is allocated, and
+        what no `encode` makes is an `InvalidArgumentError`.
         """
         if self.dtypes and like.dtype not in self.dtypes:
             raise InvalidArgumentError(f"{self} does not decode {like.dtype} tensors")
@@ -92,10 +130,8 @@ class Codec:
             raise InvalidArgumentError(f"not valid coordinates: {error}") from None
 
     def take_out(self, encoded: Encoded, residual: torch.Tensor, like: torch.Tensor) -> None:
-        """Subtracts in place what the receiver will decode of a dense tensor that was like `like`.
-
-        The residual is contiguous, of the same shape. Its dtype may be wider.
-        """
+        """Subtracts in place what the receiver will decode of a dense tensor that was like `like`. The residual is
+        contiguous, of the same shape. Its dtype may be wider."""
         residual.sub_(self.decode(encoded, like))
 
     def _encode(self, values: torch.Tensor, state: State) -> Sequence[torch.Tensor]:
@@ -120,6 +156,11 @@ class Codec:
         rows, count = found.shape
         fitting_coordinates(rows, count, shape)
         return found.detach().to(torch.int64)
+
+
+def sent_fields(codec: Any) -> list[str]:
+    """The names of the fields of a codec, or of its class, that messages have."""
+    return [each.name for each in fields(codec) if each.metadata.get("wire", True)]
 
 
 def fitting_coordinates(rows: int, count: int, shape: Sequence[int]) -> None:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_wire.compression import checks
-from ps_wire.compression.codec import FLOATS, Codec, work_dtype
+from ps_wire.compression.codec import FLOATS, Codec, Encoded, work_dtype
 from ps_wire.compression.registry import decode
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from ps_wire.compression.choice import Choice
-    from ps_wire.compression.encoded import Encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +29,14 @@ class _Kept:
 class ErrorFeedback:
     """Encodes the gradients of one sender, and keeps a residual for each parameter.
 
-    With residual e, gradient g and codec C: send C(g + e), keep e' = (g + e) - C(g + e). All that is left out now is
-    sent later, so the sum of what the receiver decodes differs from the sum of the gradients by one residual. e is
-    float64 for float64 gradients, else float32.
+    With residual e, gradient g and codec C: send C(g + e), keep e' = (g + e) - C(g + e). So the sum of what the
+    receiver decodes differs from the sum of the gradients by one residual. e is float64 for float64 gradients, else
+    float32. Codecs for which it makes no sense (`Codec.feedback`), sparse gradients, and parameters without a codec
+    have no residual. The state of codecs is kept in any case.
 
-    Codecs for which it makes no sense (`Codec.feedback`), sparse gradients, and parameters without a codec have no
-    residual. The state of codecs is kept in any case.
-
-    An encoding that raises an exception changes neither residual nor state, and `rollback` does not go back behind it.
-    If the receiver refuses a message, there are these ways:
-    `rollback` forgets the gradient, as if it had not been encoded; `retract` does so after later encodings. `put_back`
-    keeps it: the next message carries it.
-
-    Two buffers are kept for each parameter with a residual: the residual, and the one before, for `rollback`. Not safe
-    to use from several threads at once.
+    If the receiver refuses a message, `rollback` forgets the gradient, `retract` does so after later encodings, and
+    `put_back` keeps it: the next message carries it. Two buffers are kept for each parameter with a residual: the
+    residual, and the one before, for `rollback`. Not safe to use from several threads at once.
 
     Sources: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al., "Error Feedback
     Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
@@ -58,10 +51,9 @@ class ErrorFeedback:
     def encode(self, name: str, gradient: torch.Tensor) -> torch.Tensor | Encoded:
         """What to send for a gradient: an `Encoded`, or the tensor itself where the choice has no codec for it.
 
-        Raises:
-            InvalidArgumentError: The residual of that name has another shape: see `forget`.
-            NonFiniteGradientError: The gradient holds NaN or infinity, and its codec has no form for them or keeps a
-                residual; or what is left out would not be finite. Residual and state stay as they are.
+        Raises `InvalidArgumentError` if the residual of that name has another shape, and `NonFiniteGradientError` if
+        NaN or infinity would get into a message that has no form for them, or into a residual. Residual and state stay
+        as they are then, and `rollback` does not go back behind it.
         """
         codec = self._choice.codec_for(name, gradient)
         spare = self._before.pop(name, _Kept()).residual
@@ -70,50 +62,34 @@ class ErrorFeedback:
         kept = self._kept.get(name, _Kept())
         # Codecs replace what they keep, and do not change it.
         state = dict(kept.state)
+        residual = kept.residual
         if self._enabled and codec.feedback and gradient.layout is torch.strided:
-            encoded, residual = _with_feedback(codec, name, gradient.detach(), kept.residual, spare, state)
-            self._kept[name] = _Kept(residual, gradient.dtype, state)
+            encoded, residual = _with_feedback(codec, name, gradient.detach(), residual, spare, state)
         else:
             encoded = codec.encode(gradient, state)
-            self._kept[name] = _Kept(kept.residual, gradient.dtype, state)
+        self._kept[name] = _Kept(residual, gradient.dtype, state)
         self._before[name] = kept
         return encoded
 
     def rollback(self, names: Iterable[str] | None = None) -> None:
-        """Forgets the last encoding of parameters, or of all: residuals and states are what they were before it.
-
-        For a message that was refused, when its gradient is not wanted any more. It works once for each encoding, and
-        has no effect on a parameter that was not encoded since the last one. If later gradients of a parameter have
-        been encoded in the meantime, use `retract` or `put_back`.
-        """
+        """Forgets the last encoding of parameters, or of all: residuals and states are what they were before it. It
+        works once for each encoding, and has no effect on a parameter that was not encoded since the last one."""
         for name in list(self._before) if names is None else names:
             before = self._before.pop(name, None)
             if before is not None:
                 self._kept[name] = before
 
     def put_back(self, name: str, encoded: Encoded) -> None:
-        """Adds what a refused message would have changed to the residual, so that the next message carries it.
-
-        It may be called for any earlier message, once for each, also when later ones have been encoded. After it,
-        `rollback` has nothing to go back to.
-
-        Raises:
-            InvalidArgumentError: The parameter has no residual.
-        """
-        residual = self._residual(name)
-        residual.add_(self._decoded(name, encoded))
+        """Adds what a refused message would have changed to the residual, so that the next message carries it: once
+        for any earlier message. After it, `rollback` has nothing to go back to. Raises `InvalidArgumentError` if the
+        parameter has no residual."""
+        self._residual(name).add_(self._decoded(name, encoded))
         self._before.pop(name, None)
 
     def retract(self, name: str, gradient: torch.Tensor, encoded: Encoded) -> None:
-        """Forgets an earlier encoding after which others were made: the residual is what it had been without it.
-
-        What the encoding left out, (g + e) - C(g + e) - e, is taken out of the residual again, and out of the one that
-        `rollback` goes back to. What was sent since then, and the state of the codec, stay as they are. Use `rollback`
-        for the last encoding of a parameter.
-
-        Raises:
-            InvalidArgumentError: The parameter has no residual.
-        """
+        """Forgets an earlier encoding after which others were made: what it left out, (g + e) - C(g + e) - e, is taken
+        out of the residual again, and out of the one that `rollback` goes back to. What was sent since then, and the
+        state of the codec, stay. Raises `InvalidArgumentError` if the parameter has no residual."""
         residual = self._residual(name)
         left = self._decoded(name, encoded).to(residual.dtype) - gradient.detach().to(residual.device, residual.dtype)
         residual.add_(left)
@@ -158,11 +134,8 @@ class ErrorFeedback:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a state of `state_dict`, and drops what was kept.
-
-        Raises:
-            InvalidArgumentError: It is no such state. Nothing is changed.
-        """
+        """Continues from a state of `state_dict`, and drops what was kept. Raises `InvalidArgumentError` if it is no
+        such state, and changes nothing then."""
         residuals, states = state.get("residuals"), state.get("states")
         if not isinstance(residuals, Mapping) or not isinstance(states, Mapping):
             raise InvalidArgumentError("the state of error feedback has 'residuals' and 'states'")

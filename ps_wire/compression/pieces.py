@@ -13,9 +13,7 @@ ELEMENTS: Final = 1 << 16
 
 class Piece(NamedTuple):
     """A part of a vector that consists of whole blocks, or of the last, shorter one: elements from `start` to `end`.
-
-    `shape` is the number of blocks, and the elements of each.
-    """
+    `shape` is the number of blocks, and the elements of each."""
 
     start: int
     end: int

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import torch
 
 from ps_wire.codec.records import by_value
-from ps_wire.compression.codec import Codec, State
-from ps_wire.compression.encoded import Encoded
-from ps_wire.compression.floats import BF16, FP16
-from ps_wire.compression.int8 import Int8
+from ps_wire.compression.codec import LOCAL, Codec, Encoded, State, sent_fields
 from ps_wire.compression.powersgd import PowerSGD
-from ps_wire.compression.randomk import RandomK
-from ps_wire.compression.sign import Sign
-from ps_wire.compression.topk import TopK
+from ps_wire.compression.quantizers import BF16, FP16, Int8, Sign
+from ps_wire.compression.sparsifiers import RandomK, TopK
 from ps_wire.compression.zstd import Zstd
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 
 CLASSES: Final[dict[str, type[Codec]]] = {
     cls.name: cls for cls in (FP16, BF16, Int8, TopK, RandomK, Sign, PowerSGD, Zstd)
 }
 """The codecs of this package."""
-
 
 by_value(encode=Encoded.to_value, decode=Encoded.from_value, name="Encoded")(Encoded)
 
@@ -46,14 +41,10 @@ _PAIRS: Final[dict[str, Pair]] = {}
 class Own(Codec):
     """A registered pair, by its name. What it takes, and how close the result is, is the pair's own affair."""
 
-    name: str
+    name: str = field(metadata=LOCAL)
 
     takes_sparse = True
     dtypes = frozenset()
-
-    def parameters(self) -> dict[str, Any]:
-        """None besides the name."""
-        return {}
 
     def encode(self, tensor: torch.Tensor, state: State | None = None) -> Encoded:
         """Like `Codec.encode`, with the registered function; it has no state."""
@@ -108,7 +99,7 @@ def codec_named(name: str, parameters: Mapping[str, Any] | None = None) -> Codec
             raise InvalidArgumentError(f"the codec {name!r} has no parameters")
         _pair(name)
         return Own(name)
-    known = {each.name for each in fields(cls) if each.metadata.get("wire", True)}  # type: ignore[arg-type]
+    known = set(sent_fields(cls))
     if not parameters.keys() <= known:
         raise InvalidArgumentError(f"the codec {name} has the parameters {sorted(known)}, not {sorted(parameters)}")
     try:
@@ -117,15 +108,51 @@ def codec_named(name: str, parameters: Mapping[str, Any] | None = None) -> Codec
         raise InvalidArgumentError(f"the codec {name} cannot be made of these parameters: {error}") from None
 
 
-def decode(value: torch.Tensor | Encoded, like: torch.Tensor) -> torch.Tensor:
-    """The tensor that a sender encoded with any known codec, or sent as it is. It may come from anywhere.
+def encode(codec: Codec, value: torch.Tensor) -> torch.Tensor | Encoded:
+    """What to send for a value without error feedback: itself if the codec does not take it or what is not finite."""
+    if not codec.takes(value):
+        return value
+    try:
+        encoded = codec.encode(value)
+    except NonFiniteGradientError:
+        return value
+    # Magnitudes beyond the range of float16 would become infinite.
+    if isinstance(codec, FP16) and not all(bool(torch.isfinite(each).all()) for each in encoded.tensors):
+        return value
+    return encoded
 
-    If it does not have the shape and dtype of the receiver's own tensor, or names a codec that is not known in this
-    process, that is an `InvalidArgumentError`.
+
+def decode(value: torch.Tensor | Encoded, like: torch.Tensor) -> torch.Tensor:
+    """The tensor that a sender encoded with any known codec, or sent as it is. If it does not have the shape and dtype
+    of the receiver's own tensor, or names a codec that is not known in this process, that is an `InvalidArgumentError`.
     """
     if isinstance(value, torch.Tensor):
         return _same_form(value, like, "the message").to(like.device)
     return codec_named(value.codec, value.parameters if value.codec in CLASSES else None).decode(value, like)
+
+
+_SUITABLE = (FP16, BF16, Int8, Zstd, Own)
+"""Codecs without error feedback, for values that replace those of the receiver, and for gradients of rows of tables."""
+
+
+def check_suitable(codec: Codec) -> None:
+    """Checks that a codec sends every element of a parameter, each within a bound of its own, and none later."""
+    if not isinstance(codec, _SUITABLE):
+        raise InvalidArgumentError(
+            f"{codec} leaves most of a gradient to later messages. Pulled values replace parameters, so what it leaves "
+            "out would be lost, unless the owner kept a copy of the model for each replica, which it does not. "
+            "Compress pulls with BF16, FP16, Int8 or Zstd"
+        )
+
+
+def check_suitable_for_rows(codec: Codec) -> None:
+    """Checks that a codec suits gradients of rows of tables: that no error feedback has to bring the rest later."""
+    if not isinstance(codec, _SUITABLE):
+        raise InvalidArgumentError(
+            f"{codec} leaves most of a gradient to later messages, by error feedback. Rows of a table have none: a "
+            "residual for each row that a trainer has ever looked up would be a copy of the table there. Compress the "
+            "gradients of rows with BF16, FP16, Int8 or Zstd"
+        )
 
 
 def _pair(name: str) -> Pair:

@@ -131,13 +131,10 @@ os.register_at_fork(after_in_child=RECEIVED.forked)
 
 @cache
 def teach_malloc() -> None:
-    """Lets glibc keep the memory of freed messages and tensors instead of returning it to the system each time.
+    """Lets glibc keep the memory of freed messages and tensors, unless the environment has settings of malloc.
 
-    Otherwise the system would map and clear new pages for every large tensor: on a virtual machine that takes longer
-    than many kernels of torch. Blocks of up to 32 MiB come from memory that malloc keeps. Each thread allocates from
-    regions of 64 MiB, of which glibc unmaps one whenever all of it is free; with padding of that size it does not.
-
-    Settings in the environment (`MALLOC_…`, `GLIBC_TUNABLES`) are left as they are. Other C libraries are, too.
+    The system would clear new pages for every large tensor, which can take longer than a kernel of torch. Each thread
+    allocates from regions of 64 MiB, and glibc unmaps one when all of it is free, but not with padding of that size.
     """
     option = getattr(ctypes.CDLL(None), "mallopt", None)
     if option is not None and not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
@@ -180,19 +177,11 @@ def reclaim() -> None:
 
 def trim() -> None:
     """Gives the free memory of malloc back to the system."""
-    function = _malloc_trim()
-    if function is not None:
-        function(0)
-
-
-@cache
-def _malloc_trim() -> Callable[[int], int] | None:
     # Only in the GNU C library; others give memory back by themselves. It locks one arena after the other, and may be
     # called at any time from any thread.
     function = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if function is not None:
-        function.argtypes, function.restype = [ctypes.c_size_t], ctypes.c_int
-    return function
+        function(ctypes.c_size_t(0))
 
 
 RECLAIMER: Final = Reclaimer(reclaim)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ps_wire.connections.frames import Packet
@@ -14,14 +16,12 @@ if TYPE_CHECKING:
     from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 
 
+@dataclass(slots=True)
 class Traffic:
     """Counts the bytes of messages, tensors included, on one event loop. All connections of a kind may share one."""
 
-    __slots__ = ("received", "sent")
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.sent = 0
+    received: int = 0
+    sent: int = 0
 
 
 Handle = Callable[[Packet], bool | asyncio.Future[bool]]
@@ -78,11 +78,9 @@ class Connection:
             if await last if isinstance(last, asyncio.Future) else last:
                 return
 
-    def gather(self) -> None:
-        """Keeps the packets of `send_now` from now on, as far as it can and a bounded memory allows."""
-
-    def release(self) -> None:
-        """Writes the kept packets, in one system call if it can, and later ones at once again. Never raises."""
+    def gathering(self) -> AbstractContextManager[None]:
+        """A block at whose end the packets of `send_now` are written together, as far as a bounded memory allows."""
+        return nullcontext()
 
     async def close(self) -> None:
         """Closes the connection. Calling it again does nothing."""

@@ -40,7 +40,7 @@ class Packet(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Number of payload bytes."""
-        return sum(map(len, self.payload)) if self.payload else 0
+        return sum(map(len, self.payload))
 
 
 def serialize(packet: Packet) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from ps_wire.connections.buffers import LARGE_BYTES, RECLAIMER
 from ps_wire.connections.connection import Connection, ConnectionBroken
@@ -31,7 +32,6 @@ class Outbox:
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended = False
-        self.together = _Together()
 
     def put(
         self,
@@ -55,7 +55,7 @@ class Outbox:
         # A small message does not wait for large ones.
         if connection is not None and nbytes <= (_SMALL if self.waiting else self._part_bytes):
             try:
-                gone = connection.send_now(Packet(frame, tuple(chunks)) if chunks else Packet(frame), later, at_once)
+                gone = connection.send_now(Packet(frame, tuple(chunks)), later, at_once)
             except ConnectionBroken:
                 # The task that reads from the connection notices this, too, and ends it.
                 gone = True
@@ -69,9 +69,16 @@ class Outbox:
             self._idle.clear()
         self._ready.set()
 
+    def together(self) -> AbstractContextManager[None]:
+        """A block whose messages are written in one system call, if the connection supports that.
+
+        It must not contain `await`, because the messages of other tasks would wait for its end, too.
+        """
+        return nullcontext() if self._connection is None else self._connection.gathering()
+
     async def drain(self, connection: Connection) -> None:
         """Writes queued messages until it is cancelled. Raises `ConnectionBroken` when the connection broke."""
-        self._connection = self.together.connection = connection
+        self._connection = connection
         self._part_bytes = connection.part_bytes
         try:
             while True:
@@ -86,7 +93,7 @@ class Outbox:
         finally:
             # Nothing more will be sent, so `flushed` must not wait.
             self._ended = True
-            self._connection = self.together.connection = None
+            self._connection = None
             self._idle.set()
 
     def _take(self, most: int) -> list[Packet]:
@@ -105,33 +112,6 @@ class Outbox:
     async def flushed(self) -> None:
         """Waits until the connection has taken all messages queued so far, or cannot take them any more."""
         await self._idle.wait()
-
-
-class _Together:
-    """Blocks whose messages are written in one system call, if the connection supports that.
-
-    They may be nested; the outermost one counts. A block must not contain `await`, because the messages of other tasks
-    would wait for its end, too.
-    """
-
-    __slots__ = ("_depth", "_gathering", "connection")
-
-    def __init__(self) -> None:
-        self.connection: Connection | None = None
-        self._gathering: Connection | None = None
-        self._depth = 0
-
-    def __enter__(self) -> None:
-        self._depth += 1
-        if self._depth == 1 and self.connection is not None:
-            self._gathering = self.connection
-            self._gathering.gather()
-
-    def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if not self._depth and self._gathering is not None:
-            gathering, self._gathering = self._gathering, None
-            gathering.release()
 
 
 def _telling(message: Iterator[Packet], sent: Callable[[], None]) -> Iterator[Packet]:

@@ -23,10 +23,8 @@ class Autocast(NamedTuple):
 
 
 class Autocasts(NamedTuple):
-    """The active regions of a thread, at most one for each device type.
-
-    Casts of parameters may be `cached` until the outermost region ends.
-    """
+    """The active regions of a thread, at most one for each device type. Casts of parameters may be `cached` until the
+    outermost region ends."""
 
     regions: tuple[Autocast, ...] = ()
     cached: bool = True

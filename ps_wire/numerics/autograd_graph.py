@@ -29,10 +29,8 @@ def leaves_of(roots: Iterable[torch.Tensor | GradientEdge], most: float = math.i
 def reached_from(
     roots: Iterable[torch.Tensor | GradientEdge], kind: Any = (), most: float = math.inf
 ) -> tuple[list[torch.Tensor], list[Any]]:
-    """The leaves that require grad, and the nodes of one class, that a backward from these roots can reach.
-
-    Raises `TooManyNodes` if the graph has more than `most` nodes.
-    """
+    """The leaves that require grad, and the nodes of one class, that a backward from these roots can reach. Raises
+    `TooManyNodes` if the graph has more than `most` nodes."""
     found: dict[int, torch.Tensor] = {}
     nodes: list[Any] = []
     stack: list[Any] = []

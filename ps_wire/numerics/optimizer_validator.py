@@ -1,12 +1,9 @@
-"""Tests options and state of an optimizer on a scratch parameter, before it changes a real one.
-
-Torch checks most options only during a step, and loads any state without a check. But a step must not fail halfway. So
-owners and trainers try both on a scratch parameter first, for their parts of an optimizer.
-"""
+"""Tests options and state of an optimizer on a scratch parameter, before it changes a real one. Torch checks most
+options only during a step, which must not fail halfway, and loads any state without a check."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -22,23 +19,18 @@ _FREE_SHAPES = (optim.Adafactor, optim.LBFGS)
 
 class OptimizerValidator:
     """Checks options and states for one optimizer of torch, made with these options. Other classes are not checked.
-
-    Making it raises `InvalidArgumentError` if the optimizer cannot take a step with the options of one of its groups.
-    """
+    Making it raises `InvalidArgumentError` if the optimizer cannot take a step with the options of one of its
+    groups."""
 
     def __init__(self, optimizer: optim.Optimizer, options: Mapping[str, Any]) -> None:
         self._optimizer = optimizer
-        self._make: Callable[..., optim.Optimizer] = type(optimizer)
         self._options = dict(options)
         for group in optimizer.param_groups:
             self._try(group)
 
     def check_options(self, groups: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> None:
-        """Checks that options of some of its groups can be changed.
-
-        There may be no such option, the optimizer may be unable to work with the value, or steps may have been made
-        with which it cannot be changed any more.
-        """
+        """Checks that options of some of its groups can be changed: there may be no such option, the optimizer may be
+        unable to work with the value, or steps may have been made with which it cannot be changed any more."""
         known = self._optimizer.param_groups[0].keys() - {"params"}
         for name in options:
             if name not in known:
@@ -73,9 +65,9 @@ class OptimizerValidator:
             return {}, False
         scratch = _scratch(self._optimizer)
         gradient = torch.ones_like(scratch)
-        scratch.grad = gradient.to_sparse() if self._make is optim.SparseAdam else gradient
+        scratch.grad = gradient.to_sparse() if type(self._optimizer) is optim.SparseAdam else gradient
         try:
-            optimizer = self._make([scratch], **self._options)
+            optimizer = type(self._optimizer)([scratch], **self._options)
             fresh = optimizer.state_dict()["state"]
             optimizer.load_state_dict({"state": fresh, "param_groups": [{**group, "params": [0]}]})
             for _ in range(2):  # the first one leaves some options out

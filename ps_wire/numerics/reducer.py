@@ -13,11 +13,6 @@ from ps_wire.numbers import INT64
 
 _INTEGERS: Final = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-_WIDER = {
-    torch.complex32: torch.complex64,
-    **dict.fromkeys(_INTEGERS, torch.int64),
-}
-
 
 class Kind(NamedTuple):
     """What values must have in common to be reduced together: shape and dtype of tensors; None for numbers."""
@@ -60,7 +55,10 @@ def wide_bytes(tensor: torch.Tensor) -> int:
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    dtype = _WIDER.get(dtype, dtype)
+    if dtype in _INTEGERS:
+        return torch.int64
+    if dtype is torch.complex32:
+        return torch.complex64
     return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
 
 
@@ -86,10 +84,8 @@ _JOINED: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 class Reducer:
-    """Reduces values of one kind, in the order in which they come, by `sum`, `mean`, `product`, `min` or `max`.
-
-    NaN spreads. `count` is how many values there were. Not safe from several threads.
-    """
+    """Reduces values of one kind, in the order in which they come, by `sum`, `mean`, `product`, `min` or `max`. NaN
+    spreads. `count` is how many values there were. Not safe from several threads."""
 
     def __init__(self, op: str) -> None:
         self.count = 0

@@ -45,10 +45,7 @@ class Event(NamedTuple):
 
 
 def write(profile: Profile, began_ns: int, ended_ns: int, events: Iterable[Event]) -> None:
-    """Writes events, in the order of their beginnings, into a message, as many as its limits allow.
-
-    The request ran from `began_ns` to `ended_ns`, in nanoseconds since 1970.
-    """
+    """Writes events, in the order of their beginnings, into a message, as many as its limits allow."""
     profile.began_ns = began_ns
     profile.duration_ns = max(ended_ns - began_ns, 0)
     nbytes = 0
@@ -93,11 +90,7 @@ def of_range(made: Range) -> Iterator[Event]:
 
 
 def _began(made: Range, profile: Profile) -> int:
-    """When the owner began, on the clock of this process.
-
-    The clocks of two hosts differ. Where the owner's times are not within those of the request, they are moved to its
-    middle.
-    """
+    """When the owner began, by this clock; in the middle of the request if the clocks of two hosts differ too much."""
     began, ended = profile.began_ns, profile.began_ns + profile.duration_ns
     if made.began_ns <= began and ended <= made.ended_ns:
         return began

@@ -1,4 +1,5 @@
-"""Failures of operations. One that nobody reads is reported in the log, as asyncio does for exceptions of tasks."""
+"""Failures of operations, and tracebacks as programs see them. A failure that nobody reads is reported in the log, as
+asyncio does for exceptions of tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import asyncio
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from ps_wire.errors import CancelledCallError, PsError
 
@@ -22,15 +24,15 @@ _SILENT: Final = (CancelledCallError, asyncio.CancelledError)
 
 _EXPECTED: Final = "_is_expected"
 
-NOTES_CALLERS = sys.flags.dev_mode or bool(os.environ.get("PYTHONASYNCIODEBUG"))
-"""Whether results remember the line of the program that asked for them: in the debug mode of asyncio."""
+IS_DEBUGGING = sys.flags.dev_mode or bool(os.environ.get("PYTHONASYNCIODEBUG"))
+"""The debug mode of asyncio: results remember the line of the program that asked for them, and tracebacks are whole."""
+
+E = TypeVar("E", bound=BaseException)
 
 
 class Origin(NamedTuple):
-    """What a program has called: a method (empty for `forward`) of an object, a function, or what messages say instead.
-
-    In a pass it has the failures of that, and for a recorded call its context and the call in the graph of that.
-    """
+    """What a program has called: a method (empty for `forward`) of an object, a function, or what messages say instead;
+    in a pass with the failures of that, for a recorded call also with its context and the call in the graph of that."""
 
     target: Any
     method: str = ""
@@ -71,16 +73,39 @@ def expect(error: BaseException) -> None:
 def caller() -> str:
     """File and line of the program that has called the trainer's packages."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES:
+    while frame is not None and _is_ours(frame, _PACKAGES):
         frame = frame.f_back
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-class PassFailures:
-    """What a pass knows of the failures of its operations.
+def shortened(error: E) -> E:
+    """Leaves frames of this project out of the traceback of an error that goes to the program, but in debug mode.
 
-    `left` says that an exception has left the block of the pass. It ends the pass, and says more than what failed.
+    An error of this project says all in its text. Another that was raised in our code keeps that frame, because it may
+    be a fault of ours.
     """
+    if IS_DEBUGGING:
+        return error
+    kept: list[TracebackType] = []
+    trace = error.__traceback__
+    while trace is not None:
+        is_ours = _is_ours(trace.tb_frame, ("ps_service", *_PACKAGES))
+        if not is_ours or (trace.tb_next is None and not isinstance(error, PsError)):
+            kept.append(trace)
+        trace = trace.tb_next
+    last: TracebackType | None = None
+    for each in reversed(kept):
+        last = TracebackType(last, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return error.with_traceback(last)
+
+
+def _is_ours(frame: FrameType, packages: tuple[str, ...]) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] in packages
+
+
+class PassFailures:
+    """What a pass knows of the failures of its operations. `left` says that an exception has left the block of the
+    pass, which says more than what failed."""
 
     # Defaults of the class, because nearly every pass needs nothing else.
     left = False
@@ -106,16 +131,13 @@ class PassFailures:
         if error is not None:
             self.left = True
         self._ended = True
-        if self._kept:
-            self._kept = ()
+        self._kept = ()
 
 
 class Failure:
-    """The outcome of one or several operations that have failed. It raises their error when it is read.
-
-    If it is garbage and was not read, the program has never heard of the error, and it is reported. Its `cause` is the
-    failure because of which this operation has failed, too. Who reads this one knows of that one.
-    """
+    """The outcome of one or several operations that have failed, which raises their error when it is read. If it is
+    garbage and was not read, the program has never heard of the error, and it is reported. Who reads it knows of its
+    `cause`, the failure because of which this operation has failed, too."""
 
     __slots__ = ("__weakref__", "_cause", "_made_at", "_of_pass", "_others", "_read", "_title", "error")
 
@@ -132,10 +154,8 @@ class Failure:
         raise self.error
 
     def concerns(self, title: str, of_pass: PassFailures | None, made_at: str) -> None:
-        """An operation that the program has asked for has this outcome.
-
-        The title is what it called, and where; `made_at` is the line of the program, or empty.
-        """
+        """An operation that the program has asked for has this outcome. The title is what it called, and where;
+        `made_at` is the line of the program, or empty."""
         if self._title:
             self._others += 1
             return
@@ -162,9 +182,7 @@ class Failure:
 
     def report(self) -> None:
         """Reports it, once, unless the program knows of the error. What follows from another failure is left to that.
-
-        The garbage collector calls this in any thread. As in asyncio, only the locks of `logging` are taken.
-        """
+        The garbage collector calls this in any thread. As in asyncio, only the locks of `logging` are taken."""
         if self._read or not self._title or self._cause is not None:
             return
         self._read = True

@@ -66,10 +66,8 @@ def refusal() -> ClosedError:
 
 
 def use_grpc() -> None:
-    """Notes that this process uses gRPC from now on.
-
-    Raises `UnavailableError` in a fork of a process that has used gRPC: gRPC would never answer there.
-    """
+    """Notes that this process uses gRPC from now on. Raises `UnavailableError` in a fork of a process that has used
+    gRPC: gRPC would never answer there."""
     if _state.inherits_grpc:
         raise UnavailableError(
             f"this process is a fork of process {_state.opened_by}, which had used gRPC before, and gRPC does not work "

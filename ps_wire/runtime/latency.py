@@ -22,18 +22,13 @@ DISTRUST: Final = 100
 
 K = TypeVar("K", bound=Hashable)
 
-_MOST: Final = 256
-"""Most kinds of work that are known at once, by default."""
-
 
 class Latency:
-    """Moving averages of how long work would take on the event loop: one for each power of two of its size.
+    """Moving averages of how long work would take on the event loop: one for each power of two of its size. Work of a
+    size for which nothing was measured counts as long.
 
-    Work of a size for which nothing was measured counts as long, so work that is much larger than usual does too.
-
-    In a busy process most of the time that short work takes in a thread is the wait for the interpreter. That says
-    nothing about the work, so the processor time of the thread counts. For work that waits for something else, the
-    elapsed time counts.
+    In a busy process most of the time that short work takes in a thread is the wait for the interpreter. So the
+    processor time of the thread counts, but for work that waits for something else the elapsed time.
 
     The size does not tell everything: a recurrent layer takes a thousand times as long for one sequence of a thousand
     steps as for a thousand sequences of one. So after work that took far longer than expected, all work counts as long
@@ -93,13 +88,9 @@ class Latency:
 
 
 class Latencies(Generic[K]):
-    """The latencies of kinds of work, by a key. Safe to use from several threads.
+    """The latencies of kinds of work, by a key; after `most` keys all are forgotten. Safe from several threads."""
 
-    Args:
-        most: Number of keys after which all are forgotten.
-    """
-
-    def __init__(self, most: int = _MOST) -> None:
+    def __init__(self, most: int = 256) -> None:
         self._lock = threading.Lock()
         self._most = most
         self._known: dict[K, Latency] = {}
@@ -116,11 +107,8 @@ class Latencies(Generic[K]):
 
 
 def busy_since(began: tuple[float, float]) -> float:
-    """Seconds of processor time of this thread; the elapsed time if it has waited for long meanwhile.
-
-    Args:
-        began: The times of `time.perf_counter` and `time.thread_time` at the beginning.
-    """
+    """Seconds of processor time of this thread since the times of `time.perf_counter` and `time.thread_time`; the
+    elapsed time if it has waited for long meanwhile."""
     computed = time.thread_time() - began[1]
     passed = time.perf_counter() - began[0]
     return computed if passed - computed < WAITING_SECONDS else passed

@@ -9,11 +9,8 @@ from ps_wire.runtime.scopes import waiting
 
 
 class ReportingLock:
-    """A reentrant lock for work that takes longer than microseconds.
-
-    A thread that waits for it reports that, so that the pool can replace it. Locks that are held for microseconds do
-    not need this, because their holders never wait.
-    """
+    """A reentrant lock for work that takes longer than microseconds. A thread that waits for it reports that, so that
+    the pool can replace it."""
 
     __slots__ = ("_lock",)
 

@@ -1,8 +1,5 @@
-"""Scopes: the deadline, depth and seeds of a running request, for the requests that are nested in it.
-
-An owner runs hosted code inside a scope, where the client that the code uses finds it. So a nested request never waits
-longer than the outer one, and is cancelled with it.
-"""
+"""Scopes: the deadline, depth and seeds of a running request, for the requests that are nested in it. The client that
+hosted code uses finds them there: a nested request never waits longer than the outer one, and is cancelled with it."""
 
 from __future__ import annotations
 
@@ -28,11 +25,9 @@ class Cancellable(Protocol):
 
 
 class Scope:
-    """The scope of one running request, which is nested in `depth` others, and whose caller waits for some seconds.
-
-    0 is no limit. `nesting` is called before the first nested request, in the thread that makes it. `seeds` are those
-    of nested requests, if it has a seed itself.
-    """
+    """The scope of one running request, which is nested in `depth` others, and whose caller waits for some seconds (0:
+    without limit). `nesting` is called before the first nested request, in the thread that makes it. `seeds` are those
+    of nested requests, if it has a seed itself."""
 
     def __init__(self, seconds: float = 0.0, depth: int = 0, nesting: Callable[[], None] | None = None) -> None:
         self.depth = depth
@@ -91,10 +86,8 @@ class Pausable(Protocol):
 
 
 class Waiting(threading.local):
-    """Reports that this thread waits for another process or for a lock.
-
-    The pool of the thread sets what is called before and after a wait. `held` is what the thread has for itself, and
-    gives to others meanwhile, the last one first.
+    """Reports that this thread waits for another process or for a lock. The pool of the thread sets what is called
+    before and after a wait. What the thread has for itself (`held`), it gives to others meanwhile, the last one first.
     """
 
     begins: Callable[[], None] | None = None

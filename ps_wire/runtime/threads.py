@@ -1,8 +1,5 @@
-"""Threads for work that blocks, separate from the event loop's default executor.
-
-The default executor has few threads, which belong to the program. Work that waits for other work must never queue for
-the same threads as the work that it waits for.
-"""
+"""Threads for work that blocks. The event loop's default executor has few, which belong to the program, and work that
+waits for other work must never queue for the same threads as that."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from ps_wire.runtime import forks
 from ps_wire.runtime.threads import COPIES
 from ps_wire.shared_memory.segments import Segment, SegmentPool, SegmentView
 from ps_wire.sockets.connection import RecordConnection
-from ps_wire.sockets.reader import HEADER, inline_record
+from ps_wire.sockets.reader import HEADER
 from ps_wire.sockets.stream_socket import StreamSocket, rest
 from ps_wire.sockets.writer import RecordWriter
 from ps_wire.v1.frames_pb2 import Frame
@@ -140,9 +140,9 @@ class SegmentWriter(RecordWriter):
 
     def free(self, kind: int, number: int) -> None:
         """Reports a freed segment. May be called in any thread, also by the garbage collector."""
-        self._reports.append((kind, number))
+        self._postponed.append(HEADER.pack(kind, 0, number, 0))
         # Few of them wait for the next message, because waking the event loop and the other process costs more.
-        if len(self._reports) >= _MANY_FREED and not self._freeing:
+        if len(self._postponed) >= _MANY_FREED and not self._freeing:
             self._freeing = True
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._tell_freed)
@@ -150,13 +150,6 @@ class SegmentWriter(RecordWriter):
     def _tell_freed(self) -> None:
         self._freeing = False
         self.flush()
-
-    def _notes(self) -> bytes:
-        notes = super()._notes()
-        while self._reports:
-            kind, number = self._reports.popleft()
-            notes += HEADER.pack(kind, 0, number, 0)
-        return notes
 
 
 class SharedMemoryConnection(RecordConnection):
@@ -190,25 +183,23 @@ class SharedMemoryConnection(RecordConnection):
                 await self._send_long(packet, nbytes)
                 return
 
-    def _send_payload(self, packet: Packet, nbytes: int) -> bool:
-        if nbytes <= INLINE_BYTES:
-            return super()._send_payload(packet, nbytes)
+    def _send_payload(self, frame: bytes, payload: Sequence[memoryview], nbytes: int) -> bool:
         if nbytes >= _LONG_COPY:
             return False
-        segment = self._segment_for(nbytes)
+        segment = self._segment_for(nbytes) if nbytes > INLINE_BYTES else None
         if segment is None:
-            return super()._send_payload(packet, nbytes)
-        segment.write(packet.payload)
-        self._send_record(packet, nbytes, segment)
+            return super()._send_payload(frame, payload, nbytes)
+        segment.write(payload)
+        self._send_record(frame, nbytes, segment)
         return True
 
     async def _send_long(self, packet: Packet, nbytes: int) -> None:
-        segment = self._segment_for(nbytes)
-        if segment is not None:
-            await COPIES.run(segment.write, packet.payload)
-            self._send_record(packet, nbytes, segment)
+        frame, segment = packet.frame.SerializeToString(), self._segment_for(nbytes)
+        if segment is None:
+            super()._send_payload(frame, packet.payload, nbytes)
         else:
-            self._records.write(inline_record(packet.frame, nbytes), packet.payload)
+            await COPIES.run(segment.write, packet.payload)
+            self._send_record(frame, nbytes, segment)
 
     def _segment_for(self, nbytes: int) -> Segment | None:
         try:
@@ -217,11 +208,10 @@ class SharedMemoryConnection(RecordConnection):
             # The system has no descriptors or memory left: use the socket.
             return None
 
-    def _send_record(self, packet: Packet, nbytes: int, segment: Segment) -> None:
+    def _send_record(self, frame: bytes, nbytes: int, segment: Segment) -> None:
         """Sends the record of a packet whose payload is in a segment."""
         self._tell_dropped()
         self._tidy_later()
-        frame = packet.frame.SerializeToString()
         self._traffic.sent += nbytes
         if segment.known:
             self._records.write(HEADER.pack(SEGMENT, len(frame), segment.number, nbytes) + frame)

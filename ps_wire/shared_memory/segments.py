@@ -169,9 +169,8 @@ class SegmentPool:
 class SegmentView:
     """The segments that the other side writes to, at most `max_bytes` together.
 
-    Those in `mapped` are mapped here, by number; tensors over those in `lent` are in use. `give_back` is called from
-    any thread when a segment is not used any more, with its number, and with whether it must not be written to again,
-    because a forked child may still read it.
+    Tensors over those that are `lent` are in use. `give_back` is called from any thread when a segment is not used any
+    more, with its number, and with whether it must not be written to again, because a forked child may still read it.
     """
 
     def __init__(self, max_bytes: int, give_back: Callable[[int, bool], None]) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ps_wire.connections.connection import Connection, ConnectionBroken, Traffic
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.sockets.reader import END, HEADER, RecordReader, inline_record
+from ps_wire.sockets.reader import END, HEADER, INLINE, RecordReader
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
     from ps_wire.connections.connection import Handle, Place
     from ps_wire.connections.frames import Packet
     from ps_wire.sockets.stream_socket import StreamSocket
@@ -48,8 +50,7 @@ class RecordConnection(Connection):
     def _begin(self, sock: StreamSocket, writer: RecordWriter) -> None:
         self._stream = sock
         self._records = writer
-        # The answers to the requests that have arrived are written together.
-        self._reader.on_read = partial(writer.in_turn, self._hand_over)
+        self._reader.on_read = self._hand_over
 
     # Sending
 
@@ -63,28 +64,24 @@ class RecordConnection(Connection):
         # While the other side is slow, messages wait in the outbox, where they are counted.
         if self._stream.unsent:
             return False
-        frame, payload = packet
-        if payload:
-            nbytes = packet.nbytes
-            if nbytes > _JOINED_BYTES:
-                return self._send_payload(packet, nbytes)
-            self._records.write(b"".join((inline_record(frame, nbytes), *payload)))
-        elif later:
-            self._records.postpone(inline_record(frame, 0))
+        frame, payload = packet.frame.SerializeToString(), packet.payload
+        nbytes = sum(map(len, payload))
+        if nbytes > _JOINED_BYTES:
+            return self._send_payload(frame, payload, nbytes)
+        record = b"".join((HEADER.pack(INLINE, len(frame), 0, nbytes), frame, *payload))
+        if later:
+            self._records.postpone(record)
         else:
-            self._records.write(inline_record(frame, 0), (), at_once)
+            self._records.write(record, (), at_once)
         return True
 
-    def _send_payload(self, packet: Packet, nbytes: int) -> bool:
+    def _send_payload(self, frame: bytes, payload: Sequence[memoryview], nbytes: int) -> bool:
         """Sends a packet with a longer payload; returns whether it was sent."""
-        self._records.write(inline_record(packet.frame, nbytes), packet.payload)
+        self._records.write(HEADER.pack(INLINE, len(frame), 0, nbytes) + frame, payload)
         return True
 
-    def gather(self) -> None:
-        self._records.gather()
-
-    def release(self) -> None:
-        self._records.release()
+    def gathering(self) -> AbstractContextManager[None]:
+        return self._records.gathering()
 
     # Delivering
 
@@ -109,8 +106,12 @@ class RecordConnection(Connection):
             self._handle = self._reader.place = None
 
     def _hand_over(self) -> None:
-        """Delivers the packets that have arrived."""
-        arrived, handle = self._arrived, self._handle
+        """Delivers the packets that have arrived.
+
+        It is a turn of its own, so that the answers to requests that have arrived together are written together when it
+        returns. Within another turn it is part of that.
+        """
+        arrived, handle, records = self._arrived, self._handle, self._records
         if self._pausing is not None:
             return
         if handle is None:
@@ -118,6 +119,7 @@ class RecordConnection(Connection):
                 self._wake()
             return
         began = time.perf_counter() if len(arrived) > 1 else 0.0
+        records.in_turn = not records.is_busy
         try:
             while arrived and self._handle is not None:
                 last = handle(arrived.popleft())
@@ -139,6 +141,11 @@ class RecordConnection(Connection):
                 self._wake()
         except Exception as error:
             self._fail(error)
+        finally:
+            if records.in_turn:
+                records.in_turn = False
+                if records.is_busy:
+                    records.end_turn()
 
     def _pause(self, until: asyncio.Future[bool]) -> None:
         """Stops reading until a future is done: the socket fills, and the other side has to wait."""

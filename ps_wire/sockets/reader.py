@@ -46,14 +46,7 @@ _MOST_FRAME_BYTES: Final = MAX_FRAME_BYTES + MIB
 
 _HEADER_BYTES: Final = HEADER.size
 _header: Final = HEADER.unpack_from
-_pack: Final = HEADER.pack
 _frame: Final = cast("Callable[[bytearray], Frame]", Frame.FromString)
-
-
-def inline_record(frame: Frame, payload_bytes: int) -> bytes:
-    """The beginning of a record, up to its payload."""
-    data = frame.SerializeToString()
-    return _pack(INLINE, len(data), 0, payload_bytes) + data
 
 
 class _Buffers(threading.local):
@@ -115,9 +108,12 @@ class RecordReader:
             self.buffer = self._whole
             try:
                 kind, frame_bytes, _, payload_bytes = _header(self._whole)
-                if frame_bytes + _HEADER_BYTES == nbytes and kind == INLINE and not (payload_bytes or self._rest):
-                    # One message without a payload, the usual case.
-                    self.arrived.append(Packet(_frame(self._bytes[_HEADER_BYTES:nbytes])))
+                middle = _HEADER_BYTES + frame_bytes
+                is_whole = middle + payload_bytes == nbytes and kind == INLINE and not self._rest
+                if is_whole and payload_bytes <= self._most_payload:
+                    # One message, the usual case.
+                    payload = (memoryview(self._bytes[middle:nbytes]),) if payload_bytes else ()
+                    self.arrived.append(Packet(_frame(self._bytes[_HEADER_BYTES:middle]), payload))
                 elif self._rest:
                     # A long record is collected from many reads; bytes that are already collected stay in place.
                     self._rest += self._whole[:nbytes]

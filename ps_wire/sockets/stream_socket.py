@@ -43,17 +43,11 @@ class Reader(Protocol):
 
 
 class StreamSocket:
-    """Writes pieces of memory, and reads.
+    """Writes pieces of memory, and reads. The streams of asyncio would copy once more, and switch tasks per message.
 
-    The streams of asyncio would copy once more, and cost a task switch per message. A subclass may replace `_transmit`,
-    `_send` and `_receive`, to send more than bytes, or to encrypt them. `on_broken` is called once with the reason when
-    nothing more can be read.
-
-    Attributes:
-        unsent: Pieces that wait to be written.
-        drained: Set while no piece waits to be written.
-        reading: Whether it is read at present.
-        is_closed: Whether nothing can be written any more. It may still be read.
+    A subclass may replace `_transmit`, `_send` and `_receive`, to send more than bytes, or to encrypt them. `on_broken`
+    is called once with the reason when nothing more can be read. It is `drained` while no piece waits `unsent`, and may
+    still be read when it `is_closed` for writing.
     """
 
     connection: ClassVar[str] = "the connection"
@@ -66,7 +60,7 @@ class StreamSocket:
         self.drained.set()
         self.reading = True
         self._sock = sock
-        # Like `_transmit`, for a single piece.
+        # Like `_transmit`, for a single piece: `send` is cheaper than `sendmsg`.
         self._send: Callable[[Piece], int] = sock.send
         self._loop = asyncio.get_running_loop()
         self._reader = reader
@@ -78,21 +72,6 @@ class StreamSocket:
         forks.belongs_here(self._loop)
         forks.put_away_in_children(self)
 
-    def write_one(self, piece: bytes) -> None:
-        """Like `write`, for a single piece."""
-        if self.is_closed or self.unsent:
-            self.write((piece,))
-            return
-        sent = 0
-        try:
-            sent = self._send(piece)
-        except BlockingIOError:
-            pass  # the kernel takes nothing now: all of it is kept
-        except OSError as error:
-            raise self._fail(error) from error
-        if sent < len(piece):
-            self._keep(rest((piece,), sent))
-
     def write(self, pieces: Sequence[Piece]) -> None:
         """Writes pieces, or raises `ConnectionBroken`. They must not change until the kernel has taken them."""
         if self.is_closed:
@@ -102,7 +81,7 @@ class StreamSocket:
         sent = 0
         if not self.unsent:
             try:
-                sent = self._transmit(pieces[:_PIECES_PER_CALL])
+                sent = self._send(pieces[0]) if len(pieces) == 1 else self._transmit(pieces[:_PIECES_PER_CALL])
             except BlockingIOError:
                 pass  # the kernel takes nothing now
             except OSError as error:
@@ -149,8 +128,7 @@ class StreamSocket:
 
     def _transmit(self, pieces: Sequence[Piece]) -> int:
         """Passes pieces to the kernel; returns the number of bytes that it took."""
-        # `send` is cheaper than `sendmsg`.
-        return self._send(pieces[0]) if len(pieces) == 1 else self._sock.sendmsg(pieces)
+        return self._sock.sendmsg(pieces)
 
     def _transmit_kept(self, pieces: Sequence[Piece]) -> int:
         """Like `_transmit`, for pieces that had to wait."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from ps_wire.connections.connection import ConnectionBroken
@@ -31,12 +31,12 @@ class RecordWriter:
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._traffic = traffic
-        self._postponed = b""
-        # What a subclass reports with the next record, see `_notes`.
-        self._reports: deque[tuple[int, int]] = deque()
+        # Records that go with the next one. A subclass may append to it in any thread.
+        self._postponed: deque[bytes] = deque()
         self._flushing = False
-        self._is_busy = False
-        self._in_turn = False
+        # Whether a record of this turn was written already; and whether `end_turn` will be called without the loop.
+        self.is_busy = False
+        self.in_turn = False
         self._bunch = 0
         self._ended = False
         self._gathering = False
@@ -48,29 +48,25 @@ class RecordWriter:
 
         The first record of a turn of the event loop is written at once, so that the other side can begin. Further
         records of the same turn are written together, so that many calls, or answers, do not cost a system call each.
-        Between `gather` and `release` all records are collected. One that is to go `at_once` waits in no case.
+        In a block of `gathering` all records are collected. One that is to go `at_once` waits in no case.
         """
         if not at_once:
-            if self._gathering or self._is_busy:
+            if self._gathering or self.is_busy:
                 if self._waits(record, payload):
                     return
             else:
-                self._is_busy = True
-                if not self._in_turn:
-                    self._loop.call_soon(self._end_turn)
+                self.is_busy = True
+                if not self.in_turn:
+                    self._loop.call_soon(self.end_turn)
         self._bunch = 0
         if self._gathered:
             self._collect(record, payload)
             self._socket.write(self._take_gathered())
             return
-        if self._postponed or self._reports:
-            record = self._notes() + record
-        self._traffic.sent += len(record)
-        if payload:
-            self._traffic.sent += sum(map(len, payload))
-            self._socket.write((record, *payload))
-        else:
-            self._socket.write_one(record)
+        if self._postponed:
+            record = self._take_postponed() + record
+        self._traffic.sent += len(record) + sum(map(len, payload))
+        self._socket.write((record, *payload))
 
     def _waits(self, record: bytes, payload: Sequence[memoryview]) -> bool:
         """Collects a record, or postpones it to the end of the turn; returns false if it has to be written now."""
@@ -83,48 +79,33 @@ class RecordWriter:
             return True
         if payload or self._bunch >= _BUNCH:
             return False
-        self._postponed += record
+        self._postponed.append(record)
         self._bunch += 1
         return True
 
-    def gather(self) -> None:
-        """Collects the records that are written from now on."""
-        self._gathering = True
-
-    def release(self) -> None:
-        """Writes the collected records, in one system call if the socket takes them."""
-        self._gathering = False
-        if self._gathered:
-            # The task that reads from the connection notices its end, too.
-            with suppress(ConnectionBroken):
-                self._socket.write(self._take_gathered())
-
-    def in_turn(self, run: Callable[[], None]) -> None:
-        """Calls a function as a turn of its own: what it writes has been written when this returns.
-
-        Within another turn it is part of that, whose end writes.
-        """
-        if self._is_busy:
-            run()
-            return
-        self._in_turn = True
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Collects the records of the outermost block, and writes them in one system call if the socket takes them."""
+        outer, self._gathering = self._gathering, True
         try:
-            run()
+            yield
         finally:
-            self._in_turn = self._is_busy = False
-            if self._bunch:
-                self.flush()
+            self._gathering = outer
+            if self._gathered and not outer:
+                # The task that reads from the connection notices its end, too.
+                with suppress(ConnectionBroken):
+                    self._socket.write(self._take_gathered())
 
     def add(self, record: bytes) -> None:
         """Sends a record with the next one."""
-        self._postponed += record
+        self._postponed.append(record)
 
     def postpone(self, record: bytes) -> None:
         """Sends a record with the next one, or after some milliseconds.
 
         For records that no side waits for: every write wakes the other process, which can cost more than a small call.
         """
-        self._postponed += record
+        self._postponed.append(record)
         if not self._flushing:
             self._flushing = True
             self._loop.call_later(_SOON, self.flush)
@@ -132,7 +113,7 @@ class RecordWriter:
     def flush(self) -> None:
         """Writes postponed records, if the socket is open."""
         self._flushing = False
-        if not self._ended and (self._postponed or self._reports):
+        if not self._ended and self._postponed:
             with suppress(ConnectionBroken):
                 self.write(b"", at_once=True)
 
@@ -140,17 +121,15 @@ class RecordWriter:
         """Cancels the timers."""
         self._ended = True
 
-    def _notes(self) -> bytes:
-        """The records to write before the next one."""
-        notes, self._postponed = self._postponed, b""
-        return notes
+    def _take_postponed(self) -> bytes:
+        return b"".join([self._postponed.popleft() for _ in range(len(self._postponed))])
 
     def _collect(self, record: bytes, payload: Sequence[memoryview]) -> None:
-        if self._postponed or self._reports:
-            record = self._notes() + record
+        if self._postponed:
+            record = self._take_postponed() + record
         self._gathered.append(record)
         self._gathered += payload
-        self._gathered_bytes += len(record) + sum(map(len, payload)) if payload else len(record)
+        self._gathered_bytes += len(record) + sum(map(len, payload))
 
     def _take_gathered(self) -> list[Piece]:
         """The collected pieces, which are counted as sent."""
@@ -159,7 +138,8 @@ class RecordWriter:
         self._gathered_bytes = 0
         return pieces
 
-    def _end_turn(self) -> None:
-        self._is_busy = False
+    def end_turn(self) -> None:
+        """Writes what was postponed to the end of the turn."""
+        self.is_busy = False
         if self._bunch:
             self.flush()

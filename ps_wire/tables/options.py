@@ -257,10 +257,8 @@ class RowGroup:
 
 
 def check_groups(optimizer: RowOptimizer, groups: Iterable[RowGroup]) -> None:
-    """Checks the options of groups of rows as those of the optimizer itself.
-
-    Raises `InvalidArgumentError` if the optimizer has no such option, or does not take its value.
-    """
+    """Checks the options of groups of rows as those of the optimizer itself. Raises `InvalidArgumentError` if the
+    optimizer has no such option, or does not take its value."""
     known = {field.name for field in dataclasses.fields(optimizer)}
     for group in groups:
         own = {name: value for name in ("lr", "weight_decay") if (value := getattr(group, name)) is not None}

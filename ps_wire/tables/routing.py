@@ -20,10 +20,8 @@ _FIRST, _SECOND = np.uint64(FIRST), np.uint64(SECOND)
 
 
 def slots_of(ids: torch.Tensor) -> torch.Tensor:
-    """The slot of each id, int64: the highest 14 bits of its mix (`ps_wire.tables.hashing.mix`).
-
-    Slots are int64 in the shape of the ids, so that they index a tensor of owners directly.
-    """
+    """The slot of each id, int64 in the shape of the ids, so that they index a tensor of owners directly: the highest
+    14 bits of its mix (`ps_wire.tables.hashing.mix`)."""
     words = ids.reshape(-1).numpy().view(np.uint64)
     # The same steps as in `mix`, with one array for what is shifted. Its last step changes only the lower bits.
     mixed = words >> _S30
@@ -37,13 +35,8 @@ def slots_of(ids: torch.Tensor) -> torch.Tensor:
 
 
 class Routing(NamedTuple):
-    """The owners of a table, and the slots of each. Every owner of the table keeps the same.
-
-    Attributes:
-        version: Counts the changes of what follows, from 1. Of two that differ, the larger one holds.
-        owners: Names of the owners.
-        of_slot: For each slot, the position of its owner among them: int64 [SLOTS].
-    """
+    """The owners of a table, and for each slot the position of its owner among them, int64 [SLOTS]. Every owner of the
+    table keeps the same. `version` counts the changes, from 1; of two that differ, the larger one holds."""
 
     version: int
     owners: tuple[str, ...]

@@ -10,21 +10,13 @@ from torch.nn import functional
 
 
 class Grouped(NamedTuple):
-    """Positions, grouped by target.
-
-    `targets` are the different targets, ascending, int64 [m]. `order` has all positions, int64 [n]: those of the first
-    target, in ascending order, then those of the next. `offsets` say where those of each target begin in `order`, int64
-    [m].
-    """
+    """Positions, grouped by target. `targets` are the different targets, ascending, int64 [m]. `order` has all
+    positions, int64 [n]: those of the first target, in ascending order, then those of the next. `offsets` say where
+    those of each target begin in it, int64 [m]."""
 
     targets: torch.Tensor
     order: torch.Tensor
     offsets: torch.Tensor
-
-    @property
-    def are_different(self) -> bool:
-        """Whether no target occurs twice."""
-        return len(self.targets) == len(self.order)
 
 
 def grouped(targets: torch.Tensor) -> Grouped:
@@ -50,8 +42,6 @@ def grouped(targets: torch.Tensor) -> Grouped:
 
 def sum_by(groups: Grouped, values: torch.Tensor) -> torch.Tensor:
     """The sum, for each target, of the rows of its positions, [n, dim], added in the order of the positions, [m, dim].
-
-    Values in float64 are added as such, and all others in float32.
-    """
+    Values in float64 are added as such, and all others in float32."""
     wide = torch.float64 if values.dtype is torch.float64 else torch.float32
     return functional.embedding_bag(groups.order, values.to(wide), groups.offsets, mode="sum")

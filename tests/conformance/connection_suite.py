@@ -20,7 +20,8 @@ from ps_wire.connections.outbox import Outbox
 from ps_wire.limits import MAX_FRAME_BYTES, PART_BYTES
 from ps_wire.v1.frames_pb2 import Cancel, Frame, Part
 
-Serve = Callable[[Connection], Awaitable[None]]
+Serve = Callable[..., Awaitable[None]]
+"""Serves a connection until it ends. A listener gives it what it knows of the connection, too."""
 
 
 @dataclass
@@ -72,7 +73,7 @@ class Host:
         self._arrived: asyncio.Queue[tuple[Connection, asyncio.Event]] = asyncio.Queue()
         self._served: list[asyncio.Event] = []
 
-    async def serve(self, connection: Connection) -> None:
+    async def serve(self, connection: Connection, *known: object) -> None:
         served = asyncio.Event()
         self._served.append(served)
         self._arrived.put_nowait((connection, served))
@@ -331,9 +332,9 @@ class ConnectionSuite:
         writer = asyncio.create_task(outbox.drain(ends.near))
         await asyncio.sleep(0)
         sizes = (0, 10, 5000, 40_000, 0, 300_000, 3 * PART_BYTES, 7)
-        with outbox.together:
+        with outbox.together():
             for number, nbytes in enumerate(sizes):
-                with outbox.together:
+                with outbox.together():
                     outbox.put(Frame(number=number, cancel=Cancel()), (memoryview(bytes([number]) * nbytes),), nbytes)
         assembler = Assembler(4 * PART_BYTES)
         arrived: dict[int, bytes] = {}
@@ -353,7 +354,7 @@ class ConnectionSuite:
         outbox = Outbox()
         writer = asyncio.create_task(outbox.drain(ends.near))
         await asyncio.sleep(0)
-        with outbox.together:
+        with outbox.together():
             outbox.put(Frame(number=1, cancel=Cancel()))
             ends.cut()
             outbox.put(Frame(number=2, cancel=Cancel()))

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from ps_service import addresses
 from ps_service.rpc.direct import DirectListener
+from ps_wire.connections.connection import Traffic
 from ps_wire.direct import DirectConnection
 from ps_wire.v1.frames_pb2 import Hello
 from tests.conformance.connection_suite import ConnectionSuite, Serve, Way
@@ -23,7 +24,7 @@ class TestDirect(ConnectionSuite):
 
     @asynccontextmanager
     async def way(self, serve: Serve) -> AsyncIterator[Way]:
-        listener = DirectListener(serve)
+        listener = DirectListener(serve, Traffic(), set())
         listener.open(addresses.bound(ADDRESS))
 
         async def connect() -> DirectConnection:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ps_service.rpc.shared_memory import SharedMemoryListener
+from ps_wire.connections.connection import Traffic
 from ps_wire.limits import Limits
 from ps_wire.shared_memory.connection import SharedMemoryConnection
 from ps_wire.shared_memory.hosts import host_id
@@ -25,7 +26,7 @@ class TestSharedMemory(ConnectionSuite):
 
     @asynccontextmanager
     async def way(self, serve: Serve) -> AsyncIterator[Way]:
-        listener = SharedMemoryListener(Limits(), serve)
+        listener = SharedMemoryListener(Limits(), serve, Traffic(), set())
         listener.open()
 
         async def connect() -> SharedMemoryConnection:

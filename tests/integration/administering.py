@@ -42,7 +42,7 @@ async def serving_gates(limits: Limits | None = None, threads: int = 0) -> Async
 
 
 async def listed(owner: Server) -> pb.SessionsReply:
-    return await asyncio.to_thread(probe.sessions, owner.address, WAIT)
+    return await asyncio.to_thread(probe.ask, owner.address, pb.SessionsRequest(), WAIT)
 
 
 def gate_of(owner: Server) -> Gate:
@@ -56,8 +56,12 @@ async def entered(owner: Server, callers: int) -> None:
     await asyncio.to_thread(gate_of(owner).wait_for, callers)
 
 
+async def checkpoint(address: str) -> pb.CheckpointReply:
+    return await asyncio.to_thread(probe.ask, address, pb.CheckpointRequest(), 2 * WAIT)
+
+
 async def evict(owner: Server, **what: Any) -> pb.EvictReply:
-    return await asyncio.to_thread(probe.evict, owner.address, pb.EvictRequest(**what), WAIT)
+    return await asyncio.to_thread(probe.ask, owner.address, pb.EvictRequest(**what), WAIT)
 
 
 def id_of(ps: tc.Client) -> str:

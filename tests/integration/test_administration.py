@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_service.requests import evictions
+from ps_service.requests import administration
 from ps_service.server import Server
 from ps_wire.connections.outbox import Outbox
 from ps_wire.refs import ContextId
@@ -190,7 +190,7 @@ async def test_a_stream_that_is_being_opened_does_not_go_on_with_an_evicted_sess
         trainer = bytes(range(16))
         session_handler = owner.servicer.session_handlers.open(trainer)
         turn = session_handler.stream.greeted()
-        evictions.evict_session(owner.engine, trainer.hex()[:8])
+        administration.evict_session(owner.engine, trainer.hex()[:8])
         assert not session_handler.stream.take_over(Outbox(), turn)
         assert owner.engine.sessions.take_why_lost(trainer) == "its operator ended it"
         assert owner.engine.sessions.take_why_lost(trainer) == "", "it is told once"

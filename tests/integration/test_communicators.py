@@ -306,9 +306,9 @@ async def test_a_cancelled_join_leaves_no_member_behind() -> None:
     async with serving() as server, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(tc.connect(server.address)) for _ in range(3)]
         first = asyncio.create_task(_result(clients[0].communicator("team", 2)))
-        await until(lambda: server.engine.communicators._formations.by_member)
+        await until(lambda: server.engine.communicators._formations.all())
         first.cancel()
-        await until(lambda: not server.engine.communicators._formations.by_member)
+        await until(lambda: not server.engine.communicators._formations.all())
         team = await asyncio.gather(*(each.communicator("team", 2) for each in clients[1:]))
         assert await every(list(team), lambda each: each.all_reduce(1)) == [2, 2]
 

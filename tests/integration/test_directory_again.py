@@ -59,9 +59,8 @@ async def _member(
 def _forget(keeper: Agent, member: Agent) -> None:
     """Ends the session of a member, as when its lease has run out while a cable was out."""
     session_handlers = keeper.server.servicer.session_handlers
-    session_handler = session_handlers.get(member.client.trainer)
-    assert session_handler is not None
-    session_handler.stream.interrupt()
+    session_handler = session_handlers.open(member.client.trainer)
+    session_handler.stream.greeted()
     session_handlers.end(session_handler)
 
 

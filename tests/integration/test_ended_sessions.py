@@ -96,7 +96,7 @@ async def test_a_member_whose_session_has_ended_does_not_enter(monkeypatch: pyte
         held = Held(monkeypatch, Directory, operation)
         await ended_meanwhile(engine, stream, held, requests[operation])
         assert not engine.directory.members()
-        assert not engine.directory.waiting and not engine.directory._rendezvous
+        assert not engine.directory._waits and not engine.directory._rendezvous
 
 
 async def test_what_a_unary_request_makes_after_the_end_of_its_session_is_freed() -> None:
@@ -141,8 +141,7 @@ async def test_a_stream_that_is_opened_while_its_session_ends_is_closed() -> Non
         second = HandMade(await MemoryConnector(serve).connect())
         await second.send(Frame(hello=first.hello()))
         await until(lambda: late and late[0].sending.is_set())
-        handler = owner.servicer.session_handlers.get(first.trainer)
-        assert handler is not None
+        handler = owner.servicer.session_handlers.open(first.trainer)
         owner.servicer.session_handlers.end(handler)
         late[0].may_send.set()
         assert (await second.receive()).HasField("welcome")

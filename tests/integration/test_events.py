@@ -15,7 +15,7 @@ import torch
 import trainer_client as tc
 from ps_service.server import Server
 from ps_wire.limits import Limits
-from ps_wire.status import EventStatus
+from ps_wire.status.parts import EventStatus
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from tests import waiting
@@ -226,7 +226,7 @@ async def test_lists_have_bounds_and_numbers_count_all(ps: tc.Client) -> None:
 async def test_a_program_cannot_write_to_the_terminal_of_an_operator(
     owner: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer_client.session.process.program", lambda: "\x1b[2Jevil\n" + "x" * 10_000)
+    monkeypatch.setattr("trainer_client.session.session._program", lambda: "\x1b[2Jevil\n" + "x" * 10_000)
     async with tc.connect(owner.address) as ps:
         (me,) = (await ps.status()).trainers
     assert me.program.startswith("?[2Jevil?x") and len(me.program) == 128

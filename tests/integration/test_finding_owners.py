@@ -62,7 +62,7 @@ async def test_any_owner_of_the_group_can_be_asked(group: OwnerGroup) -> None:
 async def test_owners_that_have_not_come_yet_are_waited_for(group: OwnerGroup) -> None:
     connecting = asyncio.ensure_future(tc.connect("ps0", directory=group.directory).__aenter__())
     directory = group.keeper.engine.directory
-    await until(lambda: directory.waiting > 0)
+    await until(lambda: directory._waits)
     assert not connecting.done()
     await group.enter("ps0")
     ps = await connecting

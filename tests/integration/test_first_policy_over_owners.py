@@ -95,7 +95,7 @@ async def test_a_trainer_finishes_what_another_has_begun_and_not_ended(reached: 
         net, opt = await local(one)
         xs = batches(3)
         # As if the first trainer had died between the owners.
-        await one.opt.remotes[reached].begin_rounds(["ps0", "ps1"], encoded(tc.policies.Sync(1)))
+        await one.opt.remotes[reached].set_policy(encoded(tc.policies.Sync(1)), ["ps0", "ps1"])
         scaler = torch.amp.GradScaler("cpu", init_scale=1.0, enabled=way == "with a scaler")
         if way == "made again":
             two = await begun(two.client, ["ps0", "ps1"], None)

@@ -84,13 +84,13 @@ async def test_enough_owners_are_waited_for(group: OwnerGroup) -> None:
     async with tc.connect(directory=group.directory) as ps:
         finding = ps.find_owners(4)
         directory = group.keeper.engine.directory
-        await until(lambda: directory.waiting == 1)
+        await until(lambda: len(directory._waits) == 1)
         await group.enter("program", is_owner=False)
         await group.enter("ps2")
         assert not finding.done()
         await group.enter("ps3")
         assert await finding == ["ps0", "ps10", "ps2", "ps3"]
-    await until(lambda: directory.waiting == 0)
+    await until(lambda: not directory._waits)
 
 
 async def test_without_await_all_owners_are_found_too(group: OwnerGroup) -> None:
@@ -109,7 +109,7 @@ async def test_the_first_owner_is_waited_for(owner: Server, monkeypatch: pytest.
     async with OwnerGroup(owner.address) as group:
         connecting = asyncio.ensure_future(tc.connect(directory=owner.address).__aenter__())
         async with Heard("trainer_client", lambda said: f"the directory at {owner.address} lists an owner" in said):
-            await until(lambda: owner.engine.directory.waiting == 1)
+            await until(lambda: len(owner.engine.directory._waits) == 1)
         assert not connecting.done()
         await group.enter("ps1")
         ps = await connecting
@@ -196,7 +196,7 @@ async def test_a_wait_for_owners_goes_on_when_the_directory_begins_anew() -> Non
             await group.enter("ps1")
             async with tc.connect(directory=port.address) as ps:
                 finding = ps.find_owners(3)
-                await until(lambda: before.engine.directory.waiting == 1)
+                await until(lambda: len(before.engine.directory._waits) == 1)
                 await before.server.stop()
                 await group.enter("keeper", listen=port.address)
                 await group.enter("ps2")

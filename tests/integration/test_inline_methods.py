@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_service.hosting import method
-from ps_service.hosting.method import SHORT_CALLS, Method
+from ps_service.hosting import objects
+from ps_service.hosting.objects import SHORT_CALLS, Method
 from ps_service.hosting.views import CLEAN_CALLS
 from ps_service.server import Server
 from ps_wire.runtime.scopes import current_scope
@@ -28,7 +28,7 @@ def ran_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names of the threads in which `Scaling` ran. How busy the machine is makes no difference."""
     monkeypatch.setattr("ps_wire.runtime.latency.INLINE_SECONDS", 1000.0)
     monkeypatch.setattr("ps_wire.runtime.latency.FAR_SECONDS", 1000.0)
-    monkeypatch.setattr(method, "LONG_SECONDS", 1000.0)
+    monkeypatch.setattr(objects, "LONG_SECONDS", 1000.0)
     hosted_models.RAN_IN.clear()
     yield hosted_models.RAN_IN
     hosted_models.RAN_IN.clear()
@@ -136,7 +136,7 @@ async def test_what_a_method_asks_of_others_is_asked_once(start_process: StartPr
 
 
 def test_a_method_that_was_long_once_stays_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(method, "LONG_SECONDS", 0.25)
+    monkeypatch.setattr(objects, "LONG_SECONDS", 0.25)
     known = Method(len, is_inline=False, is_deferred=False)
     for seconds in (*(0.2 for _ in range(SHORT_CALLS)), 0.3):
         known.note(seconds, waited=False)

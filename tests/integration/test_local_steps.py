@@ -15,7 +15,7 @@ from torch import nn, optim
 import trainer_client as tc
 from ps_service.server import Server
 from ps_wire.compression.choice import Choice
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Encoded
 from ps_wire.compression.error_feedback import ErrorFeedback
 from ps_wire.compression.registry import decode
 from tests.integration.breaking import FAULTS, same_wherever_it_breaks

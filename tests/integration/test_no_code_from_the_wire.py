@@ -32,7 +32,7 @@ ALLOWED = {
     ("ps_wire/tracing/__init__.py", "importlib"),
     ("ps_service/tables/compiled.py", "importlib.util"),
     # A process of Python that compiles the loops of tables. It gets the search path of this one, and nothing else.
-    ("ps_service/tables/compiling.py", "subprocess"),
+    ("ps_service/tables/preparing.py", "subprocess"),
     ("ps_wire/tracing/__init__.py", "sys.modules"),
     # Exporters of OpenTelemetry that a variable of the environment names.
     ("ps_wire/tracing/configuration.py", "importlib.metadata"),
@@ -42,7 +42,7 @@ ALLOWED = {
     ("ps_wire/__init__.py", "sys.modules"),
     # Whether this is a notebook, in the same way; and what the program was started as, for its name in the status.
     ("trainer_client/reporting/progress.py", "sys.modules"),
-    ("trainer_client/session/process.py", "sys.modules"),
+    ("trainer_client/session/session.py", "sys.modules"),
     # The files of the page, which are in the package.
     ("ps_service/monitoring/page.py", "importlib.resources"),
 }
@@ -90,7 +90,7 @@ def modules() -> list[Path]:
 def test_no_module_can_run_code_that_it_was_sent() -> None:
     places = {path.relative_to(ROOT).as_posix(): path for path in modules()}
     found = {(place, each) for place, path in places.items() for each in dangerous(ast.parse(path.read_text()))}
-    assert len(places) > 500 and found - ALLOWED == set()
+    assert len(places) > 450 and found - ALLOWED == set()
 
 
 def dangerous(tree: ast.AST) -> Iterator[str]:

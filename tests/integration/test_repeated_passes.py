@@ -15,14 +15,13 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
-from ps_service.cli import probe
 from ps_service.hosting.objects import HostedObject
 from ps_service.requests.operations import OPERATIONS
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training import joint_steps
 from ps_service.training.optimizers import HostedOptimizer
 from tests.conftest import StartOwner
-from tests.integration.administering import evict
+from tests.integration.administering import checkpoint, evict
 from tests.integration.held import held_method
 from tests.integration.restarting import Owner
 from tests.waiting import until
@@ -59,9 +58,8 @@ class Training:
         if self.how == "local":
             parameters.append(self.own)
         if self.how == "tables":
-            self.items = await ps.table(
-                "items", 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), policy=self.options.get("policy")
-            )
+            policy = self.options.get("policy")
+            self.items = await ps.table("items", 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), policy=policy)
             parameters.append(self.items)
         self.opt = await ps.optimizer(
             optim.SGD, parameters, lr=1.0, name="" if self.how == "tables" else "opt", **self.options
@@ -387,11 +385,11 @@ async def test_it_counts_once_when_an_owner_is_killed(tmp_path: Path, written: b
         ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
         training = Training(ps)
         await training.attach()
-        await asyncio.to_thread(probe.checkpoint, owners[0].address, 60.0)
+        await checkpoint(owners[0].address)
 
         async def killed() -> None:
             if written:
-                await asyncio.to_thread(probe.checkpoint, owners[0].address, 60.0)
+                await checkpoint(owners[0].address)
             await owners[0].crash()
             await _lost()
 

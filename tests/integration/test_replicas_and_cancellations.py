@@ -21,6 +21,7 @@ from tests.integration.spanning import hosted
 from tests.integration.test_replicas import joined
 from tests.training import hosted_value
 from tests.waiting import until
+from trainer_client.replicas.exchange import Exchange
 
 
 class Trainer(NamedTuple):
@@ -124,7 +125,11 @@ CODECS: list[Codec] = [tc.codecs.TopK(0.25), tc.codecs.Sign(), tc.codecs.PowerSG
 
 
 def kept(replica: tc.Replica) -> dict[str, Any]:
-    feedback = replica._sent._feedback
+    return kept_of(replica.exchange)
+
+
+def kept_of(exchange: Exchange) -> dict[str, Any]:
+    feedback = exchange._feedback
     assert feedback is not None
     return feedback.state_dict()
 
@@ -217,7 +222,7 @@ async def test_local_steps_whose_push_is_cancelled_send_the_whole_difference_nex
 
 
 def all_kept(one: Pusher) -> list[dict[str, Any]]:
-    return [kept(each) for each in one.model._replicas]
+    return [kept_of(each) for each in one.model._exchanges]
 
 
 @pytest.mark.parametrize("how", ["cancel", "wait_for", "deadline"])

@@ -12,8 +12,7 @@ from torch import nn, optim
 import trainer_client as tc
 from ps_wire.codec.values import Encoder
 from ps_wire.compression.choice import Choice
-from ps_wire.compression.registry import decode
-from ps_wire.compression.values import encode
+from ps_wire.compression.registry import decode, encode
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
@@ -56,14 +55,14 @@ async def test_fewer_bytes_arrive(codec: Any, most: float) -> None:
         sizes = []
         for each in (None, codec):
             replica = await net.replica(compress_pull=each)
-            before = replica._tensors._take
+            before = replica.exchange.tensors.take
 
             def take(number: int, reply: pb.PullReply, payload: Any, before: Any = before) -> int:
                 sizes.append(payload.nbytes)
                 return int(before(number, reply, payload))
 
-            replica._tensors._take = take  # type: ignore[method-assign]
-            replica._tensors._marks = [0] * 8
+            replica.exchange.tensors.take = take  # type: ignore[method-assign]
+            replica.exchange.tensors._marks = [0] * 8
             assert await replica.pull() == 8
         assert sizes[1] < most * sizes[0]
 

@@ -126,7 +126,7 @@ async def test_what_the_owner_decodes_and_the_residual_are_the_gradient() -> Non
         replica(images(1)).square().sum().backward()
         gradients = {name: each.grad.clone() for name, each in replica.module.named_parameters()}
         await replica.push(opt)
-        feedback = replica._sent._feedback
+        feedback = replica.exchange._feedback
         assert feedback is not None
         for name, each in hosted_value(server, net).named_parameters():
             left = feedback.residual(name)
@@ -149,8 +149,8 @@ async def test_residuals_are_as_before_a_push_that_does_not_count(how: str) -> N
         name = "layers.0.weight"
         replica(torch.full((1, 32), 1 / 3)).square().sum().backward()
         await replica.push(opts[0])
-        assert replica._sent._feedback is not None
-        before = replica._sent._feedback.residual(name)
+        assert replica.exchange._feedback is not None
+        before = replica.exchange._feedback.residual(name)
         assert before is not None and before.any()
         if how == "refused":
             # Sent before the owner deletes the optimizer.
@@ -168,7 +168,7 @@ async def test_residuals_are_as_before_a_push_that_does_not_count(how: str) -> N
             replica(torch.full((1, 32), float("inf"))).square().sum().backward()
             with pytest.raises(tc.errors.NonFiniteGradientError):
                 replica.push(opts[0])
-        after = replica._sent._feedback.residual(name)
+        after = replica.exchange._feedback.residual(name)
         assert after is not None and torch.equal(after, before)
 
 

@@ -12,7 +12,7 @@ from torch import nn, optim
 import trainer_client as tc
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Encoded
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request

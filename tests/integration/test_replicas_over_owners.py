@@ -121,17 +121,17 @@ async def test_what_codecs_leave_out_is_restored_when_one_owner_refuses(policy: 
     more: Any = {"non_finite": "refuse", "compress": Choice(tc.codecs.TopK(0.3), min_numel=0)}
     async with pushers(1, policy, ("ps0", "ps1", "ps1"), **more) as (servers, (one,)):
         await one.step(batches(1)[0])
-        kept = [[*each._sent._feedback._kept.items()] for each in one.model._replicas]
+        kept = [[*each._feedback._kept.items()] for each in one.model._exchanges]
         residuals = [[(name, each.residual.clone()) for name, each in part] for part in kept]
         one.model(torch.ones(1, 3)).sum().backward()
         # Encoded without a codec, so that the owner refuses it.
-        one.model._replicas[2]._sent._feedback = None
+        one.model._exchanges[2]._feedback = None
         list(one.model.parameters())[-1].grad.fill_(float("nan"))  # type: ignore[union-attr]
         with pytest.raises(tc.errors.NonFiniteGradientError):
             await one.model.push(one.opt)
-        for each, expected in zip(one.model._replicas[:2], residuals, strict=False):
+        for each, expected in zip(one.model._exchanges[:2], residuals, strict=False):
             for name, residual in expected:
-                assert torch.equal(each._sent._feedback.residual(name), residual)
+                assert torch.equal(each._feedback.residual(name), residual)
         assert [hosted(server).version for server in servers] == [1, 1]
 
 
@@ -227,7 +227,7 @@ async def test_what_cannot_be_pushed_together_is_refused() -> None:
             ps.replicas(nn.Linear(2, 2))
         other = await tower.replica()
         other.module.weight = replica.module.weight
-        other._tensors.parameters[0] = replica.module.weight
+        other.exchange.tensors.parameters[0] = replica.module.weight
         with pytest.raises(tc.errors.InvalidArgumentError, match="share a parameter"):
             ps.replicas(nn.Sequential(replica, other))
         with pytest.raises(tc.errors.InvalidArgumentError, match="overlap is a number"):

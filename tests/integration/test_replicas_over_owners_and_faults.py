@@ -13,7 +13,7 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
-from ps_service.requests.evictions import evict_session
+from ps_service.requests.administration import evict_session
 from ps_service.rpc.servicer import Servicer
 from ps_wire.compression.choice import Choice
 from tests.integration import support

@@ -105,7 +105,7 @@ def batch_of(number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def requests(server: Server) -> Counter[str]:
     """How many requests of each operation an owner has answered, but for its status: a slow step asks for it."""
     counts = server.engine.counters.operations()
-    return Counter({name: count.calls for name, count in counts.items() if name != "status"})
+    return Counter({name: count.durations.count for name, count in counts.items() if name != "status"})
 
 
 @pytest.mark.parametrize(("kept", "backwards"), [(False, 2), (True, 1)], ids=["call by call", "kept"])

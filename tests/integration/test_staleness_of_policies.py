@@ -64,7 +64,7 @@ async def test_the_staleness_in_answers_is_that_of_the_simulated_policy(
                 for _ in range(chance.choice((0, 0, 1, 2 * number))):
                     await clients[number].status()
                 # Every step changes every parameter, so its steps are the version that was read.
-                (read,) = set(replica._tensors.steps)
+                (read,) = set(replica.exchange.tensors.steps)
                 reads[number].append(read)
                 stepped = await replica.push(opts[number])
                 assert stepped is not None

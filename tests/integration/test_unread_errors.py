@@ -285,7 +285,7 @@ async def test_a_client_that_an_exception_closes_reports_no_calls_without_an_ans
 async def test_the_line_of_the_call_is_named_in_debug_mode(
     ps: tc.Client, reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "NOTES_CALLERS", True)
+    monkeypatch.setattr(failures, "IS_DEBUGGING", True)
     counter = await ps.create(COUNTER)
     line = sys._getframe().f_lineno + 1
     await settled(counter.fail("no luck"))
@@ -327,7 +327,7 @@ async def test_what_a_failed_push_has_asked_for_by_itself_is_not_reported(
         def settle(*args: Any) -> Any:
             raise tc.errors.RemoteError("broken", "RuntimeError")
 
-        monkeypatch.setattr(first, "ask", ask)
+        monkeypatch.setattr(first.exchange, "pull", ask)
         monkeypatch.setattr(RemoteOptimizer, "settle", settle)
         with pytest.raises(tc.errors.RemoteError, match="broken"):
             await one.step(torch.ones(1, 3))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_service.requests import evictions
+from ps_service.requests import administration
 from ps_wire.limits import Limits
 from tests.integration.administering import gate_of, serving_gates, training
 from tests.integration.support import GATE, until
@@ -48,7 +48,7 @@ async def test_without_a_limit_contexts_live_as_long_as_their_session() -> None:
         async with ps.context() as ctx:
             loss = (await net(torch.ones(1, 2))).sum()
             owner.engine.contexts.find(ctx.id).used -= 1e9
-            evictions.end_unused(owner.engine)
+            administration.end_unused(owner.engine)
             assert ctx.id in owner.engine.contexts
             await ctx.backward(loss)
 

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
-from ps_service.rpc.health import SERVICE
+from ps_service.rpc.grpc_stream import SERVICE
 from ps_service.server import Server
 from ps_wire.limits import Limits
 from tests.ports import ReservedPort
@@ -278,10 +278,19 @@ async def test_leases_run_out_although_one_session_cannot_be_ended(
     assert "could not be ended" in caplog.text
 
 
-async def test_a_sweep_that_fails_is_not_the_last(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"lease_seconds": 0.01, "max_context_seconds": 3600.0},
+        {"lease_seconds": 0.01, "max_context_seconds": 0.0},
+        {"lease_seconds": 3600.0, "max_context_seconds": 0.01},
+    ],
+    ids=["lease", "lease alone", "contexts"],
+)
+async def test_sweeps_follow_the_shortest_time_limit_and_one_that_fails_is_not_the_last(
+    limits: dict[str, float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = owner(lease_seconds=0.01)
+    engine = owner(**limits)
     expired, fails = engine.sessions.expired, asyncio.Event()
     again = asyncio.Event()
 

@@ -31,6 +31,6 @@ def rref_context_get_debug_info() -> dict[str, str]:
     return {
         "num_owner_rrefs": str(len(registry)),
         "num_forks": str(registry.references),
-        "num_pending_futures": str(agent.unanswered),
+        "num_pending_futures": str(sum(not pending.done() for pending in list(agent._outstanding))),
         "num_pending_users": "0",
     }

@@ -24,6 +24,10 @@ def new_context(**arguments: Any) -> Context:
     return Context(ContextId(TRAINER, 1), asyncio.get_running_loop(), **arguments)
 
 
+def leaf(*values: float) -> torch.Tensor:
+    return torch.tensor(values, requires_grad=True)
+
+
 def short() -> Latency:
     """The latency of calls whose backward is short on the owner."""
     latency = Latency()

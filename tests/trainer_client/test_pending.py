@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError, UnknownNameError
-from trainer_client.pending import Pending
+from trainer_client.pending import Joined, Pending
 
 
 def made(cancelled: list[str] | None = None) -> Pending[Any]:
@@ -335,19 +335,18 @@ async def test_a_function_that_has_begun_goes_on_when_it_is_given_up() -> None:
 # Several together
 
 
-async def test_the_results_of_several_come_under_their_keys() -> None:
+async def test_the_results_of_several_come_in_their_order() -> None:
     parts = {key: made() for key in "abc"}
-    whole = Pending.all_of(asyncio.get_running_loop(), parts)
+    whole = Joined(asyncio.get_running_loop(), parts.values(), tuple)
     for key in "cab":
         assert not whole.done()
         parts[key].resolve(lambda key=key: key.upper())
-    assert await whole == {"a": "A", "b": "B", "c": "C"}
-    assert list(await whole) == ["a", "b", "c"]
+    assert await whole == ("A", "B", "C")
 
 
 async def test_several_are_waited_for_before_the_first_error_is_raised() -> None:
     parts = {key: made() for key in "abc"}
-    whole = Pending.all_of(asyncio.get_running_loop(), parts)
+    whole = Joined(asyncio.get_running_loop(), parts.values(), tuple)
     parts["c"].resolve(raises(ClosedError("the third")))
     parts["b"].resolve(raises(UnknownNameError("the second")))
     assert not whole.done()
@@ -357,15 +356,13 @@ async def test_several_are_waited_for_before_the_first_error_is_raised() -> None
 
 
 async def test_giving_up_several_gives_up_each() -> None:
-    parts, told = {}, []
-    for key in "ab":
-        parts[key] = made(told)
-    Pending.all_of(asyncio.get_running_loop(), parts).cancel()
+    told: list[str] = []
+    Joined(asyncio.get_running_loop(), [made(told), made(told)], tuple).cancel()
     assert told == ["told"] * 2
 
 
 async def test_none_at_all_is_done_at_once() -> None:
-    assert await Pending.all_of(asyncio.get_running_loop(), {}) == {}
+    assert await Joined(asyncio.get_running_loop(), [], tuple) == ()
 
 
 async def _awaited(pending: Pending[Any]) -> Any:

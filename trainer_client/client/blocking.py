@@ -10,7 +10,7 @@ import functools
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ps_wire.runtime.tracebacks import shortened
+from ps_wire.runtime.failures import shortened
 from trainer_client.client.passes import ATTEMPTS, Attempts, OffersPasses
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
@@ -62,22 +62,14 @@ class Blocking:
 
         @functools.wraps(value)
         def method(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return wrapped(value(*_unwrapped(args), **_unwrapped(kwargs)))
-            except Exception as error:
-                shortened(error)
-                raise
+            return _called(value, args, kwargs)
 
         # Later look-ups find it without calling `__getattr__`.
         self.__dict__[name] = method
         return method
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return wrapped(self.unwrapped(*_unwrapped(args), **_unwrapped(kwargs)))
-        except Exception as error:
-            shortened(error)
-            raise
+        return _called(self.unwrapped, args, kwargs)
 
     def __getitem__(self, key: Any) -> Any:
         return wrapped(self.unwrapped[_unwrapped(key)])
@@ -179,6 +171,14 @@ def wrapped(value: Any) -> Any:
     if type(value) is dict:
         return {wrapped(key): wrapped(item) for key, item in value.items()}
     return value
+
+
+def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return wrapped(function(*_unwrapped(args), **_unwrapped(kwargs)))
+    except Exception as error:
+        shortened(error)
+        raise
 
 
 def _unwrapped(value: Any) -> Any:

@@ -34,7 +34,7 @@ from trainer_client.tables.together import OptimizerWithTables
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
     from ps_wire.policies import Policy
-    from trainer_client.contexts.gradients import LocalGradients
+    from trainer_client.graph.leaves import LocalGradients
     from trainer_client.handles.handles import RemoteModule, RemoteObject
     from trainer_client.handles.references import RRef
     from trainer_client.optimizers.creation import NonFinite

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     )
 
     from ps_wire.tracing import Tracing
-    from trainer_client.contexts.gradients import LocalGradients
     from trainer_client.contexts.prefetching import LookedUp
     from trainer_client.graph.current import Openings
+    from trainer_client.graph.leaves import LocalGradients
     from trainer_client.handles.other_owners import OtherOwners
     from trainer_client.numerics import Seeding
     from trainer_client.session.runs import Run, Runs
@@ -59,11 +59,7 @@ _LOST: Final = (ContextLostError, SessionLostError, DrainingError)
 
 
 class Attempts:
-    """Decides whether a pass is run again, and counts how often; see `OffersPasses.run`.
-
-    Attempts that end because an owner is stopped in order are counted apart, up to a hundred. With `attaches` the
-    program can get its handles again.
-    """
+    """Decides whether a pass is run again, and counts how often; with `attaches` the program gets its handles again."""
 
     def __init__(self, most: int, attaches: bool) -> None:
         if not isinstance(most, int) or most < 1:
@@ -116,8 +112,10 @@ class OffersPasses:
             raise ClosedError("this client is closed")
         id = ContextId(self.trainer, self._openings.number())
         gradients = None if self.keep is None else self.keep(id)
-        seeds, tracing = self._seeding.branch(), self._tracing
-        return Context(id, self._loop, self.others.reach, seeds, self._openings, gradients, tracing)
+        seeds = self._seeding.seeds
+        if seeds is not None:
+            seeds = seeds.branch()
+        return Context(id, self._loop, self.others.reach, seeds, self._openings, gradients, self._tracing)
 
     def _attempt(self, run: Run | None) -> Context:
         """A new context for an attempt of a pass; None for a pass that is not run again."""

@@ -21,10 +21,9 @@ _END_SECONDS: Final = 5.0
 class Portal:
     """Runs coroutines in the one background loop of this process.
 
-    gRPC for Python wants one event loop per process, so all blocking clients share one portal. It stays when the last
-    of them is closed, because each further loop and thread with gRPC would take memory that the process never gets
-    back. It ends when the interpreter exits, also if a client is open then: a thread that comes from C++ code of gRPC
-    into an interpreter that is gone would end the process with an abort.
+    gRPC wants one event loop per process, and each further one takes memory for good, so all blocking clients share
+    this one, and it stays when the last of them is closed. It ends when the interpreter exits, also with open clients:
+    a thread that comes from C++ code of gRPC into an interpreter that is gone would end the process with an abort.
     """
 
     _lock: ClassVar[threading.Lock] = threading.Lock()

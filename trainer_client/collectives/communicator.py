@@ -242,7 +242,7 @@ class Communicator:
         request.kind, request.root = KINDS[signature.kind], signature.root
         if signature.op:
             request.reduction = OPERATIONS[signature.op]
-        request.wait_seconds = _owner_seconds(self._session, timeout)
+        request.wait_seconds = owner_seconds(self._session.settings.seconds(timeout))
         pending: Pending[T] = self._session.submit(
             frame, payload, lambda reply, answer: read(_received(reply.collective, answer)), timeout
         )
@@ -316,7 +316,7 @@ def join(
     request = pb.JoinCommunicatorRequest(
         member=membership.number, name=name, size=size, rank=rank, patience_seconds=lost_after
     )
-    request.wait_seconds = _owner_seconds(session, timeout)
+    request.wait_seconds = owner_seconds(session.settings.seconds(timeout))
     pending = session.submit(
         Request(join_communicator=request),
         None,
@@ -361,7 +361,3 @@ def _consequence(name: str, error: BaseException) -> PsError:
             f"the communicator {name!r} has ended, make it again: a call of this member was cancelled"
         )
     return errors.caused(error, f"an earlier collective of {name!r} has failed")
-
-
-def _owner_seconds(session: Session, timeout: float | None) -> float:
-    return owner_seconds(session.settings.seconds(timeout))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
@@ -12,27 +13,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ps_wire.errors import ClosedError
+from ps_wire.errors import CancelledCallError, ClosedError
 from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Failure, Origin
-from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
-from trainer_client.graph.backward_order import Queue
 from trainer_client.graph.engine import propagate, propagate_from
+from trainer_client.graph.leaves import LocalGradients, borrowed_grads, grads_of, reservations
 from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
-from trainer_client.graph.short_graphs import Graph, short_graph
-from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
-from trainer_client.pending import Pending, raiser, when_all_done
+from trainer_client.graph.short_graphs import short_graph, whole_graph
+from trainer_client.pending import Pending, when_all_done
 from trainer_client.session.in_flight import InFlightRequest
 
 if TYPE_CHECKING:
     from ps_wire.runtime.latency import Latency
     from trainer_client.contexts.closing import Closing
-    from trainer_client.contexts.gradients import LocalGradients
     from trainer_client.graph.batch import Answer, Follow
     from trainer_client.graph.recorder import RecordingPass
-    from trainer_client.graph.short_graphs import Second
+    from trainer_client.graph.short_graphs import Graph, Second
     from trainer_client.session.session import Session
 
 
@@ -45,14 +43,74 @@ class Start(NamedTuple):
     closing: Closing | None = None
 
 
-class Backwards:
-    """Runs the backwards of a context, without a reference to it. The `thread` runs torch's engine for `running`."""
+class Queue:
+    """Lets the backwards of a context run one after the other, in the order of their numbers. Safe from threads."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, gradients: LocalGradients) -> None:
-        self.running: RunningBackward | LocalBackward | None = None
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._last = 0
+        # In order. A thread that waits for its turn waits for the lock of its number.
+        self._waiting: dict[int, threading.Lock | None] = {}
+
+    def join(self) -> int:
+        """Takes the next number: 1, 2, 3 …"""
+        with self._lock:
+            self._last += 1
+            self._waiting[self._last] = None
+            return self._last
+
+    def begin(self) -> int | None:
+        """Takes the next number if its turn is now, until `leave`; otherwise returns None."""
+        with self._lock:
+            if self._waiting:
+                return None
+            self._last += 1
+            self._waiting[self._last] = threading.Lock()
+            return self._last
+
+    def withdraw(self, number: int) -> None:
+        """Removes a number from the queue, unless a thread waits for its turn already."""
+        with self._lock:
+            if number in self._waiting and self._waiting[number] is None:
+                self.leave(number)
+
+    @contextmanager
+    def turn(self, number: int) -> Iterator[None]:
+        """Waits for all lower numbers, until the block ends; `CancelledCallError` if the number was withdrawn."""
+        with self._lock:
+            if number not in self._waiting:
+                raise CancelledCallError("the backward was cancelled before it began")
+            mine = self._waiting[number] = threading.Lock()
+            mine.acquire()
+            if next(iter(self._waiting)) == number:
+                mine.release()
+        with mine:
+            try:
+                yield
+            finally:
+                self.leave(number)
+
+    def leave(self, number: int) -> None:
+        """Ends the turn of a number and begins the next one."""
+        with self._lock:
+            was_first = next(iter(self._waiting)) == number
+            del self._waiting[number]
+            following = next(iter(self._waiting.values()), None)
+            if was_first and following is not None:
+                following.release()
+
+
+class Backwards:
+    """Runs the backwards of a context, without a reference to it. The `thread` runs torch's engine for `running`.
+
+    There is a `store` of gradients once one is needed, or was given.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, store: LocalGradients | None) -> None:
+        self.running: LocalBackward | None = None
         self.thread = 0
         self._loop = loop
-        self._gradients = gradients
+        self.store = store
         self._queue = Queue()
         self._lock = threading.Lock()
         # The numbers of those that have not ended, without the steps that follow. The results are for who waits.
@@ -61,6 +119,14 @@ class Backwards:
         self._sent: tuple[int | None, Sequence[Pending[Any]]] = (None, ())
         # The latest backward that a request follows, which fails with it.
         self._followed: int | None = None
+
+    @property
+    def gradients(self) -> LocalGradients:
+        """The gradients of local leaves."""
+        with self._lock:
+            if self.store is None:
+                self.store = LocalGradients()
+            return self.store
 
     @property
     def unfinished(self) -> Sequence[Pending[Any]]:
@@ -98,7 +164,7 @@ class Backwards:
             graph = short_graph(start.roots, context)
             if graph is not None and graph.is_short:
                 turn = self._queue.begin()
-                if turn is not None and graph.leaves and not self._gradients.take_now(graph.leaves):
+                if turn is not None and graph.leaves and not self.gradients.take_now(graph.leaves):
                     self._queue.leave(turn)
                     turn = None
         if turn is None and forks.is_foreign(self._loop):
@@ -135,9 +201,9 @@ class Backwards:
         elif closing is not None:
             closing.go_on(self._loop, done, variables)
         else:
-            done.resolve(nothing)
+            done.resolve(result=None)
         if waited_for is not None:
-            waited_for.resolve(nothing if failure is None else raiser(failure))
+            waited_for.resolve(None if failure is None else Failure(failure), result=None)
 
     def _cancelled(self, number: int, closing: Closing | None) -> None:
         """Nobody waits for a backward any more, and the steps that follow. If it has begun, it goes on all the same."""
@@ -155,7 +221,6 @@ class Backwards:
 
     def _run_here(self, turn: int, graph: Graph, start: Start, ended: Callable[..., None]) -> None:
         """Runs a backward on the event loop. The turn ends with the owners' answers; the leaves are reserved."""
-        current: RunningBackward | LocalBackward
         current = LocalBackward(start.retain_graph, turn) if graph.second is None else _waiting(graph, start, turn)
         found: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
@@ -165,14 +230,9 @@ class Backwards:
                 self._sent = (None, ())  # the answers hold gradients
             failure = failure or first_failure(current.posts)
             if failure is None and found:
-                self._gradients.add(found)
+                self.gradients.add(found)
             self._queue.leave(turn)
             ended(failure)
-
-        def sent() -> None:
-            """All requests are sent."""
-            self._sent = turn, list(current.posts)
-            when_all_done(iter(current.posts), settle)
 
         def go_on(second: Second, answer: tuple[Pending[Answer], int], autocasts: Autocasts) -> None:
             """The owner has answered the call that the backward waits for."""
@@ -182,7 +242,8 @@ class Backwards:
             except BaseException as error:
                 when_all_done(iter(current.posts), partial(settle, error))
             else:
-                sent()
+                self._sent = turn, list(current.posts)
+                when_all_done(iter(current.posts), settle)
 
         try:
             engine = partial(propagate, start.roots, start.gradients, start.retain_graph, graph.ends)
@@ -200,7 +261,8 @@ class Backwards:
                 further = partial(go_on, graph.second, answer, Autocasts.current())
                 answer[0].on_done(partial(copy_context().run, further))
             else:
-                sent()
+                self._sent = turn, list(current.posts)
+                when_all_done(iter(current.posts), settle)
 
     def _run_in_thread(
         self,
@@ -229,16 +291,10 @@ class Backwards:
             if self._loop.is_closed():
                 raise ClosedError("this client is closed, and so is its event loop")
             graph = short_graph(start.roots, context)
-            current: RunningBackward | LocalBackward
-            if graph is None:
-                leaves, calls = reached_from(start.roots)
-                graph = Graph(None, False, leaves, [call for call in calls if call.context is context])
-                current = _waiting(graph, start, number)
-            elif graph.second is None:
-                current = LocalBackward(start.retain_graph, number)
-            else:
-                current = _waiting(graph, start, number)
-            with self._gradients.reserved(graph.leaves), borrowed_grads(graph.leaves):
+            is_local = graph is not None and graph.second is None
+            graph = graph or whole_graph(start.roots, context)
+            current = LocalBackward(start.retain_graph, number) if is_local else _waiting(graph, start, number)
+            with self.gradients.reserved(graph.leaves), borrowed_grads(graph.leaves):
                 try:
                     engine = partial(propagate, start.roots, start.gradients, start.retain_graph, graph.ends)
                     self._propagate(current, graph.latency, start.closing, engine)
@@ -249,11 +305,11 @@ class Backwards:
                     failure = first_failure(current.posts)
                 if failure is not None:
                     raise failure
-                self._gradients.add(grads_of(graph.leaves))
+                self.gradients.add(grads_of(graph.leaves))
 
     def _propagate(
         self,
-        current: RunningBackward | LocalBackward,
+        current: LocalBackward,
         latency: Latency | None,
         follow: Follow | None,
         engine: Callable[[], None],
@@ -271,7 +327,7 @@ class Backwards:
 
     def _propagate_further(
         self,
-        current: RunningBackward | LocalBackward,
+        current: LocalBackward,
         second: Second,
         start: Start,
         answer: tuple[Pending[Answer], int],

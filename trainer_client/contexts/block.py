@@ -7,7 +7,7 @@ import contextvars
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import filterfalse
 from operator import attrgetter
@@ -42,20 +42,15 @@ _told: Final[WeakKeyDictionary[Session, set[str]]] = WeakKeyDictionary()
 class PassSpan:
     """The span of the block of a context."""
 
-    __slots__ = ("_id", "_inside", "_span", "_tracing")
-
-    _inside: AbstractContextManager[None] | None
-
     def __init__(self, tracing: Tracing, id: ContextId) -> None:
         self._tracing = tracing
         self._id = id
         self._span: Span | None = None
-        self._inside = None
+        self._inside = ExitStack()
 
     def begin(self) -> None:
         """Begins it, unless it has begun. Spans that this task or thread begins from here on are its children."""
-        self._inside = self.ahead()
-        self._inside.__enter__()
+        self._inside.enter_context(self.ahead())
 
     def ahead(self) -> AbstractContextManager[None]:
         """Begins it before the block of the pass. Spans that are begun in the block of the result are its children."""
@@ -65,15 +60,12 @@ class PassSpan:
 
     def end(self, error: BaseException | None) -> None:
         """Ends it, with an error or not. Does nothing if it has not begun, or has ended."""
+        self._inside.close()
         span, self._span = self._span, None
-        inside, self._inside = self._inside, None
-        if inside is not None:
-            inside.__exit__(None, None, None)
-        if span is not None:
-            if error is None:
-                span.end()
-            else:
-                span.fail(error)
+        if span is not None and error is not None:
+            span.fail(error)
+        elif span is not None:
+            span.end()
 
 
 class Block(ABC):

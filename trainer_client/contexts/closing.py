@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context as Variables
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ps_wire.errors import CancelledCallError, InvalidArgumentError
-from ps_wire.runtime.failures import Origin
-from trainer_client.pending import Pending, raiser
+from ps_wire.runtime.failures import Failure, Origin
+from trainer_client.pending import Pending
 from trainer_client.session.stepped import Stepped, owner_seconds
 
 if TYPE_CHECKING:
@@ -41,11 +41,7 @@ C_contra = TypeVar("C_contra", contravariant=True)
 
 
 class Stepping(ABC, Generic[C_contra]):
-    """An optimizer, as far as a backward has to know it.
-
-    `step` is for a coroutine, and `apply` for a thread that may wait. `step_accepted` and `apply_accepted` follow a
-    backward whose owners have accepted the gradients, and `step_local_part` and `apply_local_part` one whose owner
-    has stepped.
+    """An optimizer, as far as a backward has to know it. `step` is for a coroutine, `apply` for a thread that may wait.
 
     It is joinable if its parts are on one owner, and may step as soon as the backward there has succeeded. There is
     only one then, unless all of them step or none (`steps_together`). The local part steps parameters of this
@@ -55,36 +51,36 @@ class Stepping(ABC, Generic[C_contra]):
 
     parts: Sequence[Part]
     is_joinable: bool
-    has_local_part: bool
+    has_local_part: bool = False
     steps_together: bool = False
     checks_ahead: bool = False
 
     @abstractmethod
-    def step(self, context: C_contra) -> Awaitable[Versions]:
-        """Applies the gradients of a context."""
+    def step(self, context: C_contra) -> Pending[Any]:
+        """Applies the gradients of a context. Gives the versions of the optimizer."""
+
+    def apply(self, context: C_contra) -> Versions | None:
+        """Like `step`, in this thread, which must not be that of the client's event loop."""
+        stepped: Versions | None = self.step(context).wait()
+        return stepped
 
     @abstractmethod
-    def apply(self, context: C_contra) -> Versions | None:
-        """Like `step`, in this thread."""
-
-    def step_accepted(self, context: C_contra) -> Awaitable[Versions]:
-        """Like `step`, once all owners have accepted the gradients."""
-        return self.step(context)
+    def step_accepted(self, context: C_contra) -> Pending[Any]:
+        """Like `step`, once all owners have accepted the gradients, and all backwards have ended."""
 
     def apply_accepted(self, context: C_contra) -> Versions | None:
-        """Like `step_accepted`, in this thread."""
-        return self.apply(context)
+        """Like `step_accepted`, in this thread, which must not be that of the client's event loop."""
+        stepped: Versions | None = self.step_accepted(context).wait()
+        return stepped
 
     def merged(self, steps: Sequence[Stepped]) -> Stepped:
         """The result of the steps of all parts on an owner."""
         (only,) = steps
         return only
 
-    @abstractmethod
     async def step_local_part(self, context: C_contra) -> None:
         """Steps the parameters of this process, after the part on an owner has stepped."""
 
-    @abstractmethod
     def apply_local_part(self, context: C_contra) -> None:
         """Like `step_local_part`, in this thread."""
 
@@ -107,11 +103,8 @@ class ClosedPass(Protocol):
 class Closing:
     """Steps optimizers after a backward has succeeded everywhere, and then ends the pass, if it `ends`.
 
-    If all of it is for one owner, and that owner gets the last request of the backward, then that request asks for
-    it. Otherwise requests of their own follow. If the parts of an optimizer on several owners have to check the
-    gradients before one of them steps, and the backward ends with one request to each of these owners, these ask
-    for the checks.
-
+    The last request of the backward asks for it if all is for its owner. Otherwise requests of their own follow; and
+    if the backward ends with one request to each owner of an optimizer that checks ahead, these ask for the checks.
     Making it raises `InvalidArgumentError` if this is no optimizer, or one of another client, and the errors of
     `Context.check`.
     """
@@ -188,9 +181,9 @@ class Closing:
                 return
             result = self._end(*self._stepped())
         except BaseException as error:
-            done.resolve(raiser(error))
+            done.resolve(Failure(error))
         else:
-            done.resolve(lambda: result)
+            done.resolve(result=result)
 
     async def _step(self) -> Any:
         if self._is_asked:
@@ -238,8 +231,9 @@ class Closing:
         if error is not None:
             error.add_note(_NOTE)
         owner = self._parts[0].session.owner
-        told = zip_longest(versions, replies, values)
-        steps = [Stepped({owner: version}, reply, of) for version, reply, of in told]
+        steps = []
+        for version, reply, reported in zip_longest(versions, replies, values):
+            steps.append(Stepped({owner: version}, reply, reported))
         if self._together:
             return [] if error is not None else [self._optimizers[0].merged(steps)], error
         return steps, error

@@ -15,10 +15,10 @@ from ps_wire.runtime.failures import PassFailures
 from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.block import Block, PassSpan, after, end_freed, tell_end, tell_untrained
 from trainer_client.contexts.closing import Closing, Part, Stepping
-from trainer_client.contexts.gradients import LocalGradients, clip, gradients
+from trainer_client.contexts.gradients import clip, gradients
 from trainer_client.graph.current import current_context, entered
 from trainer_client.graph.nodes import ROOT, WayBack
-from trainer_client.graph.recorder import RecordedCall, Reserved
+from trainer_client.graph.recorder import RecordedCall, Reserved, token_of
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
 
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import EndContextRequest
     from trainer_client.contexts.gradients import Reach
     from trainer_client.graph.current import Openings
+    from trainer_client.graph.leaves import LocalGradients
     from trainer_client.graph.recorder import RecordingPass
-    from trainer_client.graph.running_backward import LocalBackward, RunningBackward
+    from trainer_client.graph.running_backward import LocalBackward
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
 
@@ -57,7 +58,6 @@ class Context(Block):
         attempt: Which steps of parameters of this process other attempts have made; None if it is not run again.
         ended: Whether it can be used no more.
         finished: Whether a step has ended it, and its block is still open. Calls in the block are not recorded then.
-        local: The gradients of local leaves.
         looked_up: The tables that it has looked up in and may train, with the parts of their optimizers.
         stepped: Object ids of the parts of optimizers that it has stepped.
         root: The input, in the graph, of calls without inputs that require grad.
@@ -97,8 +97,7 @@ class Context(Block):
         self._sessions: dict[str, Session] = {}
         # By owner, the number of lost sessions when the pass first called it.
         self._losses: dict[str, int] = {}
-        self.local = gradients or LocalGradients()
-        self._backwards = Backwards(loop, self.local)
+        self._backwards = Backwards(loop, gradients)
         self._token: Token[RecordingPass | None] | None = None
         if openings is not None:
             # What ends it on its owners if it is freed before its end must not refer to it.
@@ -118,7 +117,8 @@ class Context(Block):
         with self._lock:
             self.check(session)
             number, place = reserved or self._reserve(session)
-        return RecordedCall(WayBack(self, session, number, place, inputs, latency), self.root, inputs, tokens)
+        call = WayBack(self, session, number, place, inputs, latency)
+        return RecordedCall(call, token_of(call, self.root, inputs, tokens) if inputs or tokens else self.root)
 
     def reserve(self, session: Session) -> Reserved:
         """Reserves the number and place of a call that is recorded later. Raises as `check`."""
@@ -205,7 +205,7 @@ class Context(Block):
         return None if closing is None else closing.finish()
 
     @property
-    def current_backward(self) -> RunningBackward | LocalBackward | None:
+    def current_backward(self) -> LocalBackward | None:
         """The backward that runs in this thread.
 
         In a process that is also an owner, another thread may run the backward of a call whose graph reaches this pass.
@@ -223,6 +223,11 @@ class Context(Block):
         return self._backwards.sent_to(session)
 
     # Gradients
+
+    @property
+    def local(self) -> LocalGradients:
+        """The gradients of local leaves."""
+        return self._backwards.gradients
 
     def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
         """The gradient of a local leaf in this pass, if it has one."""
@@ -329,7 +334,8 @@ class Context(Block):
         if sessions:
             over = over if self._openings is None else self._openings.ended_with(self)
             tell_end(self.message, sessions, over or (0, ()))
-        self.local.clear()
+        if self._backwards.store is not None:
+            self._backwards.store.clear()
 
     def finish(self, told: Session | None = None) -> None:
         """Ends the pass inside of its block, after a step. Later calls in the block are like calls outside of it."""

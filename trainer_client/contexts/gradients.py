@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,13 +13,12 @@ from ps_wire.refs import Ref
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import ContextId, GradientsRequest, NormRequest, ScaleRequest
-from trainer_client.graph.walk import reservations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
-    from contextlib import AbstractContextManager
 
     from ps_wire.codec.payload import PayloadReader
+    from trainer_client.graph.leaves import LocalGradients
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.session.session import Session
 
@@ -30,66 +28,6 @@ if TYPE_CHECKING:
 
 _SMALL = 1e-6
 """Torch adds this to the norm before it divides; added here, too, so that results are equal."""
-
-
-class LocalGradients:
-    """Adds up the gradients that a pass has for local leaves. Safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        # By the leaf's id(); the leaf is kept, so that no other object gets the same id().
-        self._held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def add(self, found: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Adds gradients of leaves to those that are there."""
-        with self._lock:
-            for leaf, grad in found:
-                if grad._is_view():
-                    # A view of a bucket of DistributedDataParallel, which overwrites it in the next backward.
-                    grad = grad.clone()
-                held = self._held.get(id(leaf))
-                self._held[id(leaf)] = (leaf, grad if held is None else _sum(held[1], grad))
-
-    def of(self, leaf: torch.Tensor) -> torch.Tensor | None:
-        """The gradient of a leaf, if it has one."""
-        held = self._held.get(id(leaf))
-        return None if held is None else held[1]
-
-    def items(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The leaves that have a gradient, and their gradients."""
-        with self._lock:
-            return list(self._held.values())
-
-    def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
-        """Multiplies the gradients of leaves."""
-        with self._lock:
-            for leaf in leaves:
-                held = self._held.get(id(leaf))
-                if held is not None:
-                    self._held[id(leaf)] = (leaf, held[1] * factor)
-
-    def drop(self, leaves: Iterable[torch.Tensor]) -> None:
-        """Drops the gradients of leaves."""
-        with self._lock:
-            for leaf in leaves:
-                self._held.pop(id(leaf), None)
-
-    def clear(self) -> None:
-        """Drops all gradients."""
-        self._held.clear()
-
-    def reserved(self, leaves: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
-        """Lets a block use the `.grad` of leaves; waits first until other code of this process does not."""
-        return reservations.of(leaves)
-
-    def take_now(self, leaves: Sequence[torch.Tensor]) -> bool:
-        """Like `reserved`, for a block of `reservations.freed`; says whether that was possible without a wait."""
-        return reservations.take_now(leaves)
-
-
-def _sum(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
-    # Torch adds a sparse tensor to a dense one, but not the other way round.
-    return more + held if held.is_sparse and not more.is_sparse else held + more
 
 
 async def gradients(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import types
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -22,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.nothing import nothing
 from trainer_client.graph.current import inside
-from trainer_client.pending import Pending, raiser
+from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
@@ -79,8 +81,8 @@ class LookedUp(Generic[R]):
 
     def hurry(self) -> None:
         """Sends what has begun: the program may compute for long before it awaits anything."""
-        if isinstance(self._result, Pending):
-            self._result._hurry()
+        if isinstance(self._result, Pending) and self._result.hurry is not None:
+            self._result.hurry()
 
     def __repr__(self) -> str:
         return f"<LookedUp {'done' if self.done() else 'on its way'}, in {self.context!r}>"
@@ -134,7 +136,7 @@ def _begin(
             return LookedUp(context, run(batch))
         except Exception as error:
             failed: Pending[R] = Pending(loop)
-            failed.resolve(raiser(error))
+            failed.resolve(Failure(error))
             return LookedUp(context, failed)
 
 
@@ -150,7 +152,7 @@ def _awaited(look_up: Callable[[B], Awaitable[R]], grad: bool, batch: B) -> Pend
         )
 
     async def result() -> R:
-        return await _Stepwise(found, grad)
+        return await _stepwise(found, grad)
 
     return asyncio.ensure_future(result())
 
@@ -164,27 +166,22 @@ def _in_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[B], R], grad:
     return Pending.in_thread(loop, run, cancel=nothing)
 
 
-class _Stepwise(Awaitable[R]):
+@types.coroutine
+def _stepwise(awaited: Awaitable[R], grad: bool) -> Generator[Any, Any, R]:
     """Awaits something in a grad mode of its own, whatever other tasks of the thread set meanwhile."""
-
-    def __init__(self, awaited: Awaitable[R], grad: bool) -> None:
-        self._awaited = awaited
-        self._grad = grad
-
-    def __await__(self) -> Generator[Any, Any, R]:
-        steps = self._awaited.__await__()
-        advance: Callable[[], Any] = partial(next, steps)
-        while True:
-            try:
-                with torch.set_grad_enabled(self._grad):
-                    wanted = advance()
-            except StopIteration as end:
-                found: R = end.value
-                return found
-            try:
-                advance = partial(steps.send, (yield wanted))
-            except BaseException as error:
-                advance = partial(steps.throw, error)
+    steps = awaited.__await__()
+    advance: Callable[[], Any] = partial(next, steps)
+    while True:
+        try:
+            with torch.set_grad_enabled(grad):
+                wanted = advance()
+        except StopIteration as end:
+            found: R = end.value
+            return found
+        try:
+            advance = partial(steps.send, (yield wanted))
+        except BaseException as error:
+            advance = partial(steps.throw, error)
 
 
 async def _in_turn(window: _Window[B, R]) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from ps_wire import errors
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Encoded
 from ps_wire.limits import MIB
 from ps_wire.v1.frames_pb2 import Frame, Reply
 
@@ -136,11 +136,9 @@ def _read(
         if latency is not None:
             latency.note(seconds)
     gradients: list[list[torch.Tensor | None]] = []
-    decoder = Decoder(payload)
     if wanted:
-        gradients.append(decoder.decode(backward.gradients))
-        for more in backward.more:
-            gradients.append(decoder.decode(more))
+        decoder = Decoder(payload)
+        gradients = [decoder.decode(each) for each in (backward.gradients, *backward.more)]
     if not followed:
         return Answer(gradients)
     error = errors.from_message(backward.step_error) if backward.HasField("step_error") else None

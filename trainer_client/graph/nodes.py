@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Encoded
 from ps_wire.errors import ContextEndedError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ TOGETHER_SECONDS: Final = 2e-3
 
 
 class Backward(Protocol):
-    """A backward that is running; see `RunningBackward` and `LocalBackward`."""
+    """A backward that is running; see `LocalBackward` and `RunningBackward`."""
 
     posts: dict[Pending[Any], None]
 

@@ -15,7 +15,7 @@ Profiles of a backward show the nodes by the names of their classes, which are t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import torch
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ps_wire.numerics.seeds import Seeds
     from ps_wire.runtime.failures import PassFailures
     from ps_wire.runtime.latency import Latency
-    from trainer_client.graph.nodes import Encode
     from trainer_client.session.session import Session
 
 _FIRST: Final = 1 << 62
@@ -60,29 +59,11 @@ class RecordingPass(Pass, Protocol):
         """Reserves the number and place of a call that is recorded later."""
 
 
-class RecordedCall:
-    """One remote call of a pass. Tokens stand for arguments that stay on an owner and were computed in the pass."""
+class RecordedCall(NamedTuple):
+    """One remote call of a pass, with the token between its two nodes; the root, if it has no inputs."""
 
-    def __init__(
-        self, way_back: WayBack, root: torch.Tensor, inputs: Sequence[torch.Tensor], tokens: Sequence[torch.Tensor]
-    ) -> None:
-        self.context, self.number, self.place = way_back.context.id, way_back.number, way_back.place
-        self._way_back = way_back
-        self._token = root
-        if inputs or tokens:
-            way_back.leads_on = True
-            if not inputs and way_back.together:
-                way_back.waits = not all(_stays(token, way_back.session) for token in tokens)
-            if root is not ROOT:
-                # A nested pass asks for the gradients of some leaves only, so every call has to lead to one of them.
-                tokens = (*tokens, root)
-            self._token = send(way_back, len(inputs), *inputs, *tokens)
-            node: Any = self._token.grad_fn
-            node._set_sequence_nr(self.place[-1])
-
-    def encode_gradients(self, encode: Encode) -> None:
-        """Has the gradients of its outputs encoded before they are sent."""
-        self._way_back.encode = encode
+    call: WayBack
+    token: torch.Tensor
 
     def receive(
         self, outputs: Sequence[torch.Tensor], positions: Sequence[int], kept: int = 0
@@ -92,16 +73,32 @@ class RecordedCall:
             outputs = [*outputs, *(torch.empty(0) for _ in range(kept))]
         received: tuple[torch.Tensor, ...]
         if torch.is_grad_enabled():
-            received = receive(self._token, self._way_back, outputs, positions)
+            received = receive(self.token, self.call, outputs, positions)
         else:
             # Grad mode counted when the call was made, not when its result is read.
             with torch.enable_grad():
-                received = receive(self._token, self._way_back, outputs, positions)
+                received = receive(self.token, self.call, outputs, positions)
         if received:
             # Results are read in any order; torch would number the nodes in that order.
             node: Any = received[0].grad_fn
-            node._set_sequence_nr(_FIRST + self.place[-1])
+            node._set_sequence_nr(_FIRST + self.call.place[-1])
         return received
+
+
+def token_of(
+    call: WayBack, root: torch.Tensor, inputs: Sequence[torch.Tensor], tokens: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """Makes the node of a call's inputs, and of arguments that stay on an owner and were computed in the pass."""
+    call.leads_on = True
+    if not inputs and call.together:
+        call.waits = not all(_stays(token, call.session) for token in tokens)
+    if root is not ROOT:
+        # A nested pass asks for the gradients of some leaves only, so every call has to lead to one of them.
+        tokens = (*tokens, root)
+    token: torch.Tensor = send(call, len(inputs), *inputs, *tokens)
+    node: Any = token.grad_fn
+    node._set_sequence_nr(call.place[-1])
+    return token
 
 
 def _stays(token: torch.Tensor, session: Session) -> bool:

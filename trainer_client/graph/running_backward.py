@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.codec.numerics import write_numerics
 from ps_wire.numerics.autocast import is_active
+from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.latency import Latencies, Latency
-from ps_wire.runtime.nothing import nothing
 from trainer_client.graph.batch import Batch
-from trainer_client.pending import Pending, raiser
+from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,28 +25,58 @@ if TYPE_CHECKING:
     from trainer_client.session.session import Session
 
 
-class Batches:
-    """The requests of a backward with calls whose gradients are held. Not safe from several threads.
+class LocalBackward:
+    """A backward that needs no gradient from an owner: it computes all gradients first and sends them afterwards.
 
     Calls whose backward takes long on the owner have requests of their own, so that they run concurrently there.
     Backwards of a context are numbered from 1. What was sent, and has to be waited for, is in `posts`, in order.
     """
 
+    _kept = False
+
     def __init__(self, retain_graph: bool, number: int) -> None:
         self.retain_graph = retain_graph
         self.number = number
         self.posts: dict[Pending[Any], None] = {}
+        self._found: list[tuple[int, WayBack, Sequence[int], Sequence[Gradient]]] = []
         self._held: list[Batch] = []
         # By owner, the request that further calls join.
         self._shared: dict[Session, Batch] = {}
 
-    def _has_room(self, call: WayBack, gradients: Sequence[Gradient]) -> bool:
-        """Whether a call needs no further request because the one that it would join is large."""
-        shared = self._shared.get(call.session) if call.together else None
-        return shared is None or shared.takes(call, gradients)
+    def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[Gradient], kept: bool) -> None:
+        """Takes the gradients of a call's outputs; the owner may have others, if it has kept results."""
+        if positions or kept:
+            self._found.append((call.number, call, positions, gradients))
+            self._kept = self._kept or kept
+
+    def must_wait(self, call: WayBack) -> bool:
+        """Whether torch's engine has to wait for the answer of a call; sends all gradients in that case."""
+        return False
+
+    def finish(self, follow: Follow | None = None) -> None:
+        """Sends what is held, after a run of torch's engine, the latest call first. What follows goes along if it fits.
+
+        What follows goes with one request to each owner.
+        """
+        self._found.sort(key=itemgetter(0), reverse=True)
+        last: dict[Session, int] = {}
+        for number, call, positions, gradients in self._found:
+            self._hold(call, last.get(call.session, 0), positions, gradients)
+            last[call.session] = number
+        if follow is not None:
+            follow.join(self._held)
+        if self._kept and len(self._held) > 1 and self._held[0].follow is None:
+            # A call runs after those that have used its results, and these may be in an earlier request.
+            for session in last:
+                done: Pending[None] = Pending(session.loop)
+                self.posts[done] = None
+                _send_in_turn(iter([batch for batch in self._held if batch.session is session]), done)
+        else:
+            for batch in self._held:
+                self.posts[batch.send()[0]] = None
 
     def _hold(self, call: WayBack, after: int | None, positions: Sequence[int], gradients: Sequence[Gradient]) -> None:
-        """Adds a call to a request; arguments as for `Batch.add`."""
+        """Adds a call to a request; arguments as for `Batch.add`. Not safe from several threads."""
         batch = self._shared.get(call.session) if call.together else None
         if batch is None or not batch.takes(call, gradients):
             batch = Batch(call.session)
@@ -60,13 +90,11 @@ class Batches:
         batch.add(call, after, positions, gradients)
 
 
-class RunningBackward(Batches):
-    """One backward while it runs. It sends the gradients of calls before torch's engine waits for an owner.
+class RunningBackward(LocalBackward):
+    """A backward that sends the gradients of the calls that are ready before torch's engine waits for an owner.
 
-    Until then it holds them, so that the gradients of the calls that are ready go in one request to each owner. If
-    the local part of such graphs takes long meanwhile (`latency`; None to hold nothing), it sends those of each
-    call at once. It may go on: then torch's engine runs once more, from the inputs of that call, when its owner has
-    answered.
+    If the local part of such graphs takes long meanwhile (`latency`; None to hold nothing), it sends those of each
+    call at once. It may go on from a call: then torch's engine runs once more, from its inputs, when they have come.
     """
 
     def __init__(
@@ -95,15 +123,15 @@ class RunningBackward(Batches):
             self._after.update(zip(numbers, (0, *numbers), strict=False))
 
     def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[Gradient], kept: bool) -> None:
-        """Takes the gradients of a call's outputs; the owner may have others, if it has kept results."""
         if not positions and not kept:
-            self.skip(call.number)
+            self._skipped.add(call.number)
             return
         with self._lock:
             if self._began is None:
                 self._began = self._latency.begin()
-            if not self._has_room(call, gradients):
-                self._send_all()
+            shared = self._shared.get(call.session) if call.together else None
+            if shared is not None and not shared.takes(call, gradients):
+                self._send_all()  # the request that the call would join is large
         if kept:
             # It runs after the calls that have used its results: in their request, or once that is answered.
             for answer in self._unawaited.pop(call.session, ()):
@@ -114,7 +142,6 @@ class RunningBackward(Batches):
                 self._send_all()
 
     def must_wait(self, call: WayBack) -> bool:
-        """Whether torch's engine has to wait for the answer of a call; sends all gradients in that case."""
         with self._lock:
             if call.held and not call.waits:
                 call.left = True
@@ -123,11 +150,7 @@ class RunningBackward(Batches):
             return True
 
     def finish(self, follow: Follow | None = None) -> None:
-        """Sends all held gradients, after a run of torch's engine.
-
-        What follows the backward goes along if this was the last run, and all earlier requests have their
-        answers.
-        """
+        """Sends what is held. What follows the backward goes along after the last run, if all before was answered."""
         with self._lock:
             if self._began is not None:
                 self._latency.end(self._began)
@@ -154,50 +177,6 @@ class RunningBackward(Batches):
             after = self._after[after]
         return after
 
-    def skip(self, number: int) -> None:
-        """Notes that a call has no gradients."""
-        self._skipped.add(number)
-
-
-class LocalBackward(Batches):
-    """A backward that needs no gradient from an owner: it computes all gradients first and sends them afterwards."""
-
-    def __init__(self, retain_graph: bool, number: int) -> None:
-        super().__init__(retain_graph, number)
-        self._found: list[tuple[int, WayBack, Sequence[int], Sequence[Gradient]]] = []
-        self._kept = False
-
-    def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[Gradient], kept: bool) -> None:
-        """Collects the gradients of a call's outputs; arguments as for `RunningBackward.add`."""
-        if positions or kept:
-            self._found.append((call.number, call, positions, gradients))
-            self._kept = self._kept or kept
-
-    def must_wait(self, call: WayBack) -> bool:
-        """Whether torch's engine has to wait for the answer of a call: in these graphs it never has to."""
-        return False
-
-    def finish(self, follow: Follow | None = None) -> None:
-        """Sends the collected gradients, the latest call first. What follows goes with them if it fits."""
-        self._found.sort(key=itemgetter(0), reverse=True)
-        last: dict[Session, int] = {}
-        for number, call, positions, gradients in self._found:
-            self._hold(call, last.get(call.session, 0), positions, gradients)
-            last[call.session] = number
-        batches, self._held = self._held, []
-        if follow is not None:
-            follow.join(batches)
-        # What follows goes with one request to each owner.
-        if self._kept and len(batches) > 1 and batches[0].follow is None:
-            # A call runs after those that have used its results, and these may be in an earlier request.
-            for session in last:
-                done: Pending[None] = Pending(session.loop)
-                self.posts[done] = None
-                _send_in_turn(iter([batch for batch in batches if batch.session is session]), done)
-        else:
-            for batch in batches:
-                self.posts[batch.send()[0]] = None
-
 
 def _send_in_turn(batches: Iterator[Batch], done: Pending[None], before: Pending[Answer] | None = None) -> None:
     """Sends each request once the one before it is answered. The result is there with the last answer or an error."""
@@ -206,12 +185,12 @@ def _send_in_turn(batches: Iterator[Batch], done: Pending[None], before: Pending
             before.result()
         batch = next(batches, None)
         if batch is None:
-            done.resolve(nothing)
+            done.resolve(result=None)
         else:
             sent, _ = batch.send()
             sent.on_done(partial(_send_in_turn, batches, done, sent))
     except Exception as error:
-        done.resolve(raiser(error))
+        done.resolve(Failure(error))
 
 
 _latencies: Final[Latencies[tuple[int, tuple[str, ...]]]] = Latencies()
@@ -228,7 +207,7 @@ def first_failure(posts: Iterable[Pending[Any]]) -> Exception | None:
     failure = None
     for post in posts:
         try:
-            post.wait()
+            post.result() if post.settled else post.wait()
         except Exception as error:
             failure = failure or error
     return failure

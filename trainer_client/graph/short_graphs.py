@@ -1,4 +1,4 @@
-"""Recognizes graphs whose backward can run on the event loop, because a hand-over to a thread would take longer."""
+"""What backwards reach; and which run on the event loop, because a hand-over to a thread would take longer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
+from torch.utils.checkpoint import CheckpointFunction
 
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.numerics import autograd_graph
 from ps_wire.numerics.autograd_graph import ACCUMULATING
 from ps_wire.runtime.latency import Latencies
-from trainer_client.graph.nodes import RECEIVING, SENDING
+from trainer_client.graph.nodes import RECEIVING, ROOT, SENDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,6 +26,9 @@ LOOP_SECONDS: Final = 1e-3
 
 _MOST_NODES: Final = 32
 """Most nodes of a graph that is considered."""
+
+_REENTRANT: Final[Any] = CheckpointFunction._backward_cls
+"""The class of the nodes of reentrant checkpoints."""
 
 _latencies: Final[Latencies[tuple[type, ...]]] = Latencies()
 """Of runs of torch's engine, by the classes of the nodes of their graphs in the order of the walk."""
@@ -147,6 +153,26 @@ def _walk(starts: Iterable[Any], context: Pass) -> _Part | None:
         if len(seen) > _MOST_NODES:
             return None
     return _Part(kinds, leaves, calls, ends, seen, waiting, is_chained)
+
+
+def whole_graph(roots: Iterable[torch.Tensor], context: Pass) -> Graph:
+    """What any backward reaches, which may wait and take long. `InvalidArgumentError` for reentrant checkpoints."""
+    leaves, calls = reached_from(roots)
+    return Graph(None, False, leaves, [call for call in calls if call.context is context])
+
+
+def reached_from(roots: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:
+    """The leaves that a backward reaches, and each call's `WayBack`.
+
+    `InvalidArgumentError` for reentrant checkpoints.
+    """
+    leaves, nodes = autograd_graph.reached_from(roots, (RECEIVING, _REENTRANT))
+    if any(isinstance(node, _REENTRANT) for node in nodes):
+        raise InvalidArgumentError(
+            "torch.utils.checkpoint with use_reentrant=True runs a backward of its own, and its gradients would not "
+            "belong to the context; call it with use_reentrant=False"
+        )
+    return [leaf for leaf in leaves if leaf is not ROOT], [node.call for node in nodes]
 
 
 def _is_in_a_group() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -12,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from ps_wire.codec.numerics import write_numerics
-from ps_wire.codec.payload import PayloadReader, PayloadWriter
+from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder, Instead
 from ps_wire.errors import PsError
 from ps_wire.numerics.autocast import is_active
 from ps_wire.refs import Ref, new_object_id
-from ps_wire.runtime.failures import Origin
+from ps_wire.runtime.failures import Failure, Origin
 from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
 from trainer_client.handles.arrivals import all_there, seconds_left
-from trainer_client.handles.references import Reference, RRef, fetch_in, handle_message, receive
-from trainer_client.pending import DEFAULT, Pending, raiser
+from trainer_client.handles.references import Reference, RRef, fetch, handle_message, receive
+from trainer_client.pending import DEFAULT, Pending
 from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.watched import begin
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ps_wire.runtime.failures import PassFailures
     from ps_wire.v1.values_pb2 import Handle
     from trainer_client.graph.nodes import Encode
-    from trainer_client.graph.recorder import RecordedCall, RecordingPass, Reserved
+    from trainer_client.graph.recorder import RecordingPass, Reserved
     from trainer_client.session.session import Session
     from trainer_client.session.watched import Watch
 
@@ -73,12 +74,23 @@ def call(
     a `Pending` then.
     """
     context = current_context()
-    made = _Call(session, target, method, args, kwargs, context)
-    made.request.training = options.training is not False
+    made = _Call(
+        session, target, method, args, kwargs, context, context is not None and torch.is_grad_enabled(), encode
+    )
+    request = made.frame.request.call
+    if isinstance(target, str):
+        request.function = target
+    else:
+        handle, ref = request.target, target.ref
+        handle.owner, handle.object_id = ref.owner, ref.object_id
+        if ref.parameter:
+            handle.parameter = ref.parameter
+        request.method = method
+    request.training = options.training is not False
     if options.training is None:
-        made.request.own_mode = True
+        request.own_mode = True
     if keep:
-        made.request.keep = keep
+        request.keep = keep
     try:
         encoded = made.encode()
     except _NotYet:
@@ -87,21 +99,18 @@ def call(
     if seed is None:
         seed = session.settings.seeding.next(context.seeds if context is not None else None)
     if seed is not None or is_active():
-        write_numerics(made.request, seed)
+        write_numerics(request, seed)
     settings = session.settings
     seconds = settings.timeout if options.timeout == DEFAULT else settings.seconds(options.timeout)
     if session.is_watched():
         what = options.what or _kind_of(target, method)
         made.watch = begin(settings, session.owner, made.frame, options.kind, what)
-    in_graph = context is not None and torch.is_grad_enabled()
     of_pass = None if context is None else context.failures
     if encoded is not None:
-        recorded = made.record(encoded[1]) if in_graph else None
-        if recorded is not None and encode is not None:
-            recorded.encode_gradients(encode)
-        return made.send(encoded[0], recorded, seconds, of_pass)
-    reserved = context.reserve(session) if context is not None and in_graph else None
-    whole = Pending.run(session.loop, made.send_later(reserved, seconds))
+        return made.send(*encoded, seconds, of_pass)
+    if context is not None and made.is_recorded:
+        made.reserved = context.reserve(session)
+    whole = Pending.run(session.loop, made.send_later(seconds))
     whole.origin = Origin(target, method, of_pass)
     return whole
 
@@ -110,64 +119,51 @@ class _NotYet(Exception):
     """An argument is the result of a call that has not come yet, and that does not stay on the owner."""
 
 
+@dataclass(slots=True)
 class _Call:
-    """A call on its way into its request; arguments as for `call`, and the context that it is made in."""
+    """A call on its way into its request; arguments as for `call`, and the context that it is made in.
 
-    __slots__ = ("_args", "_context", "_follows", "_handles", "_kwargs", "_of", "_session", "frame", "request", "watch")
+    `handles` are the object and the handles among the arguments, and it `follows` the calls whose results, which stay
+    on the owner, are arguments. A call that waits for others has its place in the graph `reserved`.
+    """
 
-    def __init__(
-        self,
-        session: Session,
-        target: RRef | str,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        context: RecordingPass | None,
-    ) -> None:
-        self._session = session
-        self._of = target, method
-        self._args, self._kwargs = args, kwargs
-        self._context = context
-        self.frame = Frame()
-        self.request = request = self.frame.request.call
-        self.watch: Watch | None = None
-        # The object, and the handles among the arguments.
-        self._handles: list[RRef] = []
-        # The calls whose results, which stay on the owner, are arguments.
-        self._follows: list[PendingCall] = []
-        if isinstance(target, RRef):
-            handle, ref = request.target, target.ref
-            handle.owner, handle.object_id = ref.owner, ref.object_id
-            if ref.parameter:
-                handle.parameter = ref.parameter
-            request.method = method
-        else:
-            request.function = target
+    session: Session
+    target: RRef | str
+    method: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    context: RecordingPass | None
+    is_recorded: bool
+    encode_gradient: Encode | None
+    reserved: Reserved | None = None
+    watch: Watch | None = None
+    frame: Frame = field(default_factory=Frame)
+    handles: list[RRef] = field(default_factory=list)
+    follows: list[PendingCall] = field(default_factory=list)
 
     def encode(self) -> tuple[PayloadWriter | None, Sequence[torch.Tensor]]:
         """The bytes of the tensors among the arguments, and the tensors. `_NotYet` if a value is not here yet."""
-        target = self._of[0]
-        self._handles = [target] if isinstance(target, RRef) else []
-        if not (self._args or self._kwargs):
+        self.handles = [self.target] if isinstance(self.target, RRef) else []
+        if not (self.args or self.kwargs):
             return None, ()
-        payload = PayloadWriter()
+        payload, request = PayloadWriter(), self.frame.request.call
         encoder = Encoder(payload, self._other, once=True)
-        if self._args:
-            encoder.encode_into(self.request.args, self._args)
-        if self._kwargs:
-            encoder.encode_into(self.request.kwargs, dict(self._kwargs))
+        if self.args:
+            encoder.encode_into(request.args, self.args)
+        if self.kwargs:
+            encoder.encode_into(request.kwargs, dict(self.kwargs))
         return payload, encoder.tensors
 
     def _other(self, value: Any) -> Handle | Instead | int | None:
         """What is sent in the place of a value that the codec does not know."""
         if not isinstance(value, Pending):
-            return handle_message(self._handles, self._context, value)
-        rref = value.stay(self._session, self._context) if isinstance(value, PendingCall) else None
+            return handle_message(self.handles, self.context, value)
+        rref = value.stay(self.session, self.context) if isinstance(value, PendingCall) else None
         if rref is not None and isinstance(value, PendingCall):
-            results = self.request.results
+            results = self.frame.request.call.results
             if rref.ref.object_id not in results:
-                self._handles.append(rref)
-                self._follows.append(value)
+                self.handles.append(rref)
+                self.follows.append(value)
                 results.append(rref.ref.object_id)
             return list(results).index(rref.ref.object_id)
         if not value.settled:
@@ -177,72 +173,60 @@ class _Call:
         except Exception as error:
             raise _NotYet from error  # the result of this call will be an error, too
 
-    def record(self, arguments: Sequence[torch.Tensor], reserved: Reserved | None = None) -> RecordedCall:
-        """Writes it into the graph of its context, at the place that was reserved for it."""
-        context, session, request = self._context, self._session, self.request
-        assert context is not None
-        inputs = list(filter(_needs_gradient, arguments))
-        tokens = []
-        for rref in self._handles:
-            token = rref.token(context.id)
-            if token is not None:
-                tokens.append(token)
-        latency = session.backwards.of((request.target.object_id, request.method or request.function))
-        recorded = context.record(session, inputs, tokens, latency, reserved)
-        request.context.CopyFrom(context.message)
-        request.call = recorded.number
-        if len(recorded.place) > 1:
-            request.place.extend(recorded.place)
-        return recorded
-
     def send(
         self,
         payload: PayloadWriter | None,
-        recorded: RecordedCall | None,
+        arguments: Sequence[torch.Tensor],
         seconds: float | None,
         of_pass: PassFailures | None,
     ) -> PendingCall:
-        """Sends it; returns its result."""
-        session = self._session
+        """Writes it into the graph, if it is recorded, and sends it; returns its result."""
+        session, context, recorded = self.session, self.context, None
+        if context is not None and self.is_recorded:
+            request = self.frame.request.call
+            inputs = list(filter(_needs_gradient, arguments))
+            tokens = []
+            for rref in self.handles:
+                token = rref.token(context.id)
+                if token is not None:
+                    tokens.append(token)
+            latency = session.backwards.of((request.target.object_id, self.method or request.function))
+            recorded = context.record(session, inputs, tokens, latency, self.reserved)
+            recorded.call.encode = self.encode_gradient
+            request.context.CopyFrom(context.message)
+            request.call, place = recorded.call.number, recorded.call.place
+            if len(place) > 1:
+                request.place.extend(place)
         # Keeps the handles among the arguments alive until the call has run.
-        read = partial(_result, session, recorded, (self._args, self._kwargs, self._handles))
-        pending = PendingCall(session, self.frame, payload, seconds, read, self._follows)
+        read = partial(receive, session, recorded, (self.args, self.kwargs, self.handles))
+        pending = PendingCall(session, self.frame, payload, seconds, read, self.follows)
         pending.watch = self.watch
-        pending.origin = Origin(*self._of, of_pass, None if recorded is None else self._context, recorded)
+        pending.origin = Origin(self.target, self.method, of_pass, None if recorded is None else context, recorded)
         session.send(pending)
         return pending
 
-    async def send_later(self, reserved: Reserved | None, seconds: float | None) -> Any:
+    async def send_later(self, seconds: float | None) -> Any:
         """Sends it once the results among its arguments have come; returns its result."""
         left, encoded = seconds_left(seconds), None
         while encoded is None:
-            await all_there((self._args, self._kwargs), self._stays, left)
-            for field in ("args", "kwargs", "results"):
-                self.request.ClearField(field)
-            self._follows.clear()
+            await all_there((self.args, self.kwargs), self._stays, left)
+            for part in ("args", "kwargs", "results"):
+                self.frame.request.call.ClearField(part)
+            self.follows.clear()
             try:
                 encoded = self.encode()
             except _NotYet as error:
                 # Without a cause, the owner has lost a result that was to stay there.
                 if error.__cause__ is not None:
                     raise error.__cause__ from None
-        payload, tensors = encoded
-        recorded = None
-        if reserved is not None:
-            with torch.enable_grad():  # grad mode counted when the call was made
-                recorded = self.record(tensors, reserved)
-        # Its pass hears of a failure from the whole.
-        return await self.send(payload, recorded, left(), None)
+        with torch.enable_grad():  # grad mode counted when the call was made
+            # Its pass hears of a failure from the whole.
+            sent = self.send(*encoded, left(), None)
+        return await sent
 
     def _stays(self, pending: Pending[Any]) -> bool:
         """Whether it can take a result without waiting for it."""
-        return isinstance(pending, PendingCall) and pending.stay(self._session, self._context) is not None
-
-
-def _result(
-    session: Session, recorded: RecordedCall | None, held: tuple[object, ...], reply: Reply, payload: PayloadReader
-) -> Any:
-    return receive(session, reply.call.result, payload, recorded)
+        return isinstance(pending, PendingCall) and pending.stay(self.session, self.context) is not None
 
 
 _needs_gradient: Final = attrgetter("requires_grad")
@@ -255,36 +239,19 @@ def _kind_of(target: RRef | str, method: str) -> str:
     return ".".join(filter(None, (getattr(target, "class_name", ""), method or "forward")))
 
 
-class Staying:
-    """The result of a call that stays on the owner. Its value is `fetching` once a caller waits for it."""
-
-    __slots__ = ("fetching", "rref")
-
-    def __init__(self, rref: RRef) -> None:
-        self.rref = rref
-        self.fetching: Pending[Any] | None = None
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the owner has lost it with the session."""
-        reference = self.rref._reference
-        return reference is not None and not reference.counts
-
-
 class PendingCall(InFlightRequest[Any]):
     """A call that is sent with others at the end of the turn of the event loop, or when a task waits for its result.
 
     If another call to the same owner takes its result before, and nothing waits for the result, it stays on the owner
-    (promise pipelining). It is fetched if something waits for it later.
+    (promise pipelining): `staying` is its handle. It is `fetching` once something waits for it later.
     """
-
-    __slots__ = ()
 
     _session: Session
 
     collects = True
     origin: Origin
-    staying: Staying | None
+    staying: RRef | None
+    fetching: Pending[Any] | None = None
 
     def stay(self, session: Session, context: RecordingPass | None) -> RRef | None:
         """A handle of the result if that stays on the owner for a call there; None if it comes here first."""
@@ -293,18 +260,20 @@ class PendingCall(InFlightRequest[Any]):
             return None
         if self.staying is not None:
             # A value that was fetched may have been changed here.
-            return None if self.settled or self.staying.is_lost else self.staying.rref
+            reference = self.staying._reference
+            is_lost = reference is not None and not reference.counts  # with the session
+            return None if self.settled or is_lost else self.staying
         request = self.frame.request.call
-        if not (self.collected and session.is_here) or request.keep:
+        if self.hurry is None or not session.is_here or request.keep:
             return None
         with self._mutex:
             if self._wakers or self.settled:
                 return None
             rref = RRef(session, Ref(session.owner, new_object_id()), None)
-            self.staying, self.is_lazy = Staying(rref), True
+            self.staying, self.is_lazy = rref, True
         request.result_id = rref.ref.object_id
         if recorded is not None:
-            rref.mark(recorded.context, recorded.receive((), (), 1)[0])
+            rref.mark(recorded.call.context.id, recorded.receive((), (), 1)[0])
         return rref
 
     @property
@@ -323,22 +292,20 @@ class PendingCall(InFlightRequest[Any]):
         super().stayed(reply)
         if self.staying is not None:
             # The handle exists already, and gives the reference back that the answer grants.
-            rref = self.staying.rref
-            rref._reference = Reference(self._session, rref.ref.object_id)
+            self.staying._reference = Reference(self._session, self.staying.ref.object_id)
 
     def _wanted(self) -> None:
-        staying = self.staying
-        assert staying is not None
+        assert self.staying is not None
         with self._mutex:
-            if staying.fetching is not None or self.settled:
+            if self.fetching is not None or self.settled:
                 return
-            staying.fetching = Pending(None)
+            self.fetching = Pending(None)
         try:
-            fetching = self._fetch(staying.rref)
+            fetching = self._fetch(self.staying)
         except PsError as error:
-            self.resolve(raiser(error))
+            self.resolve(Failure(error))
         else:
-            staying.fetching = fetching
+            self.fetching = fetching
             fetching.on_done(lambda: self.resolve(fetching.result))
 
     def _fetch(self, rref: RRef) -> Pending[Any]:
@@ -347,15 +314,11 @@ class PendingCall(InFlightRequest[Any]):
         if left is not None and self.deadline < math.inf:
             left = max(self.deadline - time.monotonic(), LEAST_SECONDS_LEFT)
         with torch.enable_grad():  # grad mode counted when the call was made
-            return fetch_in(
+            return fetch(
                 None if context is None or context.ended else context, rref, left, () if self.answered else (self,)
             )
 
-    def _hurry(self) -> None:
-        if self.collected:
-            self._session.requests.hurry()
-
     def _when_cancelled(self) -> None:
         super()._when_cancelled()
-        if self.staying is not None and self.staying.fetching is not None:
-            self.staying.fetching.cancel()
+        if self.fetching is not None:
+            self.fetching.cancel()

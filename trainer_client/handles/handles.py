@@ -10,7 +10,7 @@ from ps_wire.close_names import hint
 from ps_wire.errors import PsError, UnknownNameError
 from ps_wire.numbers import check_timeout
 from ps_wire.refs import Ref
-from ps_wire.runtime.tracebacks import shortened
+from ps_wire.runtime.failures import shortened
 from trainer_client.graph.current import current_context
 from trainer_client.handles import calls, hints, states
 from trainer_client.handles.calls import USUAL

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ps_wire.codec.payload import PayloadReader
-    from ps_wire.v1.values_pb2 import Handle, Value
+    from ps_wire.v1.values_pb2 import Handle
     from trainer_client.graph.recorder import RecordedCall, RecordingPass
     from trainer_client.pending import Pending
     from trainer_client.session.in_flight import InFlightRequest
@@ -99,7 +99,7 @@ class RRef:
             StaleHandleError: The object no longer exists.
             InvalidArgumentError: The value cannot be sent.
         """
-        return fetch(self, timeout)
+        return fetch(current_context() if torch.is_grad_enabled() else None, self, timeout)
 
     def token(self, context: ContextId) -> torch.Tensor | None:
         """The value's token in the graph of a pass; None if the value was not computed in that pass."""
@@ -134,16 +134,11 @@ class RRef:
         raise TypeError("a handle cannot be pickled: send str(handle), and call attach() with it in the other process")
 
 
-def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
-    """A copy of the value of a handle; recorded if there is a current pass."""
-    return fetch_in(current_context() if torch.is_grad_enabled() else None, rref, timeout)
-
-
-def fetch_in(
+def fetch(
     context: RecordingPass | None, rref: RRef, timeout: float | None, follows: Sequence[InFlightRequest[Any]] = ()
 ) -> Pending[Any]:
-    """Like `fetch`, in a given context or in none. A request that makes the value may have no answer yet."""
-    frame = Frame()
+    """A copy of the value of a handle, recorded in a context or in none. What makes it may have no answer yet."""
+    session, frame = rref.session, Frame()
     request = frame.request.fetch
     request.target.owner, request.target.object_id, request.target.parameter = rref.ref
     recorded = None
@@ -151,25 +146,24 @@ def fetch_in(
         # A value that was not computed in the pass may be a parameter, which only its owner knows.
         token = rref.token(context.id)
         tokens = () if token is None else (token,)
-        recorded = context.record(rref.session, (), tokens, rref.session.backwards.of(("", "fetch")))
+        recorded = context.record(session, (), tokens, session.backwards.of(("", "fetch")))
         request.context.CopyFrom(context.message)
-        request.call = recorded.number
-        if len(recorded.place) > 1:
-            request.place.extend(recorded.place)
-    # Keeps the handle alive until the answer is there.
-    return rref.session.submit(frame, None, partial(_fetched, rref, recorded), timeout, follows)
-
-
-def _fetched(rref: RRef, recorded: RecordedCall | None, reply: Reply, payload: PayloadReader) -> Any:
-    return receive(rref.session, reply.fetch.value, payload, recorded)
+        request.call, place = recorded.call.number, recorded.call.place
+        if len(place) > 1:
+            request.place.extend(place)
+    return session.submit(frame, None, partial(receive, session, recorded, rref), timeout, follows)
 
 
 def _marked(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def receive(session: Session, message: Value, payload: PayloadReader, recorded: RecordedCall | None) -> Any:
-    """Decodes a result: tensors get their history, if the call was recorded, and handles their references."""
+def receive(session: Session, recorded: RecordedCall | None, held: object, reply: Reply, payload: PayloadReader) -> Any:
+    """Decodes the result of a call or fetch: tensors get their history, if it was recorded, and handles references.
+
+    What is `held` lives until then: the handles among the arguments.
+    """
+    message = reply.call.result if reply.HasField("call") else reply.fetch.value
     if message.HasField("none"):
         return None
     if recorded is None:
@@ -200,7 +194,7 @@ def receive(session: Session, message: Value, payload: PayloadReader, recorded: 
         return value
     outputs = recorded.receive([found[place] for place in places], places, len(kept))
     for rref, token in zip(kept, outputs[len(places) :], strict=True):
-        rref.mark(recorded.context, token)
+        rref.mark(recorded.call.context.id, token)
     if isinstance(value, torch.Tensor):  # a sparse one
         return outputs[0]
     by_id = {id(found[place]): tensor for place, tensor in zip(places, outputs, strict=False)}

@@ -92,11 +92,7 @@ def _sizes_of_groups(whole: Mapping[str, Any]) -> list[int]:
 
 
 def split_groups(parameters: Iterable[Any]) -> tuple[Layout, RemoteGroups, list[dict[str, Any]]]:
-    """Splits parameters, or groups of them as for torch's optimizers, by owner.
-
-    Gives the layout, the groups of each session, and the local groups. Raises `InvalidArgumentError` if there are no
-    parameters, or a member is neither a handle nor a tensor.
-    """
+    """Splits parameters, or groups of them, by owner: the layout, the groups of each session, and local ones."""
     listed = list(parameters)
     if not listed:
         raise InvalidArgumentError("an optimizer needs parameters, and got an empty list")

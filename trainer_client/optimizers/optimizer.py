@@ -13,6 +13,7 @@ import torch
 from ps_wire import policies
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.refs import ContextId
 from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.threads import BLOCKING
@@ -22,8 +23,8 @@ from trainer_client.optimizers.replies import Answered, answered, joined, steppe
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.rounds import Rounds, begun
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
-from trainer_client.optimizers.states import OptimizerParts, checked_pass
-from trainer_client.pending import Pending
+from trainer_client.optimizers.states import OptimizerParts
+from trainer_client.pending import Joined, Pending
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
@@ -124,7 +125,10 @@ class DistributedOptimizer(OptimizerParts):
             PsError: An owner failed. The other owners have applied their parts; the local part is not applied.
             RuntimeError: The scaler raised it.
         """
-        context = checked_pass(context)
+        if context is None or not isinstance(getattr(context, "id", None), ContextId):
+            raise InvalidArgumentError(
+                "step() takes the context of the pass: `async with ps.context() as ctx: … await opt.step(ctx)`"
+            )
         sent = self._reported(values, reduce)
         if scaler is not None and not scaler.is_enabled():
             scaler = None
@@ -174,7 +178,8 @@ class DistributedOptimizer(OptimizerParts):
         """Like `step`, once all owners have accepted the gradients and values, and all backwards have ended."""
         if self._rounds is not None:
             return Pending.run(self._loop, self._rounds.take_part(context, values))
-        steps = Pending.all_of(self._loop, self._ask(context, values))
+        asked = self._ask(context, values)
+        steps = Joined(self._loop, asked.values(), lambda found: dict(zip(asked, found, strict=True)))
 
         async def finish() -> Stepped:
             return await self.finish_step(context, await steps, values)
@@ -351,13 +356,13 @@ class DistributedOptimizer(OptimizerParts):
 
     async def _set_policy(self, policy: Policy) -> None:
         self._no_local_part()
+        plain = Value()
+        Encoder(None).encode_into(plain, policies.to_plain(policy))
         if self._only is not None:
-            await self._only.set_policy(policy)
+            await self._only.set_policy(plain)
         else:
-            plain = Value()
-            Encoder(None).encode_into(plain, policies.to_plain(policy))
             rounds = self._rounds or await self._begin_rounds(plain)
-            await rounds.change(policy)
+            await rounds.change(plain)
         self.policy = policy
 
     async def _leave(self) -> None:

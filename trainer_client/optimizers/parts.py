@@ -15,13 +15,12 @@ from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.numerics.autocast import Autocasts
 from ps_wire.numerics.optimizer_validator import OptimizerValidator
-from ps_wire.policies import Policy, to_plain
 from ps_wire.reported import Reported, write
 from ps_wire.runtime.latency import Latency
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
-from trainer_client.graph.walk import borrowed_grads, reservations
+from trainer_client.graph.leaves import borrowed_grads, reservations
 from trainer_client.handles import states
 from trainer_client.handles.references import state_of
 from trainer_client.optimizers.replies import Answered, ReportedValues, answered
@@ -121,10 +120,12 @@ class RemoteOptimizer:
 
         return self.session.submit(frame, payload, read_push)
 
-    def set_policy(self, policy: Policy) -> Pending[pb.Decisions]:
-        """Changes when gradients count; the decisions are for other owners of the optimizer."""
-        request = pb.SetOptionsRequest(optimizer=self.name)
-        Encoder(None).encode_into(request.policy, to_plain(policy))
+    def set_policy(self, policy: Value, owners: Sequence[str] = ()) -> Pending[pb.Decisions]:
+        """Changes when gradients count; the decisions are for other owners of the optimizer.
+
+        With `owners`, it takes part in rounds over these, unless it does already, and then the policy is not changed.
+        """
+        request = pb.SetOptionsRequest(optimizer=self.name, owners=owners, policy=policy)
         return self.session.submit(Request(set_options=request), None, lambda reply, _: reply.set_options.decisions)
 
     def leave(self) -> Pending[pb.Decisions]:
@@ -159,11 +160,6 @@ class RemoteOptimizer:
         return states.load_state_dict(self.handle, state)
 
     # As the part of an optimizer with the same rounds over several owners, of which the first decides
-
-    def begin_rounds(self, owners: Sequence[str], policy: Value) -> Pending[pb.Decisions]:
-        """Has the optimizer take part in rounds over several owners, unless it does already."""
-        request = pb.SetOptionsRequest(optimizer=self.name, owners=owners, policy=policy)
-        return self.session.submit(Request(set_options=request), None, lambda reply, _: reply.set_options.decisions)
 
     def hold(
         self, context: Context, number: int, epoch: int, follows: Sequence[InFlightRequest[Any]] = ()
@@ -209,10 +205,7 @@ class RemoteOptimizer:
 
 
 class LocalOptimizer:
-    """The part of an optimizer in this process. It uses the gradients of a context instead of `.grad`.
-
-    Raises `InvalidArgumentError` if the class refuses the options.
-    """
+    """The part in this process, which steps with the gradients of a context. Refuses options that its class refuses."""
 
     def __init__(
         self,

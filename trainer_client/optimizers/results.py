@@ -50,10 +50,7 @@ class Unscaled(NamedTuple):
 
 
 def unscale_leaves(leaves: Iterable[torch.Tensor], context: Context, factor: float) -> Unscaled:
-    """Multiplies the gradients that a pass has for leaves of this process.
-
-    Raises `InvalidArgumentError` if one is float16, which a GradScaler refuses, too; nothing was changed.
-    """
+    """Multiplies a pass's gradients of these leaves. Refuses float16, as a GradScaler does, and changes nothing."""
     found = [(each, gradient) for each in leaves if (gradient := context.gradient(each)) is not None]
     if any(gradient.dtype == torch.float16 for _, gradient in found):
         raise InvalidArgumentError("a GradScaler does not unscale float16 gradients: keep parameters in float32")

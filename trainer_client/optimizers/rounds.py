@@ -20,7 +20,6 @@ from trainer_client.pending import Pending
 from trainer_client.session.stepped import Stepped
 
 if TYPE_CHECKING:
-    from ps_wire.policies import Policy
     from ps_wire.reported import Reported
     from ps_wire.v1 import operations_pb2 as pb
     from ps_wire.v1.values_pb2 import Value
@@ -47,10 +46,7 @@ _SOON: Final = 0.2
 
 
 class Rounds:
-    """The rounds of an optimizer over several owners, as one trainer takes part in them.
-
-    The first of the parts decides. The epoch is the number of this trainer's join.
-    """
+    """Rounds over several owners, of which the first decides, for one trainer; the epoch is the number of its join."""
 
     def __init__(self, parts: Mapping[str, RemoteOptimizer], epoch: int, loop: asyncio.AbstractEventLoop) -> None:
         (self._first, self._leader), *others = parts.items()
@@ -59,7 +55,7 @@ class Rounds:
         self._loop = loop
         self._ending: set[Pending[None]] = set()
 
-    async def change(self, policy: Policy) -> None:
+    async def change(self, policy: Value) -> None:
         """Changes when gradients count, on all owners between the same two rounds."""
         await self._settle(await self._leader.set_policy(policy))
 
@@ -204,7 +200,7 @@ async def begun(parts: Mapping[str, RemoteOptimizer], policy: Value, loop: async
     owners, or by itself. If one owner fails, others may take part.
     """
     owners = sorted(parts)
-    told = await all_of({name: parts[name].begin_rounds(owners, policy) for name in owners})
+    told = await all_of({name: parts[name].set_policy(policy, owners) for name in owners})
     return Rounds({name: parts[name] for name in owners}, told[owners[0]].epoch, loop)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -46,7 +45,8 @@ class Scaled:
         self._found = torch.zeros((), requires_grad=True)
         # Set only while a scaler works: it refers to the optimizer, which would be a reference cycle.
         self._work: Work | None = None
-        self._unscaled: ContextId | None = None
+        # The pass whose gradients were the last to be unscaled.
+        self.unscaled: ContextId | None = None
 
     def unscale(self, work: Work, scaler: torch.amp.GradScaler) -> None:
         """Lets a scaler unscale the gradients of a pass; its `RuntimeError` if it has done so since its last update."""
@@ -63,10 +63,6 @@ class Scaled:
             self._check(work)
             return stepped if isinstance(stepped, Stepped) else None
 
-    def has_unscaled(self, context: ContextId) -> bool:
-        """Whether the gradients of this pass were the last to be unscaled."""
-        return self._unscaled == context
-
     # The interface of an optimizer that the scaler uses
 
     @property
@@ -76,7 +72,7 @@ class Scaled:
         assert work is not None
         # In the precision that torch uses.
         found = work.unscale(float(torch.tensor(work.scale, dtype=torch.float64).reciprocal().float()))
-        self._unscaled = work.context
+        self.unscaled = work.context
         self._found.grad = None
         if found.present:
             self._found.grad = torch.tensor(torch.inf if found.non_finite else 0.0)
@@ -99,24 +95,22 @@ class Scaled:
                 self._work = None
 
     def _check(self, work: Work) -> None:
-        if self._unscaled != work.context:
+        if self.unscaled != work.context:
             raise RuntimeError(
                 "the scaler has unscaled the gradients of another pass since its last update(): step that one, and "
                 "call update() before the next"
             )
 
 
-class PushScaling(ABC):
+class PushScaling:
     """What scalers do with the gradients that an optimizer has on owners, and replicas have in this process."""
 
     scaled: Scaled
+    remote_parts: Collection[RemoteOptimizer]
+    """Its parts on owners."""
+
     _whole: ContextId | None = None
     """The pass whose gradients were unscaled last on owners and in replicas."""
-
-    @property
-    @abstractmethod
-    def remote_parts(self) -> Collection[RemoteOptimizer]:
-        """Its parts on owners."""
 
     async def unscale_pushed(
         self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]
@@ -134,7 +128,7 @@ class PushScaling(ABC):
         return await BLOCKING.run(self.scaled.step_unless_infinite, work, scaler) is not None
 
     def _pushed(self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]) -> Work:
-        if self.scaled.has_unscaled(context.id) and self._whole != context.id:
+        if self.scaled.unscaled == context.id and self._whole != context.id:
             raise InvalidArgumentError(
                 "opt.unscale() has unscaled the gradients on owners, and not those of the replica, which the optimizer "
                 "does not know: call replica.unscale_(scaler, context=ctx, opt=opt) instead, which does both"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.refs import ContextId
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
 from trainer_client.handles import hints
@@ -37,6 +36,7 @@ class OptimizerParts(Stepping["Context"], PushScaling):
 
     def __init__(self, remotes: dict[str, RemoteOptimizer], local: LocalOptimizer | None, layout: Layout) -> None:
         self.remotes = remotes
+        self.remote_parts = remotes.values()
         self.local = local
         self.policy: Policy | None = None
         self._layout = layout
@@ -51,11 +51,6 @@ class OptimizerParts(Stepping["Context"], PushScaling):
     def sessions(self) -> list[Session]:
         """The sessions with the owners of its parts."""
         return [part.session for part in self.remotes.values()]
-
-    @property
-    def remote_parts(self) -> Collection[RemoteOptimizer]:
-        """Its parts on owners."""
-        return self.remotes.values()
 
     def check_pass(self, context: Context) -> None:
         """Raises the errors of a pass that is not open on its owners, or belongs to another client."""
@@ -168,12 +163,3 @@ class OptimizerParts(Stepping["Context"], PushScaling):
         if not self.remotes:
             raise InvalidArgumentError(f"values are reported to an owner, and {self!r} has no parameters on one")
         return self.remotes[min(self.remotes)]
-
-
-def checked_pass(context: Context | None) -> Context:
-    """The context that a step was given. Raises `InvalidArgumentError` if it was given none, or something else."""
-    if context is None or not isinstance(getattr(context, "id", None), ContextId):
-        raise InvalidArgumentError(
-            "step() takes the context of the pass: `async with ps.context() as ctx: … await opt.step(ctx)`"
-        )
-    return context

@@ -9,18 +9,13 @@ NO_NUMBER: Final = -1
 
 
 class Members(Protocol):
-    """Names and numbers of this process and the owners that it calls."""
+    """Name and number of this process, and numbers of the owners that it calls."""
 
     @property
-    def name(self) -> str:
-        """Name of this process."""
-
+    def name(self) -> str: ...
     @property
-    def number(self) -> int:
-        """Number of this process; -1 if it is in no group."""
-
-    def number_of(self, owner: str) -> int:
-        """Number of an owner."""
+    def number(self) -> int: ...
+    def number_of(self, owner: str) -> int: ...
 
 
 class Numbered:

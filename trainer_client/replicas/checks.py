@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def take_gradients(context: OpenPass, parameters: Sequence[torch.Tensor], closure: object) -> None:
-    """Makes the gradients of a pass `.grad` of parameters, for a step with an optimizer of torch.
-
-    Raises `InvalidArgumentError` if a backward of the pass has not ended, or there is a closure, which makes gradients
-    itself; and the errors of a pass that has ended.
-    """
+    """Makes the gradients of a pass `.grad` of parameters, for an optimizer of torch; raises as `LocalSteps.step`."""
     if closure is not None:
         raise InvalidArgumentError("a closure computes gradients by itself; a step takes it, or a context")
     context.check()

@@ -218,8 +218,7 @@ class LocalSteps:
         """The difference has counted, was dropped or is discarded, and its values with it."""
         if self._run is not None:
             self._runs.end(self._run)
-        self._run = None
-        self._values.clear()
+        self._run, self._values = None, _Values()
 
     def __repr__(self) -> str:
         return f"<LocalSteps of {type(self.inner).__name__}, every {self.every}, to {self.optimizer!r}>"
@@ -231,10 +230,7 @@ def check_every(every: Any) -> None:
 
 
 def check(replica: Pushing, inner: optim.Optimizer, method: LocalTraining, policy: Policy | None) -> None:
-    """Checks all that can be checked before the optimizer on the owner is made, so that a refusal leaves none behind.
-
-    Raises `InvalidArgumentError` as `Client.local_steps` does.
-    """
+    """Checks all that can be before the optimizer on the owner is made; raises as `Client.local_steps`."""
     if not hasattr(type(replica), "check_local_steps"):
         raise InvalidArgumentError(f"local_steps() takes a replica, not {replica!r}: `await net.replica()` makes one")
     if not isinstance(method, LocalTraining):
@@ -255,10 +251,7 @@ def _check_inner(replica: Pushing, inner: optim.Optimizer) -> None:
 
 
 class _Values:
-    """The values of the local steps since the last push. Not safe from several threads.
-
-    Under one name, values are averaged or summed, or the latest is kept, as the owner does with those of trainers.
-    """
+    """The values of the local steps since the last push, reduced as on the owner. Not safe from several threads."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, tuple[str, Kind | None]] = {}
@@ -292,10 +285,6 @@ class _Values:
         """One value for each name, to be pushed."""
         found = {name: Reported(each.op, each.result) for name, each in self._reducers.items()}
         return found | {name: Reported("keep", value) for name, value in self._kept.items()}
-
-    def clear(self) -> None:
-        """Begins anew, because the values were pushed."""
-        self._kinds, self._reducers, self._kept = {}, {}, {}
 
 
 def _kind(value: Reported) -> tuple[str, Kind | None]:

@@ -10,11 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError, PsError
+from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.nothing import nothing
-from trainer_client.pending import Pending, raiser, when_all_done
+from trainer_client.pending import Pending, when_all_done
 
 if TYPE_CHECKING:
-    from trainer_client.replicas.pass_pushes import Push
+    from trainer_client.replicas.protocols import Push
     from trainer_client.session.stepped import Stepped
 
 
@@ -80,7 +81,7 @@ class Overlap:
                 pending = push.send()
             except BaseException as error:
                 push.withdraw()
-                done.resolve(raiser(error))
+                done.resolve(Failure(error))
                 turn.resolve(nothing)
                 return
             sent.append(pending)

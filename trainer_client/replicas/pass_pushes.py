@@ -5,71 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.nothing import nothing
 from trainer_client.pending import Pending, results, when_all_done
 from trainer_client.replicas.checks import has_counted, of_parameters
+from trainer_client.replicas.protocols import Push
 
 if TYPE_CHECKING:
     import asyncio
 
     from ps_wire.reported import Reported
-    from trainer_client.replicas.options import Reads
+    from trainer_client.replicas.exchange import Exchange, Sent
     from trainer_client.replicas.protocols import Added, OpenPass, OwnersOptimizer, Pushable
-    from trainer_client.replicas.sent_gradients import GradientRequest, Sent
     from trainer_client.session.in_flight import InFlightRequest
-    from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
 
 Pulls = dict[str, list[Pending[int]]]
 """The pulls of a push, by owner. There are some once a step was sent, or a round of several owners was decided."""
 
 
-class Push(NamedTuple):
-    """A push that is ready to be sent. `withdraw` is called if it will not be."""
-
-    send: Callable[[], Pending[Any]]
-    withdraw: Callable[[], None]
-
-
-class PushedReplica(Protocol):
-    """A replica whose gradients join a pass; see `Replica`."""
-
-    @property
-    def session(self) -> Session:
-        """The session with the owner."""
-
-    def gradient_request(self, context: OpenPass, opt: OwnersOptimizer, lends: bool, of_pass: bool) -> GradientRequest:
-        """A request that adds gradients to those that a pass has on the owner."""
-
-    def ask(self, reads: Reads | None, follows: Sequence[InFlightRequest[Any]] = ()) -> Pending[int]:
-        """Pulls after other requests."""
-
-    def undo(self, sent: Sent) -> None:
-        """The gradients of a request do not count."""
-
-
+@dataclass(slots=True)
 class PassPushes:
-    """The pushes of some replicas through passes.
+    """The pushes of some replicas through passes, by what each exchanges with its owner.
 
     `unread` is the last push of which some of several owners may have counted gradients, until the parameters of all
     owners are here.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, replicas: Sequence[PushedReplica]) -> None:
-        self.loop = loop
-        self.replicas = replicas
-        self.unread: Pulls | None = None
+    loop: asyncio.AbstractEventLoop
+    exchanges: Sequence[Exchange]
+    unread: Pulls | None = None
 
     def check(self, opt: Pushable) -> OwnersOptimizer:
-        """The optimizer of the replicas.
-
-        Raises `InvalidArgumentError` if it has no part for a replica, or has parameters in this process.
-        """
+        """The optimizer of the replicas. Refuses one that lacks a part for them, or has parameters in this process."""
         own = of_parameters(opt)
-        if own is None or not {each.session for each in self.replicas} <= set(own.sessions) or own.has_local_part:
+        if own is None or not {each.session for each in self.exchanges} <= set(own.sessions) or own.has_local_part:
             raise InvalidArgumentError(
                 f"{opt!r} does not step all replicas in this module, or it steps parameters of this process; "
                 "a push steps those of replicas"
@@ -95,19 +67,21 @@ class PassPushes:
         when the owners have answered, and their parameters are here.
         """
         own = self.check(opt)
-        requests: list[GradientRequest] = []
+        sent: list[Sent] = []
+        sends: list[Callable[[], InFlightRequest[None]]] = []
         try:
-            for each in self.replicas:
-                requests.append(each.gradient_request(context, own, lends=lends, of_pass=joins))
+            for each in self.exchanges:
+                gradients, send = each.add_to_pass(context, own, lends=lends, of_pass=joins)
+                sent.append(gradients)
+                sends.append(send)
         except BaseException:
-            self.undo([each.sent for each in requests])
+            self.undo(sent)
             if not joins:
                 context.close()
             raise
         added: dict[str, list[InFlightRequest[None]]] = {}
-        for request in requests:
-            added.setdefault(request.session.owner, []).append(request.submit())
-        sent = [each.sent for each in requests]
+        for each, send in zip(self.exchanges, sends, strict=True):
+            added.setdefault(each.session.owner, []).append(send())
         try:
             of_push = context.hand_over() if hands_over else context
         except BaseException:
@@ -124,8 +98,8 @@ class PassPushes:
 
     def undo(self, sent: Sequence[Sent]) -> None:
         """The gradients of these requests, one for each replica, do not count."""
-        for replica, each in zip(self.replicas, sent, strict=False):
-            replica.undo(each)
+        for exchange, each in zip(self.exchanges, sent, strict=False):
+            exchange.undo(each)
 
 
 @dataclass(slots=True)
@@ -207,9 +181,9 @@ class _PassPush:
     def _step_is_sent(self, owner: str, follows: Sequence[InFlightRequest[Any]]) -> None:
         if self.several_owners:
             self.pushes.unread = self.pulls
-        own = [each for each in self.pushes.replicas if each.session.owner == owner]
+        own = [each for each in self.pushes.exchanges if each.session.owner == owner]
         _let_go([self.pulls.get(owner, ())])
-        self.pulls[owner] = [each.ask(None, follows) for each in own if self.pull]
+        self.pulls[owner] = [each.pull(None, int, follows) for each in own if self.pull]
 
     def _undo_if_open(self) -> None:
         # Once it is decided on several owners that gradients count, they do on some of them.

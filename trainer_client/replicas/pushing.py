@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,38 +20,29 @@ from trainer_client.replicas.checks import check_backward, check_gradients, of_p
 
 if TYPE_CHECKING:
     from trainer_client.replicas.overlap import Overlap
-    from trainer_client.replicas.pass_pushes import PassPushes, Push
-    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Pushable
+    from trainer_client.replicas.pass_pushes import PassPushes
+    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Push, Pushable, Source
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped
 
 
-class ScaledParameters:
-    """The optimizer that a GradScaler gets. The scaler unscales `.grad` in place, and decides whether to step."""
-
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        self.param_groups: list[dict[str, Any]] = [{"params": list(parameters)}]
-
-    def step(self) -> bool:
-        """Called by the scaler if all gradients are finite."""
-        return True
-
-    def unscale(self, scaler: torch.amp.GradScaler) -> None:
-        """Divides the gradients by the scale of the loss; the scaler's `RuntimeError` if it has done that before."""
-        scaler.unscale_(self)  # type: ignore[arg-type]
-
-    def are_finite(self, scaler: torch.amp.GradScaler) -> bool:
-        """Whether the gradients may be applied. They are unscaled first, unless `unscale` has done that."""
-        return bool(scaler.step(self))  # type: ignore[arg-type]
-
-
 class Pushing(nn.Module, ABC):
-    """A local module whose gradients are pushed: a `Replica`, or the `Replicas` of several modules."""
+    """A local module whose gradients are pushed: a `Replica`, or the `Replicas` of several modules.
 
-    module: nn.Module
-    current: Callable[[], OpenPass | None]
-    _overlap: Overlap
-    _scaled: ScaledParameters
+    `current` returns the pass of this task or thread.
+    """
+
+    def __init__(
+        self, module: nn.Module, pushes: PassPushes, overlap: Overlap, current: Callable[[], OpenPass | None]
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.current = current
+        self._exchanges = pushes.exchanges
+        self._overlap = overlap
+        self._pushes = pushes
+        # What a GradScaler gets as the optimizer: it unscales `.grad` in place, and steps if all are finite.
+        self._scaled: Any = SimpleNamespace(param_groups=[{"params": self.pulled_parameters}], step=lambda: True)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the local module."""
@@ -115,13 +107,13 @@ class Pushing(nn.Module, ABC):
             report = reported(values, reduce) if values else {}
             send = partial(self._send, opt, context, zero_grad, report, pull)
             if scaler is not None and scaler.is_enabled():
-                self._through_passes().check(opt)
+                self._pushes.check(opt)
                 context.check()
                 return context.waits_for(self._push_scaled(opt, context, scaler, send, zero_grad))
             pushed = send()
             # With an overlap the pass ends with the push. Otherwise its block waits for that.
             return pushed if self._overlap.most else context.waits_for(pushed)
-        if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
+        if scaler is not None and scaler.is_enabled() and not scaler.step(self._scaled):
             if zero_grad:
                 self._forget_skipped()
             return self._overlap.nothing()
@@ -159,14 +151,14 @@ class Pushing(nn.Module, ABC):
             RuntimeError: The scaler has unscaled them since its last update.
         """
         if context is None:
-            self._scaled.unscale(scaler)
+            scaler.unscale_(self._scaled)
         else:
             if opt is None:
                 raise InvalidArgumentError(
                     "unscale_() of a pass takes the optimizer, too: unscale_(…, context=…, opt=…)"
                 )
             self._check_pass(opt, context)
-            self._through_passes().check(opt)
+            self._pushes.check(opt)
             context.check()
         if context is None or opt is None or not scaler.is_enabled():
             return Pending.run(self._overlap.loop, asyncio.sleep(0))
@@ -195,7 +187,7 @@ class Pushing(nn.Module, ABC):
         self, opt: Pushable, context: OpenPass, zero_grad: bool, values: Mapping[str, Reported], pull: bool
     ) -> Pending[Stepped | None]:
         hands_over = self._overlap.most > 0
-        made = self._through_passes().written(opt, context, True, zero_grad, values, pull, hands_over=hands_over)
+        made = self._pushes.written(opt, context, True, zero_grad, values, pull, hands_over=hands_over)
         if zero_grad:
             self.forget_gradients(context)
         return self._overlap.push(made)
@@ -249,9 +241,14 @@ class Pushing(nn.Module, ABC):
         self.forget_gradients()
 
     @property
-    @abstractmethod
     def pulled_parameters(self) -> Sequence[nn.Parameter]:
         """The parameters that are pulled and pushed, in the order of the owners' modules."""
+        return [each for exchange in self._exchanges for each in exchange.tensors.parameters]
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """The handles of the modules on their owners."""
+        return [each.source for each in self._exchanges]
 
     @abstractmethod
     def _checked(self, opt: Pushable, context: OpenPass | None) -> Any:
@@ -261,24 +258,22 @@ class Pushing(nn.Module, ABC):
     def _written_push(self, target: Any, zero_grad: bool, values: Mapping[str, Reported], pull: bool) -> Push:
         """Writes `.grad` into a push that joins no pass of the program."""
 
-    @abstractmethod
-    def _through_passes(self) -> PassPushes:
-        """Its pushes through passes."""
-
     # For `LocalSteps`
 
     @property
-    @abstractmethod
     def readings(self) -> Sequence[int]:
         """How often values of the owner were taken over, of each replica."""
+        return [each.tensors.readings for each in self._exchanges]
 
     @abstractmethod
-    def check_local_steps(self) -> None:
-        """Raises `InvalidArgumentError` if it takes no local steps, because it was made with an overlap."""
+    def check_local_steps(self, opt: OwnersOptimizer | None = None) -> None:
+        """Raises `InvalidArgumentError` if it takes no local steps, or the optimizer on the owners steps no replica."""
 
-    @abstractmethod
     def begin_local_steps(self, opt: OwnersOptimizer) -> None:
-        """Keeps the pulled parameters from now on. Raises `InvalidArgumentError` as `local_steps` does."""
+        """Keeps the pulled parameters from now on, because local steps change those here; checks as above."""
+        self.check_local_steps(opt)
+        for each in self._exchanges:
+            each.tensors.anchor()
 
     @abstractmethod
     def push_difference(

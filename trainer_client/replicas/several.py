@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
+from torch import nn, optim
 
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.pending import Pending
+from trainer_client.pending import Joined, Pending
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.overlap import Overlap
-from trainer_client.replicas.pass_pushes import PassPushes, Push
-from trainer_client.replicas.pushing import Pushing, ScaledParameters
+from trainer_client.replicas.pass_pushes import PassPushes
+from trainer_client.replicas.pushing import Pushing
 from trainer_client.replicas.replica import Replica
 
 if TYPE_CHECKING:
     from ps_wire.reported import Reported
     from trainer_client.replicas.options import Reads
-    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Pushable, Source
+    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, Push, Pushable
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped
 
@@ -46,20 +45,16 @@ class Replicas(Pushing):
     """
 
     def __init__(self, module: nn.Module, open_context: Callable[[Run | None], OpenPass], overlap: int) -> None:
-        super().__init__()
-        self.module = module
-        self._replicas = [each for each in module.modules() if isinstance(each, Replica)]
-        if not self._replicas:
+        replicas = [each for each in module.modules() if isinstance(each, Replica)]
+        if not replicas:
             raise InvalidArgumentError("there is no replica in this module; `await net.replica()` makes one")
-        parameters = self.pulled_parameters
-        if len({id(each) for each in parameters}) < len(parameters):
+        parameters = [id(each) for replica in replicas for each in replica.pulled_parameters]
+        if len(set(parameters)) < len(parameters):
             raise InvalidArgumentError("two replicas in this module share a parameter; each has its own on its owner")
-        self.current = self._replicas[0].current
+        exchanges = [each.exchange for each in replicas]
+        loop = exchanges[0].session.loop
+        super().__init__(module, PassPushes(loop, exchanges), Overlap(loop, overlap), replicas[0].current)
         self._open = open_context
-        self._loop = self._replicas[0].session.loop
-        self._overlap = Overlap(self._loop, overlap)
-        self._scaled = ScaledParameters(parameters)
-        self._pushes = PassPushes(self._loop, self._replicas)
 
     def pull(self, reads: Reads | None = None) -> Pending[int]:
         """Takes over what has changed on the owners since the last pull or push, as `Replica.pull`.
@@ -68,20 +63,16 @@ class Replicas(Pushing):
             How many parameters have changed.
         """
         unread = self._pushes.unread
-        asked = Pending.all_of(self._loop, dict(enumerate(each.ask(reads) for each in self._replicas)))
 
-        def outcome() -> int:
-            found = sum(asked.result().values())
+        def taken_over(counts: list[int]) -> int:
             self._pushes.is_read(unread)
-            return found
+            return sum(counts)
 
-        done: Pending[int] = Pending(self._loop, asked.cancel)
-        asked.on_done(lambda: done.resolve(outcome))
-        return done
+        return Joined(self._pushes.loop, [each.pull(reads, int) for each in self._exchanges], taken_over)
 
     def _checked(self, opt: Pushable, context: OpenPass | None) -> Any:
         self._pushes.check(opt)
-        for each in self._replicas:
+        for each in self._exchanges:
             each.check_pushes()
         self._check_pass(opt, context)
         return opt
@@ -89,7 +80,7 @@ class Replicas(Pushing):
     def _written_push(self, target: Pushable, zero_grad: bool, values: Mapping[str, Reported], pull: bool) -> Push:
         return self._pushes.written(target, self._open(None), False, zero_grad, values, pull)
 
-    def local_steps(self, inner: torch.optim.Optimizer, opt: OwnersOptimizer, *, every: int) -> LocalSteps:
+    def local_steps(self, inner: optim.Optimizer, opt: OwnersOptimizer, *, every: int) -> LocalSteps:
         """Trains all replicas with an optimizer of this process from now on, as `Replica.local_steps`.
 
         The differences of all replicas are pushed together: on all owners they count in the same round.
@@ -101,17 +92,12 @@ class Replicas(Pushing):
         """
         return LocalSteps(self, inner, opt, every)
 
-    def begin_local_steps(self, opt: OwnersOptimizer) -> None:
-        self._pushes.check(opt)
-        self.check_local_steps()
-        for each in self._replicas:
-            each.anchor()
-
-    def check_local_steps(self) -> None:
-        """Raises `InvalidArgumentError` also if two replicas are of the same module."""
+    def check_local_steps(self, opt: OwnersOptimizer | None = None) -> None:
+        if opt is not None:
+            self._pushes.check(opt)
         if self._overlap.most:
             raise InvalidArgumentError("replicas with an overlap take no local steps")
-        if len({each.ref for each in self.sources}) < len(self._replicas):
+        if len({each.ref for each in self.sources}) < len(self.sources):
             raise InvalidArgumentError(
                 "two replicas are of the same module on its owner; local steps would lead them apart"
             )
@@ -125,19 +111,3 @@ class Replicas(Pushing):
                 "count them twice: call pull() of these replicas first, which takes over what the owners have"
             )
         return self._overlap.push(self._pushes.written(opt, self._open(run), False, True, values, True, counted))
-
-    def _through_passes(self) -> PassPushes:
-        return self._pushes
-
-    @property
-    def readings(self) -> Sequence[int]:
-        return [count for each in self._replicas for count in each.readings]
-
-    @property
-    def sources(self) -> Sequence[Source]:
-        """The handles of the modules on their owners."""
-        return [each.source for each in self._replicas]
-
-    @property
-    def pulled_parameters(self) -> Sequence[nn.Parameter]:
-        return [each for replica in self._replicas for each in replica.pulled_parameters]

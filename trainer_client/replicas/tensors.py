@@ -11,9 +11,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ps_wire.codec import dtypes
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.compression.encoded import Encoded
-from ps_wire.compression.registry import decode
-from ps_wire.compression.values import check_suitable
+from ps_wire.compression.codec import Encoded
+from ps_wire.compression.registry import check_suitable, decode
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -58,7 +57,8 @@ class Tensors:
         self._taken = 0
         self._anchors: list[torch.Tensor] = []
         self._structure = _Structure(module, self.parameters)
-        self._values = _Values(self.parameters)
+        # The values as they were taken over, as far as torch tells whether they have changed since.
+        self._states = [_state(each) for each in self.parameters]
         self._codecs: list[tuple[str, dict[str, Any]]] = []
         self._codec_of: list[int] = []
         if pulls is not None:
@@ -101,7 +101,7 @@ class Tensors:
         self._structure.check()
         if any(self._marks):
             if not self.is_anchored:
-                for position in self._values.changed():
+                for position in self._changed():
                     self._marks[position] = 0
             request.marks.extend(self._marks)
         request.buffers_mark = self._buffers_mark
@@ -111,16 +111,12 @@ class Tensors:
         self._asked += 1
         return self._asked
 
+    @torch.inference_mode(False)  # what is made in inference mode has no place in a backward
     def take(self, number: int, reply: PullReply, payload: PayloadReader) -> int:
         """Takes over the values of the answer to a request: all, or none if a later request was answered before.
 
         Returns how many parameters have changed. If it raises, because the answer does not fit, none has.
         """
-        # What is made in inference mode has no place in a backward.
-        with torch.inference_mode(False):
-            return self._take(number, reply, payload)
-
-    def _take(self, number: int, reply: PullReply, payload: PayloadReader) -> int:
         decoder = Decoder(payload)
         values = decoder.decode(reply.parameters) if reply.HasField("parameters") else []
         buffers = decoder.decode(reply.buffers) if reply.HasField("buffers") else None
@@ -136,7 +132,7 @@ class Tensors:
         self._anchor_again(set(positions))
         for position, mark, steps in zip(positions, reply.marks, reply.steps, strict=True):
             self._marks[position], self.steps[position] = mark, steps
-        self._values.note(positions)
+        self._note(positions)
         if buffers is not None:
             self._set_buffers(buffers)
             self._buffers_mark = reply.buffers_mark
@@ -164,12 +160,12 @@ class Tensors:
         return value
 
     def _set_all(self, positions: Sequence[int], values: Sequence[torch.Tensor]) -> None:
-        changed = set(self._values.changed())
+        changed = set(self._changed())
         for position in self._lent.difference(positions):
             parameter = self.parameters[position]
             parameter.data = parameter.data.clone()
             if position not in changed:
-                self._values.note([position])
+                self._note([position])
         if positions:
             self._lent = set()
         for position, value in zip(positions, values, strict=True):
@@ -180,6 +176,14 @@ class Tensors:
             else:
                 with torch.no_grad():
                     parameter.copy_(value)
+
+    def _changed(self) -> list[int]:
+        """Positions of parameters that have been written to, moved or converted since `_note`."""
+        return [i for i, each in enumerate(self.parameters) if _state(each) != self._states[i]]
+
+    def _note(self, positions: Iterable[int]) -> None:
+        for position in positions:
+            self._states[position] = _state(self.parameters[position])
 
     def _anchor_again(self, brought: set[int]) -> None:
         """Keeps copies of the values that were brought, and sets the other parameters back to those of before."""
@@ -280,22 +284,6 @@ class _Structure:
                 )
 
 
-class _Values:
-    """The values of parameters, as far as torch tells whether they have changed: by version, memory and dtype."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self._parameters = parameters
-        self._known = [_state(each) for each in parameters]
-
-    def note(self, positions: Iterable[int]) -> None:
-        """From now on, the present values of these parameters are the known ones."""
-        for position in positions:
-            self._known[position] = _state(self._parameters[position])
-
-    def changed(self) -> list[int]:
-        """Positions of parameters that have been written to, moved or converted since `note`."""
-        return [i for i, each in enumerate(self._parameters) if _state(each) != self._known[i]]
-
-
 def _state(parameter: torch.Tensor) -> tuple[int, int, torch.dtype]:
+    """What differs once a value has changed: its version, memory or dtype."""
     return parameter._version, parameter.data_ptr(), parameter.dtype

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainer_client.reporting.meter import StepNumbers
+    from trainer_client.reporting.progress import StepNumbers
 
 
 class TensorBoard:

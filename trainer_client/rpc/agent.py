@@ -56,10 +56,8 @@ _LAST_ONE_SECONDS: Final = 0.5
 class Agent:
     """An owner, which has begun to listen, and a client in one process, on one event loop.
 
-    Others reach the owner at `address`. `entry` is its entry in the directory, and None before it joins; `together` has
-    the names of the members that began together with `world_size`, and is None in an open group. `unary` asks other
-    members for what needs no session. `placement` has the device maps of this process. `rendezvous_counts` has the
-    number of rendezvous by name and members, so that each has its own key.
+    `entry` is None before it joins, and `together`, the names of the members that began together, in an open group.
+    `unary` asks other members for what needs no session.
     """
 
     def __init__(self, server: Server, settings: Settings, address: str = "") -> None:
@@ -67,7 +65,7 @@ class Agent:
         self.engine = server.engine
         self.name = server.engine.name
         self.loop = asyncio.get_running_loop()
-        self._settings = settings
+        self.settings = settings
         settings.members = self
         self.entry: Entry | None = None
         self.together: tuple[str, ...] | None = None
@@ -83,12 +81,7 @@ class Agent:
         self.client.keep = partial(OwnGradients, self.engine)
 
     async def join(self, plan: Plan, peers: Peers) -> None:
-        """Enters the group. `peers` lets the code that this process hosts reach the others.
-
-        Raises `UnavailableError` if the directory cannot be reached in time, `DeadlineExceededError` if a group that
-        begins as a whole did not come together, `NameConflictError` if the name or number is taken, and
-        `InvalidArgumentError` if the group does not begin as this process was told.
-        """
+        """Enters the group; raises as `init_rpc`. `peers` lets the code that this process hosts reach the others."""
         await self.client.open()
         others = self.client.others
         entry = self.entry = Entry(self.name, self.address, others, plan)
@@ -153,16 +146,6 @@ class Agent:
             self.entry.give_up()
         await self.unary.close()
         await self.client.close()
-
-    @property
-    def timeout(self) -> float | None:
-        """Default timeout of calls, in seconds; None is no limit."""
-        return self._settings.timeout
-
-    @timeout.setter
-    def timeout(self, seconds: float | None) -> None:
-        check_timeout(seconds)
-        self._settings.timeout = seconds
 
     @property
     def session_here(self) -> Session:
@@ -240,9 +223,8 @@ class Agent:
     def session(self, who: str | int | WorkerInfo, timeout: float = UNSET) -> Session:
         """The session with a member; opens one if there is none. A timeout of 0 is no limit, and -1 the default.
 
-        A member of an open group that has not joined is waited for, if it is given by its name. Raises `RuntimeError`
-        if it does not come; `UnavailableError`, `DeadlineExceededError` or `UnknownNameError` if it cannot be reached
-        or has left; and `InvalidArgumentError` if it has another device than its device map says.
+        In an open group, a member that has not joined is waited for, if it is given by its name. Raises as `rpc_sync`,
+        and `InvalidArgumentError` if it has another device than its device map says.
         """
         name = who if isinstance(who, str) else self.worker(who).name
         session = self.client.sessions.get(name)
@@ -271,7 +253,7 @@ class Agent:
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
             raise TypeError(f"a time-out is a number of seconds, not a {type(timeout).__name__}")
         if timeout == UNSET:
-            return self.timeout
+            return self.settings.timeout
         check_timeout(timeout)
         return float(timeout) or None
 
@@ -280,12 +262,6 @@ class Agent:
         with self._lock:
             self._outstanding.add(pending)
         return pending
-
-    @property
-    def unanswered(self) -> int:
-        """Number of calls of this process that have no answer yet."""
-        with self._lock:
-            return sum(not pending.done() for pending in self._outstanding)
 
     def finish(self, deadline: Callable[[], float]) -> None:
         """Waits for the answers to all calls of this process, as many seconds as `deadline` says are left."""

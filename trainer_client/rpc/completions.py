@@ -34,10 +34,7 @@ class Completions:
         self._looks: asyncio.AbstractEventLoop | None = None
 
     def add(self, complete: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
-        """Runs a completion soon, which must not raise. May be called from any thread.
-
-        The event loop keeps the time of the completions before this one.
-        """
+        """Runs a completion soon, from any thread; it must not raise. The loop looks whether those before it go on."""
         with self._lock:
             self._waiting.append(complete)
             looks = True

@@ -1,18 +1,19 @@
-"""The contexts of `trainer_client.autograd` that are open in this process, and the ids that programs use for them."""
+"""The functions of `trainer_client.autograd`: contexts by the ids that programs use for them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import torch
 from torch.autograd.profiler import record_function
 
 from ps_wire.codec.names import full_name
-from ps_wire.errors import remote_error
+from ps_wire.errors import ContextEndedError, remote_error
 from ps_wire.refs import ContextId
 from trainer_client.rpc.current import agent
+from trainer_client.rpc.gradients import GradientsByTensor
 from trainer_client.session.watched import is_profiled
 
 if TYPE_CHECKING:
@@ -23,8 +24,28 @@ _NUMBER_BYTES: Final = 8
 _IN_PROFILES: Final = "torch::distributed::autograd::backward"
 """The name of a backward in profiles, as in torch."""
 
-open_contexts: Final[dict[int, Context]] = {}
+_open: Final[dict[int, Context]] = {}
 """The open contexts, by id."""
+
+
+@contextmanager
+def context() -> Iterator[int]:
+    """Opens a context: calls inside the block are recorded, and the context holds their gradients.
+
+    Yields:
+        The id of the context, which is the same in all processes.
+
+    Raises:
+        RuntimeError: Another context is open here, or this process is in no group.
+    """
+    opened = agent().client.context()
+    number = int.from_bytes(opened.id.trainer + opened.id.number.to_bytes(_NUMBER_BYTES, "big"), "big")
+    with opened:
+        _open[number] = opened
+        try:
+            yield number
+        finally:
+            del _open[number]
 
 
 def backward(context_id: int, roots: Sequence[torch.Tensor], retain_graph: bool = False) -> None:
@@ -83,27 +104,41 @@ def context_of(context_id: int) -> Context:
         RuntimeError: It was not opened here, or has ended.
     """
     try:
-        return open_contexts[context_id]
+        return _open[context_id]
     except KeyError:
-        raise unknown_context(context_id) from None
+        raise _unknown(context_id) from None
 
 
-def unknown_context(number: int) -> RuntimeError:
+def get_gradients(context_id: int) -> dict[torch.Tensor, torch.Tensor]:
+    """The gradients of a context for the tensors of this process: leaves, and parameters that it hosts.
+
+    Returns:
+        The gradients by tensor, in the shape and dtype of the tensor. In a call that uses a hosted module, the
+        parameters that the code sees are its keys.
+
+    Raises:
+        RuntimeError: The context is not known in this process.
+    """
+    try:
+        found = agent().engine.contexts.get(_id_of(context_id))
+    except ContextEndedError:
+        raise _unknown(context_id) from None
+    if found is None and context_id not in _open:
+        raise _unknown(context_id)
+    return GradientsByTensor([] if found is None else found.gradients())
+
+
+def _unknown(number: int) -> RuntimeError:
     """The error for an id of no open context, as torch words it."""
     return RuntimeError(
         f"Could not find autograd context with id: {number}. It has ended, or was never used in this process"
     )
 
 
-def number_of(id: ContextId) -> int:
-    """The id of a context as programs use it, the same in all processes."""
-    return int.from_bytes(id.trainer + id.number.to_bytes(_NUMBER_BYTES, "big"), "big")
-
-
-def id_of(number: int) -> ContextId:
-    """The inverse of `number_of`; `RuntimeError` if the number is not the id of a context."""
+def _id_of(number: int) -> ContextId:
+    """The context of a number that `context` yields in any process; `RuntimeError` if it is none."""
     try:
         whole = number.to_bytes(16 + _NUMBER_BYTES, "big")
     except (OverflowError, AttributeError):
-        raise unknown_context(number) from None
+        raise _unknown(number) from None
     return ContextId(whole[:16], int.from_bytes(whole[16:], "big"))

@@ -16,8 +16,7 @@ from trainer_client.rpc.waiting import LOOK_SECONDS, Deadline, in_time, told
 if TYPE_CHECKING:
     from trainer_client.handles.other_owners import OtherOwners
     from trainer_client.pending import Pending
-    from trainer_client.rpc.meeting_file import MeetingFile
-    from trainer_client.rpc.planning import Plan
+    from trainer_client.rpc.planning import MeetingFile, Plan
     from trainer_client.session.session import Session
 
 _log = logging.getLogger(__name__)
@@ -34,10 +33,7 @@ _LONGEST_TRY_SECONDS: Final = 10.0
 
 
 class Entry:
-    """The entry. It is made again when the owner with the directory has lost it.
-
-    `member` is the entry as the directory describes it.
-    """
+    """It is made again when the owner with the directory has lost it. `member` is as the directory describes it."""
 
     def __init__(self, name: str, address: str, others: OtherOwners, plan: Plan) -> None:
         self.member = Member(name=name, address=address)
@@ -76,10 +72,7 @@ class Entry:
         raise UnavailableError(f"in {file} stood no directory of a group within {self.plan.seconds:g} s")
 
     async def make(self, directory: Session) -> list[Member]:
-        """Enters the directory; gives the members of a group that begins as a whole, once all of them are there.
-
-        Raises a `PsError` if the directory has refused it, or the others did not come in time.
-        """
+        """Enters the directory, or raises a `PsError`; gives the members of a group that begins as a whole."""
         directory.when_lost(self._lost)
         self._making = True
         try:

@@ -16,8 +16,9 @@ import torch
 
 from ps_wire.codec.names import full_name
 from ps_wire.errors import remote_error
+from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.nothing import nothing
-from trainer_client.pending import Pending, cancel_all, raiser
+from trainer_client.pending import Pending, cancel_all
 from trainer_client.rpc.completions import complete_later
 from trainer_client.rpc.current import agent, has_agent
 
@@ -107,10 +108,8 @@ class Future(torch.futures.Future[T]):
         def run(done: Future[T]) -> None:
             try:
                 result = callback(done)
-            except Exception as error:
-                following._settle(raiser(_of_callback(error)))
             except BaseException as error:
-                following._settle(raiser(error))
+                following._settle(Failure(_of_callback(error)))
             else:
                 following.set_result(result)
 
@@ -131,23 +130,18 @@ class Future(torch.futures.Future[T]):
             except Exception:
                 _log.exception("a callback of a future failed")
 
-        place = self._queue(run)
-        if place is None:
-            run()
-        elif place == 0 and self._own and not has_agent():
-            self._pending.on_done(self._run_callbacks)
-        elif place == 0:
-            here = agent()
-            self._pending.on_done(lambda: here.run_later(self._run_callbacks))
-
-    def _queue(self, run: Callable[[], None]) -> int | None:
-        """Adds a callback to those that wait; returns its place among them, or None if it may run at once."""
         with self._lock:
             waiting = self._callbacks
-            if waiting is None or (not waiting and self.done()):
-                return None
-            waiting.append(run)
-            return len(waiting) - 1
+            runs_now = waiting is None or (not waiting and self.done())
+            is_first = not waiting
+            if waiting is not None and not runs_now:
+                waiting.append(run)
+        if runs_now:
+            run()
+        elif is_first and self._own and not has_agent():
+            self._pending.on_done(self._run_callbacks)
+        elif is_first:
+            self._pending.on_done(partial(agent().run_later, self._run_callbacks))
 
     def _run_callbacks(self) -> None:
         with self._lock:
@@ -173,7 +167,7 @@ class Future(torch.futures.Future[T]):
         """
         if not isinstance(error, BaseException):
             raise TypeError(f"set_exception() takes an exception, not a {type(error).__name__}")
-        self._settle(raiser(error))
+        self._settle(Failure(error))
 
     def cancel(self) -> None:
         """Cancels the call, also on the owner. Does nothing once the future is done."""
@@ -270,7 +264,7 @@ def _all_done(futures: Sequence[torch._C.Future[Any]]) -> Pending[None]:
         if part.error is not None:
             if part.failure is not None:
                 part.failure.read()
-            whole.resolve(raiser(part.error))
+            whole.resolve(Failure(part.error))
             return
         with lock:
             left[0] -= 1
@@ -294,7 +288,7 @@ def _pending_of(future: torch._C.Future[Any]) -> Pending[Any]:
         try:
             result = future.value()
         except BaseException as error:
-            pending.resolve(raiser(error))
+            pending.resolve(Failure(error))
         else:
             pending.resolve(lambda: result)
 
@@ -302,8 +296,8 @@ def _pending_of(future: torch._C.Future[Any]) -> Pending[Any]:
     return pending
 
 
-def _of_callback(error: Exception) -> RuntimeError:
-    if isinstance(error, RuntimeError):
+def _of_callback(error: BaseException) -> BaseException:
+    if isinstance(error, RuntimeError) or not isinstance(error, Exception):
         return error
     made = remote_error(str(error), full_name(type(error)), kind=type(error))
     made.__cause__ = error

@@ -10,7 +10,7 @@ import torch
 
 from ps_service.hosting.references import binder
 from ps_service.passes.gradients import Gradient
-from trainer_client.contexts.gradients import LocalGradients
+from trainer_client.graph.leaves import LocalGradients
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -66,11 +66,7 @@ class OwnGradients(LocalGradients):
 
 
 class GradientsByTensor(dict[torch.Tensor, torch.Tensor]):
-    """The gradients of a pass by tensor, for code of this process.
-
-    Inside a call, a leaf replaces each parameter of a hosted module, and this finds the gradient of the parameter by
-    its leaf.
-    """
+    """The gradients of a pass by tensor. Inside a call, leaves of a hosted module find those of its parameters."""
 
     def __init__(self, found: Iterable[Gradient]) -> None:
         call = binder.get()

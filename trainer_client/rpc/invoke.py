@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ps_wire.codec.names import name_of
 from ps_wire.codec.records import codec_of
 from ps_wire.errors import DeadlineExceededError, UnavailableError, UnknownNameError
+from ps_wire.numbers import check_timeout
+from ps_wire.runtime.failures import Failure
 from trainer_client.handles import calls
 from trainer_client.handles.calls import CallOptions
-from trainer_client.pending import Pending, raiser
+from trainer_client.pending import Pending
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.options import UNSET
 from trainer_client.rpc.rref import RRef, future_of, wrapped
@@ -108,12 +110,13 @@ def address() -> str:
 
 def get_rpc_timeout() -> float:
     """The default timeout of calls, in seconds; 0 is no limit."""
-    return agent().timeout or 0.0
+    return agent().settings.timeout or 0.0
 
 
 def set_rpc_timeout(seconds: float) -> None:
     """Sets the default timeout of calls, in seconds; 0 is no limit."""
-    agent().timeout = seconds or None
+    check_timeout(seconds or None)
+    agent().settings.timeout = seconds or None
 
 
 def _call(
@@ -137,12 +140,9 @@ def _call(
         session = agent().session(to, timeout)
     except (UnavailableError, UnknownNameError, DeadlineExceededError) as error:
         failed: Pending[Any] = Pending(agent().loop)
-        failed.resolve(raiser(error))
+        failed.resolve(Failure(error))
         return failed
-    options = CallOptions(timeout=agent().seconds(timeout), kind=kind, what=_shown(func))
+    # The name in profiles, as torch writes it; empty for that in messages.
+    shown = func.__qualname__ if isinstance(func, (FunctionType, type)) else ""
+    options = CallOptions(timeout=agent().seconds(timeout), kind=kind, what=shown)
     return calls.call(session, name, "", given, kwargs or {}, options, keep=kind == "remote")
-
-
-def _shown(func: Callable[..., Any] | type | str) -> str:
-    """The name of a function or class in profiles, as torch writes it; empty for that in messages."""
-    return func.__qualname__ if isinstance(func, (FunctionType, type)) else ""

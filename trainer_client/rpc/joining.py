@@ -159,11 +159,9 @@ def init_rpc(
 async def join(
     server: Server, settings: Settings, directory: str = "", address: str = "", id: int | None = None
 ) -> Agent:
-    """Makes an owner, which has begun to listen, a member of a group, as the member of this process.
+    """Makes an owner, which has begun to listen, the member of this process in a group; raises as `init_rpc`.
 
-    Without a `directory` it keeps that itself. An owner that cannot join is stopped, and writes no checkpoint, because
-    it has served no requests. Raises `UnavailableError` if the directory cannot be reached in time, and
-    `NameConflictError` if the name or number is taken.
+    Without a `directory` it keeps that itself. An owner that cannot join is stopped, and writes no checkpoint.
     """
     settings.member = server.engine.name
     member = Agent(server, settings, address)
@@ -204,7 +202,8 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
             if members is not None:
                 meet(leaving, members, "shutdown", deadline, leaving=True)
             # The last calls of other members may call further members.
-            _run(leaving.server.servicer.settled(), deadline.left())
+            assert _portal is not None
+            _portal.run(_settled(leaving, deadline.left()))
             leaving.finish(deadline.left)
             if members is not None:
                 meet(leaving, members, "shutdown for good", deadline, leaving=True)
@@ -280,13 +279,9 @@ def _enter(made: Agent, plan: Plan) -> None:
         raise
 
 
-def _run(work: Any, seconds: float) -> None:
-    async def within() -> None:
-        async with in_time(seconds, lambda: "shutdown: calls of other members are still running here"):
-            await work
-
-    assert _portal is not None
-    _portal.run(within())
+async def _settled(leaving: Agent, seconds: float) -> None:
+    async with in_time(seconds, lambda: "shutdown: calls of other members are still running here"):
+        await leaving.server.servicer.settled()
 
 
 def _end(work: Coroutine[Any, Any, None]) -> None:

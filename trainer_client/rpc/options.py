@@ -130,10 +130,7 @@ def master_address(init_method: str) -> str:
 
 
 class DeviceMaps:
-    """The device of this process that maps and `devices` name, if any, and those of the members that it has maps for.
-
-    Raises `InvalidArgumentError` if a map has more than one device, or two name different devices of this process.
-    """
+    """The devices that maps and `devices` name, of this process and of members; raises as `RpcBackendOptions`."""
 
     def __init__(self, maps: Mapping[str, Mapping[Device, Device]] | None, devices: Sequence[Device] | None) -> None:
         self.there: dict[str, torch.device] = {}

@@ -14,7 +14,7 @@ import torch
 
 from ps_service.group.peers import Foreign, Peers
 from ps_service.hosting.references import RRef as HostedRRef
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_wire.v1.operations_pb2 import LookupRequest, Member, MembersReply, MembersRequest
 from trainer_client.contexts.context import Context
 from trainer_client.graph.current import inside
@@ -168,8 +168,5 @@ class GroupPeers(Peers):
 
     def _check_thread(self) -> None:
         # Code on the event loop must not wait for another owner; a compute thread runs the request again.
-        try:
-            if asyncio.get_running_loop() is self._agent.loop:
-                raise WouldBlock
-        except RuntimeError:
-            pass
+        if asyncio._get_running_loop() is self._agent.loop:
+            raise WouldBlock

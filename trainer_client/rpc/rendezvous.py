@@ -27,10 +27,7 @@ _lock = threading.Lock()
 
 
 def chosen(agent: Agent, names: Iterable[str] | None) -> tuple[str, ...] | None:
-    """The members with these names; without names those that began together, or None if the group is open.
-
-    Raises `InvalidArgumentError` if this process is not among them.
-    """
+    """The named members, or those that began together; None in an open group. Refuses names without this member's."""
     names = agent.together if names is None else names
     if names is None:
         return None
@@ -98,24 +95,24 @@ class Arrival:
         while True:
             left = self._deadline.left()
             stays = left > LOOK_SECONDS
-            asked = self._ask(with_value, min(left, LOOK_SECONDS), stays)
+            asked = self._ask(min(left, LOOK_SECONDS), stays, with_value)
             try:
                 reply, answer = await asked
             except asyncio.CancelledError:
-                self._ask(with_value=False, seconds=0.0, stays=False)  # it does not wait any longer
+                self._ask()  # it does not wait any longer
                 raise
             if not reply.missing:
                 return reply, answer
             with_value = self._agent.name in reply.missing
             missing = self._waits_for = ", ".join(reply.missing)
             if reply.absent and self._absent_until.over:
-                self._ask(with_value=False, seconds=0.0, stays=False)
+                self._ask()
                 missing, stays = ", ".join(reply.absent), False
             if not stays:
                 seconds = self._deadline.seconds or self._absent_until.seconds
                 raise DeadlineExceededError(f"{self._what}: {missing} did not come within {seconds:.3g} s")
 
-    def _ask(self, with_value: bool, seconds: float, stays: bool) -> Pending[Answer]:
+    def _ask(self, seconds: float = 0.0, stays: bool = False, with_value: bool = False) -> Pending[Answer]:
         request = Request(rendezvous=self._request)
         request.rendezvous.wait_seconds = seconds
         request.rendezvous.stays = stays

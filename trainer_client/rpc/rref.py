@@ -39,14 +39,16 @@ class RRef:
         RuntimeError: This process is in no group.
     """
 
-    _hosted: HostedRRef | None = None
+    hosted: HostedRRef | None = None
+    """The reference of the owner in this process; None if there is only a handle of the client."""
+
     _handle: Handle | None = None
     _pending: Pending[Handle] | None = None
     _owner = ""
 
     def __init__(self, value: Any) -> None:
         agent()  # without a group, no member could ever use it
-        self._hosted = HostedRRef(value)
+        self.hosted = HostedRRef(value)
 
     def __class_getitem__(cls, of: Any) -> GenericAlias:
         """An annotation may name the type of the value, as `RRef[torch.Tensor]`."""
@@ -56,7 +58,7 @@ class RRef:
     def of_hosted(cls, rref: HostedRRef) -> RRef:
         """A reference to an object that this process hosts."""
         made = cls.__new__(cls)
-        made._hosted = rref
+        made.hosted = rref
         return made
 
     @classmethod
@@ -73,26 +75,17 @@ class RRef:
         made._pending, made._owner = pending, owner
         return made
 
-    @property
-    def hosted(self) -> HostedRRef | None:
-        """The reference of the owner in this process; None if there is only a handle of the client."""
-        return self._hosted
-
     def handle(self, seconds: float | None = None) -> Handle:
         """The client's handle. For a value of this process, it is made at the first call.
 
-        A call that makes the value is waited for, for so many seconds, or as long as it may take.
-
-        Raises:
-            DeadlineExceededError: It ran out of time, or is not done after these seconds.
-            PsError: It failed.
+        A call that makes the value is waited for, for so many seconds, or as long as it may take; its error is raised.
         """
         if self._handle is None:
             if self._pending is not None:
                 self._handle = _made(self._pending, seconds)
             else:
-                assert self._hosted is not None
-                self._handle = agent().publish(self._hosted)
+                assert self.hosted is not None
+                self._handle = agent().publish(self.hosted)
         return self._handle
 
     __ps_handle__ = handle
@@ -127,8 +120,8 @@ class RRef:
         Raises:
             RuntimeError: This process is not the owner.
         """
-        if self._hosted is not None:
-            return self._hosted.local_value()
+        if self.hosted is not None:
+            return self.hosted.local_value()
         if not self.is_owner():
             raise RuntimeError(
                 f"can't call localValue() on user {agent().name!r}. Call it on owner {self.owner_name()!r}, or use "
@@ -149,8 +142,8 @@ class RRef:
             PsError: The call that was to make the value failed, or the value cannot be sent.
             RuntimeError: This process has left the group, and given the reference back.
         """
-        if self._hosted is not None:
-            return self._hosted.local_value()
+        if self.hosted is not None:
+            return self.hosted.local_value()
         if not has_agent():
             raise RuntimeError(
                 "this process is in no group any more, and has given its references back. Cannot call to_here() on it "
@@ -168,7 +161,7 @@ class RRef:
             return wrapped(handle.to_here(agent().seconds(timeout)).wait())
         hosted = HostedRRef.to(agent().engine.registry.find(handle.ref), handle.ref.parameter)
         if context is None:
-            self._hosted = hosted
+            self.hosted = hosted
         return hosted.local_value()
 
     def rpc_sync(self, timeout: float = UNSET) -> Proxy:
@@ -235,7 +228,7 @@ class RRef:
         )
 
     def __repr__(self) -> str:
-        what = repr(self._hosted) if self._hosted is not None else str(self._handle or "a value that is being made")
+        what = repr(self.hosted) if self.hosted is not None else str(self._handle or "a value that is being made")
         return f"<RRef of {self.owner_name()}: {what}>"
 
 

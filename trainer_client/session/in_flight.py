@@ -56,23 +56,25 @@ class Sender(Protocol):
 class InFlightRequest(Pending[T]):
     """One request, and its result, which `read` makes in the thread that waits for it.
 
-    Its payload must not change until the answer is there, because it may be sent again. It `follows` earlier
-    requests whose results, which stay on the owner, it needs; they have it among their `followers`. Both are empty
-    once the answer is there.
-
-    It is `answered` if the owner has answered it without an error, and `collected` while it is to be sent with
-    others. It has a number in the session once it was sent. If no caller waits for its answer, it may be sent some
-    milliseconds `later`, with another. `counted` bytes count towards the limit of bytes in flight, and `deadline`
-    is in seconds of the monotonic clock.
+    Its payload must not change until the answer is there, because it may be sent again. Until then it `follows` earlier
+    requests whose results, which stay on the owner, it needs; they have it among their `followers`. It is `answered` if
+    there was no error. It has a number once it was sent, some milliseconds `later`, with another, if no caller waits.
+    `counted` bytes count towards the limit of bytes in flight; the `deadline` is in seconds of the monotonic clock.
     """
-
-    __slots__ = (
-        *("_read", "_session", "answered", "chunks", "collected", "counted", "deadline", "followers", "follows"),
-        *("frame", "later", "nbytes", "number", "staying", "timeout", "watch"),
-    )
 
     collects = False
     """Whether it is sent at the end of the turn of the event loop, or when a task waits for it."""
+
+    # Defaults of the class, as those of `Pending`.
+    chunks: Sequence[memoryview] = ()
+    nbytes = 0
+    number = 0
+    counted = 0
+    deadline = math.inf
+    answered = False
+    followers: Sequence[InFlightRequest[Any]] = ()
+    staying: Any = None
+    watch: Watch | None = None
 
     def __init__(
         self,
@@ -85,22 +87,12 @@ class InFlightRequest(Pending[T]):
     ) -> None:
         super().__init__(session.loop)
         self.frame = frame
-        self.chunks: Sequence[memoryview] = ()
-        self.nbytes = 0
         if payload is not None:
             self.chunks, self.nbytes = payload.chunks, payload.nbytes
         self.timeout = timeout
         # Only calls are collected.
         self.later = not self.collects and frame.request.WhichOneof("operation") in NOT_AWAITED
-        self.number = 0
-        self.counted = 0
-        self.deadline = math.inf
-        self.answered = False
-        self.collected = False
         self.follows = follows
-        self.followers: Sequence[InFlightRequest[Any]] = ()
-        self.staying: Any = None
-        self.watch: Watch | None = None
         self._session = session
         self._read: Read[T] | None = read
 

@@ -7,11 +7,12 @@ import contextvars
 import logging
 import random
 from collections import deque
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ps_wire import errors
-from ps_wire.connections.assembler import Assembler, Message
+from ps_wire.connections.assembler import Assembler
 from ps_wire.connections.connection import Connection, ConnectionBroken, Connector
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import Outbox
@@ -24,7 +25,7 @@ from trainer_client.session.presence import Presence
 from trainer_client.transport.channels import HTTP_SERVER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import Awaitable
 
     from trainer_client.session.settings import Settings
 
@@ -62,8 +63,8 @@ class Listener(Protocol):
     def unreached(self) -> None:
         """An attempt to open a stream has failed, and others follow."""
 
-    def received(self, message: Message) -> None:
-        """A message has arrived."""
+    def received(self, assembler: Assembler, packet: Packet) -> bool:
+        """A packet has arrived, for the assembler of its stream. Returns false: the stream goes on."""
 
     def gave_up(self, error: PsError) -> None:
         """The link opens no further stream, for this reason."""
@@ -175,7 +176,8 @@ class Link:
                     # Whatever happens while the stream is closed, the new connection is closed in the end.
                     stack.push_async_callback(moved.connection.close)
                     if moved.beside_stream:
-                        await stack.enter_async_context(_ending_with(connection, moved.connection))
+                        ending = asyncio.create_task(_end_with(connection, moved.connection))
+                        stack.push_async_callback(tasks.end, ending)
                     else:
                         await connection.close()
                     connection, welcome = moved.connection, moved.welcome
@@ -268,14 +270,8 @@ class Link:
         self._listener.connected(welcome, outbox)
         writer = asyncio.create_task(_drain(outbox, connection))
 
-        def handle(packet: Packet) -> bool:
-            message = assembler.feed(packet)
-            if message is not None:
-                self._listener.received(message)
-            return False
-
         try:
-            await connection.deliver(handle, assembler.place)
+            await connection.deliver(partial(self._listener.received, assembler), assembler.place)
         except InvalidArgumentError as error:
             # This stream cannot be used any more; the session may continue on another.
             raise ConnectionBroken(f"the owner sent something that does not fit: {error}") from error
@@ -288,26 +284,17 @@ class Link:
                 writer.exception()
 
 
-@asynccontextmanager
-async def _ending_with(stream: Connection, connection: Connection) -> AsyncIterator[None]:
-    """A block in which a connection is closed when the stream beside it has ended."""
-    task = asyncio.create_task(_end_with(stream, connection))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("the stream beside a direct connection failed", exc_info=error)
-
-
 async def _end_with(stream: Connection, connection: Connection) -> None:
-    with suppress(ConnectionBroken):
-        while await stream.receive() is not None:
-            pass
-    # What has arrived on the connection is read before.
-    await asyncio.sleep(_END_SECONDS)
-    await connection.close()
+    """Closes a connection when the stream beside it has ended."""
+    try:
+        with suppress(ConnectionBroken):
+            while await stream.receive() is not None:
+                pass
+        # What has arrived on the connection is read before.
+        await asyncio.sleep(_END_SECONDS)
+        await connection.close()
+    except Exception:
+        _log.exception("the stream beside a direct connection failed")
 
 
 async def _drain(outbox: Outbox, connection: Connection) -> None:

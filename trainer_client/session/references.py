@@ -1,18 +1,15 @@
-"""References of a session: gives back its own, and takes those to objects of other owners that are in an answer."""
+"""Takes references to objects of other owners that are in an answer."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_wire import errors
 from ps_wire.errors import ForeignHandleError, InternalError, PsError
 from ps_wire.refs import Ref
-from ps_wire.runtime import forks
 from ps_wire.v1.frames_pb2 import Reply
 
 if TYPE_CHECKING:
@@ -71,31 +68,3 @@ class Borrowing:
             self._finish(number, Reply(error=errors.to_message(error)), None, ())
         else:
             self._finish(number, reply, payload, held)
-
-
-class Releases:
-    """Collects references to give back; `send` is called on the loop with the ids of their objects."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[list[str]], None]) -> None:
-        self._loop = loop
-        self._send = send
-        self._object_ids: deque[str] = deque()
-        self._begun = False
-
-    def add(self, object_id: str) -> None:
-        """Gives a reference back soon. May be called from any thread, also by the garbage collector."""
-        if forks.is_foreign(self._loop):
-            # The parent process has the handle, too, and gives the reference back.
-            return
-        self._object_ids.append(object_id)
-        if not self._begun:
-            self._begun = True
-            # The loop may be closed; then the session has ended, and all its references were given back.
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._flush)
-
-    def _flush(self) -> None:
-        self._begun = False
-        object_ids = [self._object_ids.popleft() for _ in range(len(self._object_ids))]
-        if object_ids:
-            self._send(object_ids)

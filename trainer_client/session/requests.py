@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire import errors
 from ps_wire.errors import RAN_OUT, CancelledCallError, DeadlineExceededError, InternalError, PsError
-from ps_wire.limits import MAX_FRAME_BYTES
+from ps_wire.limits import MAX_FRAME_BYTES, MIB
 from ps_wire.runtime.failures import Failure, expect
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame
-from trainer_client.session.confirmations import Confirmations
 from trainer_client.session.waits import Deadlines, Waits
 from trainer_client.session.window import RequestWindow
 
@@ -27,18 +26,19 @@ if TYPE_CHECKING:
     from ps_wire.v1.frames_pb2 import Reply, Welcome
     from trainer_client.session.in_flight import InFlightRequest
 
+_CONFIRM_SECONDS: Final = 0.1
+"""Delay after which answers are confirmed, if no request has confirmed them before."""
 
-_ALONE: Final = nullcontext()
+_MOST_UNCONFIRMED_BYTES: Final = 16 * MIB
+"""Payload bytes above which answers are confirmed at once, because the owner keeps the payloads meanwhile."""
 
 
 class Requests:
     """Sends requests, numbers them, and resolves each with its answer. Used on the session's event loop.
 
-    It keeps the numbers of requests that were given up here, and that the owner still answers; and of those that
-    the owner, which drains, has not taken up (`turned_away`). There is an outbox while a stream is open, and
-    `closed` is the error of all further requests once the session has ended. `give_back` gets references that an
-    answer grants but no caller takes, and `when_held_up` is called when a request may be held up now, or is not any
-    more, because the owner drains or is away.
+    It keeps the numbers of requests that were `given_up` here, and that the owner still answers; and of those that
+    the owner, which drains, has not taken up (`turned_away`). There is an outbox while a stream is open. `give_back`
+    gets references that no caller takes, and `when_held_up` is called when a request may be held up now, or no more.
     """
 
     def __init__(
@@ -54,8 +54,11 @@ class Requests:
         self._when_held_up = when_held_up
         self._deadlines = Deadlines(loop, self.window.requests, self._expire)
         self._waits = Waits(loop, self.window.requests)
-        self._confirmations = Confirmations(loop, self._confirm)
         self._loop = loop
+        # The numbers of answers that are not confirmed yet, and the bytes of their payloads.
+        self._answered: list[int] = []
+        self._answered_bytes = 0
+        self._confirming: asyncio.TimerHandle | None = None
         self._collected: list[InFlightRequest[Any]] = []
         # Whether `_end_turn` will run, and whether requests of this turn were hurried.
         self._in_turn = False
@@ -71,7 +74,7 @@ class Requests:
             return
         if in_flight.follows:
             self._follow(in_flight)
-        in_flight.collected = True
+        in_flight.hurry = self.hurry
         self._collected.append(in_flight)
         if not self._in_turn:
             self._in_turn = True
@@ -81,10 +84,9 @@ class Requests:
         """Sends collected requests, as a task waits for one; once in a turn, so that others go together."""
         if not self._hurried:
             self._hurried = True
-            collected = self._collected
-            if len(collected) == 1:
-                in_flight = collected.pop()
-                in_flight.collected = False
+            if len(self._collected) == 1:
+                in_flight = self._collected.pop()
+                in_flight.hurry = None
                 self._begin(in_flight, True)
             else:
                 self.flush()
@@ -93,9 +95,9 @@ class Requests:
         """Sends the collected requests, in order."""
         if self._collected:
             collected, self._collected = self._collected, []
-            with self.outbox.together if self.outbox is not None else _ALONE:
+            with self.outbox.together() if self.outbox is not None else nullcontext():
                 for in_flight in collected:
-                    in_flight.collected = False
+                    in_flight.hurry = None
                     self._begin(in_flight)
 
     def _end_turn(self) -> None:
@@ -144,7 +146,13 @@ class Requests:
 
     def finish(self, number: int, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
         """Resolves a request with its answer; objects that are `held` live as long as the result is not read."""
-        self._confirmations.add(number, 0 if payload is None else len(payload))
+        nbytes = 0 if payload is None else len(payload)
+        self._answered_bytes = nbytes if not self._answered else self._answered_bytes + nbytes
+        self._answered.append(number)
+        if self._answered_bytes >= _MOST_UNCONFIRMED_BYTES:
+            self._confirm()
+        elif self._confirming is None:
+            self._confirming = self._loop.call_later(_CONFIRM_SECONDS, self._confirm_late)
         window = self.window
         in_flight = window.unanswered.pop(number, None)
         if in_flight is None:
@@ -200,13 +208,14 @@ class Requests:
     def lost(self, error: PsError) -> None:
         """The owner has ended the session: resolves all requests with the error."""
         self._fail_all(error)
-        self._confirmations.numbers.clear()
+        self._answered.clear()
         self.given_up.clear()
 
     def end(self, error: PsError, fails: bool = False) -> None:
         """Resolves all requests with the error, also later ones; not reported if the program fails anyway."""
         self.closed = error
-        self._confirmations.stop()
+        if self._confirming is not None:
+            self._confirming.cancel()  # it would keep the session alive until it fires
         self._deadlines.stop()
         self._waits.stop()
         self._fail_all(error, fails)
@@ -214,10 +223,9 @@ class Requests:
     def _send(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         """Sends a request that has its number."""
         frame = in_flight.frame
-        confirmed = self._confirmations.numbers
-        if confirmed:
-            frame.request.confirmed.extend(confirmed)
-            confirmed.clear()
+        if self._answered:
+            frame.request.confirmed.extend(self._answered)
+            self._answered.clear()
         if self.outbox is not None:
             self.outbox.put(frame, in_flight.chunks, in_flight.nbytes, in_flight.later, None, at_once)
         if in_flight.followers and self.window.blocked:
@@ -316,11 +324,14 @@ class Requests:
                         causes[id(earlier)] = earlier
                         left.append(earlier)
 
-    def _confirm(self, numbers: Sequence[int]) -> bool:
-        if self.outbox is None:
-            return False
-        self.outbox.put(Frame(confirm=Confirm(numbers=numbers)))
-        return True
+    def _confirm_late(self) -> None:
+        self._confirming = None
+        self._confirm()
+
+    def _confirm(self) -> None:
+        if self._answered and self.outbox is not None:
+            self.outbox.put(Frame(confirm=Confirm(numbers=self._answered)))
+            self._answered.clear()
 
 
 def _consequence(failed: InFlightRequest[Any], follower: InFlightRequest[Any]) -> Failure:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, SessionLostError
@@ -25,18 +29,18 @@ from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Draining, Frame, Goodbye, Hello, Request, Welcome
 from ps_wire.v1.operations_pb2 import ReleaseRequest
 from trainer_client.pending import DEFAULT
-from trainer_client.session import process
 from trainer_client.session.held_up import passes_of
 from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.link import Link
-from trainer_client.session.references import Borrowing, Releases
+from trainer_client.session.references import Borrowing
 from trainer_client.session.requests import Requests
 from trainer_client.session.watched import begin_operation, is_profiled
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadWriter
-    from ps_wire.connections.assembler import Message
+    from ps_wire.connections.assembler import Assembler
     from ps_wire.connections.connection import Connector
+    from ps_wire.connections.frames import Packet
     from ps_wire.connections.outbox import Outbox
     from ps_wire.refs import ContextId, Ref
     from trainer_client.session.in_flight import Read
@@ -47,6 +51,9 @@ T = TypeVar("T")
 
 _GOODBYE_SECONDS: Final = 1.0
 """How long the end of a session waits until its goodbye is written."""
+
+_LONGEST_NAME: Final = 128
+"""Most characters of the names of a host and a program, which people read in the logs and the status of owners."""
 
 
 class Session:
@@ -72,7 +79,7 @@ class Session:
         self.is_draining = False
         self.unread: weakref.WeakSet[Failure] = weakref.WeakSet()
         self.backwards: Latencies[tuple[str, str]] = Latencies(1024)
-        self.is_watched: Callable[[], bool] = is_profiled if settings.tracing is None else _yes
+        self.is_watched: Callable[[], bool] = is_profiled if settings.tracing is None else lambda: True
         self._expected = expected
         self._when_lost: Callable[[], None] = nothing
         self.owner = ""
@@ -91,7 +98,9 @@ class Session:
         self._told_held_up: set[ContextId] = set()
         settings.held_up.add(self)
         self._borrowing = Borrowing(others, self.requests.finish)
-        self._releases = Releases(self.loop, self._send_releases)
+        # The objects of references to give back, and whether that has begun.
+        self._released: deque[str] = deque()
+        self._is_releasing = False
         forks.put_away_in_children(self)
 
     async def open(self) -> None:
@@ -180,7 +189,14 @@ class Session:
 
     def release(self, object_id: str) -> None:
         """Releases a reference soon. May be called from any thread, and by the garbage collector."""
-        self._releases.add(object_id)
+        if forks.is_foreign(self.loop):
+            return  # the parent process has the handle, too, and gives the reference back
+        self._released.append(object_id)
+        if not self._is_releasing:
+            self._is_releasing = True
+            # The loop may be closed; then the session has ended, and all its references were given back.
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._send_releases)
 
     def borrowed(self, ref: Ref) -> Any:
         """The handle for another owner's object in an answer; `ForeignHandleError` if no other owners are known."""
@@ -252,8 +268,8 @@ class Session:
             incarnation=known,
             owner=expected,
             process_id=os.getpid(),
-            host_name=process.host_name(),
-            program=process.program(),
+            host_name=socket.gethostname()[:_LONGEST_NAME],
+            program=_program(),
             member=self.settings.member,
         )
         hello.unanswered.extend((*self.requests.window.unanswered, *self.requests.given_up))
@@ -280,7 +296,10 @@ class Session:
         self._is_unreached = True
         self.settings.held_up.changed()
 
-    def received(self, message: Message) -> None:
+    def received(self, assembler: Assembler, packet: Packet) -> bool:
+        message = assembler.feed(packet)
+        if message is None:
+            return False
         frame, payload, _ = message
         number = frame.number
         if frame.HasField("reply"):
@@ -300,6 +319,7 @@ class Session:
                 self.settings.held_up.begin()
         else:
             raise InvalidArgumentError("the owner sent a message that is no reply")
+        return False
 
     def gave_up(self, error: PsError) -> None:
         self.requests.end(error)
@@ -321,7 +341,11 @@ class Session:
         except RuntimeError:
             in_flight.fail(Failure(ClosedError("this client is closed, and so is its event loop")))
 
-    def _send_releases(self, object_ids: list[str]) -> None:
+    def _send_releases(self) -> None:
+        self._is_releasing = False
+        object_ids = [self._released.popleft() for _ in range(len(self._released))]
+        if not object_ids:
+            return
         frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))
         # Not with `submit`, which would apply the scope of the request that the code here may run for.
         self.requests.begin(InFlightRequest(self, frame, None, None, nothing))
@@ -336,6 +360,8 @@ def _lost(before: Welcome, now: Welcome) -> SessionLostError:
     )
 
 
-def _yes() -> bool:
-    """The check of a program that is traced."""
-    return True
+def _program() -> str:
+    """The name of this program: that of its file, or of the module that `python -m` runs."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    name = spec.name.removesuffix(".__main__") if spec is not None else PurePath(sys.argv[0] if sys.argv else "").name
+    return (name if name and name != "-c" else "python")[:_LONGEST_NAME]

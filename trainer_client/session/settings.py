@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 class Settings:
     """The timeouts of a client, in seconds, and what else its sessions share.
 
-    None is no limit of a call. When a broken stream could not be opened again within `reconnect_timeout`, the
-    session is given up. A direct connection is used if an owner offers one, and none over shared memory is open.
-    With `marks`, tensors that are received outside of contexts are leaves that require grad if they do on their
-    owner. `member` is the name of this process in its group; empty if it is in none.
+    None is no limit of a call. With `marks`, tensors that are received outside of contexts are leaves that require
+    grad if they do on their owner. `member` is the name of this process in its group; empty if it is in none.
     """
 
     timeout: float | None = 60.0

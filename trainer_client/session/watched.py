@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
@@ -25,28 +25,25 @@ _OF_GROUPS: Final = {"register", "lookup", "members", "rendezvous"}
 """Operations of the directory, which finds the number of an owner."""
 
 
-class Watch:
+class Watch(NamedTuple):
     """What is noted about one request: its range in the profile of the thread, and its span in a trace, if any."""
 
-    __slots__ = ("_range", "_span")
-
-    def __init__(self, range: Range | None, span: Span | None) -> None:
-        self._range = range
-        self._span = span
+    range: Range | None
+    span: Span | None
 
     def answered(self, reply: Reply) -> None:
         """The answer is there."""
-        if self._range is not None:
-            self._range.end(reply.profile if reply.HasField("profile") else None)
-        if self._span is not None:
-            self._span.end()
+        if self.range is not None:
+            self.range.end(reply.profile if reply.HasField("profile") else None)
+        if self.span is not None:
+            self.span.end()
 
     def failed(self, error: BaseException) -> None:
         """It has failed. Does nothing after an answer."""
-        if self._range is not None:
-            self._range.end()
-        if self._span is not None:
-            self._span.fail(error)
+        if self.range is not None:
+            self.range.end()
+        if self.span is not None:
+            self.span.fail(error)
 
 
 def begin(settings: Settings, owner: str, frame: Frame, kind: str, what: str = "") -> Watch | None:

@@ -21,9 +21,8 @@ class RequestWindow:
     An owner limits the number of requests of a session, and the bytes of large ones. Large requests wait for each
     other in order; small ones, and those that another request waits for, overtake them.
 
-    Sent requests are `unanswered`, by number. Others wait because too many are (`waiting`), because large ones hold
-    too many bytes (`large`), or because one that they follow has no number yet (`blocked`). Limits of 0 are not
-    known.
+    Others than the `unanswered` ones wait because these are too many (`waiting`), or hold too many bytes (`large`), or
+    because one that they follow has no number yet (`blocked`). Limits of 0 are not known.
     """
 
     def __init__(self) -> None:

@@ -75,6 +75,12 @@ def checked_ids(ids: torch.Tensor, rows: int | None, name: str) -> torch.Tensor:
     return found
 
 
+def check_mode(mode: str) -> None:
+    """Raises `InvalidArgumentError` if there is no such mode of pooling."""
+    if mode not in MODES:
+        raise InvalidArgumentError(f"the rows of a bag are pooled by one of {', '.join(MODES)}, not {mode!r}")
+
+
 def make_bags(
     ids: torch.Tensor,
     offsets: torch.Tensor | None,
@@ -84,8 +90,7 @@ def make_bags(
     padding_idx: int | None,
 ) -> Bags:
     """Bags of checked ids; arguments and errors as for `Table.bag`."""
-    if mode not in MODES:
-        raise InvalidArgumentError(f"the rows of a bag are pooled by one of {', '.join(MODES)}, not {mode!r}")
+    check_mode(mode)
     if weights is not None:
         _check_weights(ids, weights, mode)
     if ids.dim() == 2:
@@ -99,7 +104,9 @@ def make_bags(
     else:
         raise InvalidArgumentError("the ids of bags have one dimension, and offsets, or two dimensions")
     if padding_idx is not None:
-        _check_padding(padding_idx)
+        is_id = isinstance(padding_idx, int) and not isinstance(padding_idx, bool)
+        if not is_id or not -(1 << 63) <= padding_idx < 1 << 63:
+            raise InvalidArgumentError(f"padding_idx is an id, an int64, and not {padding_idx!r}")
         chosen = made.ids != padding_idx
         if not chosen.all():
             made = made.some(chosen)
@@ -130,11 +137,6 @@ def _with_offsets(
     if not len(starts):
         end = 0
     return Bags(ids[:end], counts, None if weights is None else weights[:end])
-
-
-def _check_padding(padding_idx: int) -> None:
-    if isinstance(padding_idx, bool) or not isinstance(padding_idx, int) or not -(1 << 63) <= padding_idx < 1 << 63:
-        raise InvalidArgumentError(f"padding_idx is an id, an int64, and not {padding_idx!r}")
 
 
 def _check_weights(ids: torch.Tensor, weights: torch.Tensor, mode: str) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import torch
 
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
-from trainer_client.pending import Pending
+from trainer_client.pending import Joined, Pending
 from trainer_client.tables.bags import checked_ids
 from trainer_client.tables.files import Block, Format, PartsReader, PartsWriter
-from trainer_client.tables.joined import Joined
 
 if TYPE_CHECKING:
     from ps_wire.compression.choice import Choice
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from ps_wire.tables.routing import Routing
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.optimizers.optimizer import DistributedOptimizer
+
+T = TypeVar("T")
 
 _PIECE_BYTES: Final = 4 << 20
 """About the most bytes of rows in a request."""
@@ -63,7 +64,7 @@ class TableContents:
 
     def size(self) -> Pending[int]:
         """The number of rows that exist on all owners."""
-        return Joined(self._loop, [self._call(owner, "count") for owner in self.shards], sum)
+        return self._joined(sum, "count")
 
     def evict(self, share: float | None = None, *, dry_run: bool = False) -> Pending[Evicted]:
         """Removes the rows that have expired now, or a part of all rows. Owners do the first by themselves, too.
@@ -78,8 +79,7 @@ class TableContents:
             InvalidArgumentError: The table was made without `evict=`, or without what this needs of it.
         """
         sample = max(1, _SAMPLE // len(self.shards))
-        asked = [self._call(owner, "evict", share, dry_run, sample) for owner in self.shards]
-        return Joined(self._loop, asked, self._evicted)
+        return self._joined(self._evicted, "evict", share, dry_run, sample)
 
     def remove(self, ids: torch.Tensor) -> Pending[int]:
         """Removes the rows of ids, which begin anew if they come again. Returns how many there were.
@@ -95,7 +95,7 @@ class TableContents:
 
     def clear(self) -> Pending[None]:
         """Removes all rows on all owners, gives their memory back, and forgets sightings of ids without a row."""
-        return Joined(self._loop, [self._call(owner, "clear") for owner in self.shards], nothing)
+        return self._joined(nothing, "clear")
 
     def upsert(
         self, ids: torch.Tensor, rows: torch.Tensor, state: Mapping[str, torch.Tensor] | None = None
@@ -239,7 +239,9 @@ class TableContents:
         reader = await BLOCKING.run(PartsReader, folder)
         await BLOCKING.run(reader.check, self.dim, self.row_optimizer.kind if state else None)
         # Every row is read twice: what an owner would refuse must be known before the rows that are there go.
-        await self._refuse_early(await BLOCKING.run(self._check_rows, reader.blocks(_PIECE_ROWS, state)))
+        for block in await BLOCKING.run(self._check_rows, reader.blocks(_PIECE_ROWS, state)):
+            # Asks about names, shapes and dtypes, without rows.
+            await asyncio.gather(*[self._call(owner, "put", block) for owner in self.shards])
         restore = await self._begin_restore()
         blocks = reader.blocks(_PIECE_ROWS, state)
         count = 0
@@ -258,22 +260,13 @@ class TableContents:
         return list(empty.values())
 
     def _fitting(self, block: Block) -> Block:
-        """Rows in the dtype of the table.
-
-        Raises `InvalidArgumentError` for ids outside of a table of fixed size, and `NonFiniteGradientError` for a
-        number that is NaN, infinite, or beyond the range of the dtype.
-        """
+        """Rows in the dtype of the table, checked: ids of a table of fixed size, and that numbers are finite in it."""
         fitting = {**block, "ids": checked_ids(block["ids"], self.rows, self.name)}
         fitting["values"] = block["values"].to(self.dtype)
         for name, each in fitting.items():
             if each.is_floating_point() and not each.isfinite().all():
                 raise NonFiniteGradientError(f"{name!r} holds NaN or infinity; table {self.name!r} was not changed")
         return fitting
-
-    async def _refuse_early(self, empty: list[Block]) -> None:
-        """Asks all owners about names, shapes and dtypes, with blocks that have no rows."""
-        for block in empty:
-            await asyncio.gather(*[self._call(owner, "put", block) for owner in self.shards])
 
     async def _begin_restore(self) -> int:
         """Removes all rows on all owners; the number of the restore, which the first owner by name gives."""
@@ -286,9 +279,9 @@ class TableContents:
         await self._in_pieces("put", block, lambda part: part, *more)
 
     async def _in_pieces(self, method: str, block: Block, argument: Callable[[Block], Any], *more: Any) -> int:
-        """Sends the rows of a block to their owners, in pieces, to all owners at once. Returns the sum of the answers.
+        """Sends the rows of a block to all of their owners at once, in pieces. Returns the sum of the answers.
 
-        Raises the error of the first owner that raised one, when all are done.
+        Raises the first error when all are done.
         """
         owner_of, owners = self.routing.owner_of(block["ids"]), self.routing.owners
         chosen = [(owner_of == number).nonzero()[:, 0] for number in range(len(owners))]
@@ -308,6 +301,10 @@ class TableContents:
             if isinstance(each, BaseException):
                 raise each
         return sum(each for each in answers if isinstance(each, int))
+
+    def _joined(self, read: Callable[[list[Any]], T], method: str, *args: Any) -> Joined[T]:
+        """Calls a method of the rows of all owners. `read` makes the result from those in the order of `shards`."""
+        return Joined(self._loop, [self._call(owner, method, *args) for owner in self.shards], read, "a look-up")
 
     def _call(self, owner: str, method: str, *args: Any) -> Pending[Any]:
         """Calls a method of the rows of an owner, also inside a context, which has nothing to do with it."""

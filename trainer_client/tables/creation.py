@@ -1,31 +1,30 @@
-"""Makes tables on their owners, and attaches to them."""
+"""Makes tables on their owners, attaches to them, and removes them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_wire import policies
-from ps_wire.compression.values import check_suitable_for_rows
+from ps_wire.compression.registry import check_suitable_for_rows
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnknownNameError
+from ps_wire.runtime.failures import Origin
 from ps_wire.tables import names, options
 from ps_wire.tables.routing import Routing
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
 from trainer_client.replicas.options import choice_of
-from trainer_client.tables import deletion
-from trainer_client.tables.deletion import delete_rows
-from trainer_client.tables.look_ups import look_up_all
-from trainer_client.tables.table import Table
-from trainer_client.tables.together import together
+from trainer_client.tables.table import Table, delete_rows
+from trainer_client.tables.together import OptimizerWithTables
 from trainer_client.tables.wanted import check_only_tables, check_policies, differences
 
 if TYPE_CHECKING:
-    import torch
-
     from ps_wire.compression.choice import Choice
     from ps_wire.policies import Policy
     from trainer_client.optimizers.creation import NonFinite
@@ -35,44 +34,32 @@ if TYPE_CHECKING:
 
 
 class Connected(Protocol):
-    """The owners that a client is connected to."""
+    """The owners that a client is connected to: its `Sessions`.
+
+    A table for which the program names no owners is made on those with these `names`.
+    """
 
     @property
-    def by_owner(self) -> Mapping[str, Session]:
-        """The sessions, by name of the owner."""
-
+    def by_owner(self) -> Mapping[str, Session]: ...
     @property
-    def names(self) -> Sequence[str]:
-        """The owners of a table for which the program names none."""
-
+    def names(self) -> Sequence[str]: ...
     @property
-    def in_group(self) -> bool:
-        """Whether these are the owners of a group: they join and leave, and other trainers may know others."""
-
-    async def all_of(self, owners: Iterable[str]) -> list[Session]:
-        """The sessions with several owners. Raises `UnknownNameError`."""
+    def in_group(self) -> bool: ...
+    async def all_of(self, owners: Iterable[str]) -> list[Session]: ...
 
 
+@dataclass(slots=True)
 class Tables:
     """Makes the tables of a client.
 
-    `create` makes the rows of a table on an owner, or finds those of that name. `attach` finds an object of that name
-    on an owner. `optimizer` makes one as `optimizers.creation.create`.
+    `create` and `attach` make and find an object on an owner by name; `make_optimizer` is `optimizers.creation.create`.
     """
 
-    def __init__(
-        self,
-        sessions: Connected,
-        create: Callable[[Session, str, Mapping[str, Any], bool], Pending[RemoteObject]],
-        attach: Callable[[Session, str], Pending[RemoteObject]],
-        optimizer: Callable[..., Any],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._sessions = sessions
-        self._create = create
-        self._attach = attach
-        self._optimizer = optimizer
-        self._loop = loop
+    sessions: Connected
+    create: Callable[[Session, str, Mapping[str, Any], bool], Pending[RemoteObject]]
+    attach: Callable[[Session, str], Pending[RemoteObject]]
+    make_optimizer: Callable[..., Any]
+    loop: asyncio.AbstractEventLoop
 
     def table(self, wanted: Wanted, compress: Compress) -> Pending[Table]:
         """Makes a table, or attaches to it; errors as for `Client.table`.
@@ -82,26 +69,45 @@ class Tables:
         codecs = _codecs(compress)
         if wanted.policy is not None:
             policies.check(wanted.policy)
-        owners = self._sessions.names if wanted.owners is None else wanted.owners
-        if wanted.dim is None:
-            making = self._found(owners, wanted)
-        elif wanted.owners is None and self._sessions.in_group:
-            making = self._agreed(owners, wanted)
-        else:
-            making = self._made(owners, wanted)
-        return Pending.run(self._loop, _compressing(making, codecs))
+        owners = self.sessions.names if wanted.owners is None else wanted.owners
+
+        async def make() -> Table:
+            if wanted.dim is None:
+                table = await self._found(owners, wanted)
+            elif wanted.owners is None and self.sessions.in_group:
+                table = await self._agreed(owners, wanted)
+            else:
+                table = await self._made(owners, wanted)
+            table.compress = codecs
+            return table
+
+        return Pending.run(self.loop, make())
 
     def delete(self, session: Session, name: str) -> Pending[None]:
         """Removes an object of any kind; arguments and errors as for `Client.delete`."""
-        return deletion.delete(self._sessions.all_of, session, name)
+        request = Request(delete=DeleteRequest(name=name))
+        asked = session.submit(request, None, lambda reply, _: tuple(reply.delete.owners))
+        deleting = Pending.run(self.loop, self._delete_rest(asked, name))
+        deleting.origin = Origin(f"delete on owner {session.owner!r}")
+        return deleting
 
-    def look_up(self, wanted: Mapping[Table, Any], timeout: float | None) -> Pending[dict[Table, torch.Tensor]]:
-        """Looks up in several tables; arguments and errors as for `Client.look_up`."""
-        if not isinstance(wanted, Mapping) or not all(isinstance(each, Table) for each in wanted):
-            raise InvalidArgumentError(
-                f"look_up() takes a dictionary with the ids for each table, {{users: ids}}, not {wanted!r}"
-            )
-        return look_up_all(self._loop, wanted, timeout)
+    async def _delete_rest(self, asked: Pending[tuple[str, ...]], name: str) -> None:
+        """Removes a table from all of its owners, if the first has answered that it is one, and has removed nothing."""
+        owners = await asked
+        if not owners:
+            return
+        try:
+            sessions = await self.sessions.all_of(owners)
+        except UnknownNameError as error:
+            raise UnknownNameError(
+                f"the table {name!r} has rows on {', '.join(owners)}, and was not deleted, because {error}"
+            ) from None
+        answers = await asyncio.gather(*(delete_rows(each, name) for each in sessions), return_exceptions=True)
+        # An owner may have lost its rows, or somebody else has deleted the table at the same time.
+        errors = [each for each in answers if isinstance(each, BaseException)]
+        errors.sort(key=lambda error: isinstance(error, UnknownNameError))
+        if errors and (not isinstance(errors[0], UnknownNameError) or len(errors) == len(sessions)):
+            raise errors[0]
 
     def optimizer(
         self,
@@ -113,10 +119,8 @@ class Tables:
     ) -> Pending[Any]:
         """An optimizer over parameters and tables, or groups of parameters beside tables.
 
-        `make` makes the optimizer of the parameters, which are its keyword argument `parameters`. `given` are the names
-        of all arguments that were given for it besides its class, which is None if there are only tables, and its
-        policy. Raises `InvalidArgumentError` for a table in a group or in place of a list, and for an argument that
-        holds for nothing.
+        `make` makes that of the `parameters`, its keyword argument. `given` are the names of its other arguments that
+        the program has given, besides its class, which is None if there are only tables, and its policy.
         """
         if isinstance(listed, Table):
             raise InvalidArgumentError(
@@ -129,13 +133,17 @@ class Tables:
                 "parameters need the class of an optimizer, such as torch.optim.SGD, and not None"
             )
         if not tables:
-            return Pending.run(self._loop, make(parameters=rest))
+            return Pending.run(self.loop, make(parameters=rest))
         if rest:
             check_policies(tables, policy)
         else:
             check_only_tables(tables, cls, [*given, *(["policy"] if policy is not None else [])])
-        own = make(parameters=rest) if rest else None
-        return Pending.run(self._loop, together(self._loop, tables, own))
+
+        async def made() -> OptimizerWithTables:
+            own = await make(parameters=rest) if rest else None
+            return OptimizerWithTables(self.loop, own, {each.name: each.optimizer for each in tables})
+
+        return Pending.run(self.loop, made())
 
     async def _agreed(self, owners: Sequence[str], wanted: Wanted) -> Table:
         """A table on the owners that it has already; on these, if there is none.
@@ -154,8 +162,8 @@ class Tables:
 
     async def _owners_of(self, owners: Iterable[str], wanted: Wanted) -> list[str] | None:
         """The owners of the table of that name; None if there is none, or it is one to replace."""
-        there = [each for each in await self._sessions.all_of(owners) if each.state == "connected"]
-        found = await asyncio.gather(*(self._attach(each, wanted.name) for each in there), return_exceptions=True)
+        there = [each for each in await self.sessions.all_of(owners) if each.state == "connected"]
+        found = await asyncio.gather(*(self.attach(each, wanted.name) for each in there), return_exceptions=True)
         for each in found:
             if isinstance(each, RemoteObject) and each.class_name == names.SHARD:
                 described = await each.call("describe")
@@ -166,7 +174,7 @@ class Tables:
 
     async def _made(self, owners: Sequence[str], wanted: Wanted, before: int = 0) -> Table:
         """A table on these owners; `before` is on how many of them it is made before the others."""
-        sessions = await self._sessions.all_of(owners)
+        sessions = await self.sessions.all_of(owners)
         settings = wanted.settings(sorted(owners))
         Routing.even(settings["owners"])
         first = [await self._shard(each, settings, wanted.replace) for each in sessions[:before]]
@@ -178,7 +186,7 @@ class Tables:
                 raise each
         shards = {each.owner: each for each in made if isinstance(each, RemoteObject)}
         if wanted.replace:
-            others = [each for each in self._sessions.by_owner.values() if each not in sessions]
+            others = [each for each in self.sessions.by_owner.values() if each not in sessions]
             await self._clear(wanted.name, others)
         return await self._open(shards, wanted.policy, wanted.non_finite or "refuse", wanted.replace)
 
@@ -186,17 +194,17 @@ class Tables:
         """Removes the rows that a table of that name had on other owners."""
         for session in sessions:
             with suppress(UnknownNameError):
-                found = await self._attach(session, name)
+                found = await self.attach(session, name)
                 if found.class_name == names.SHARD:
                     await delete_rows(session, name)
 
     async def _found(self, asked: Sequence[str], wanted: Wanted) -> Table:
         """A table that exists, found on one of the owners that are asked."""
         name = wanted.name
-        sessions = await self._sessions.all_of(asked)
+        sessions = await self.sessions.all_of(asked)
         for position, session in enumerate(sessions):
             try:
-                found = await self._attach(session, name)
+                found = await self.attach(session, name)
                 break
             except UnknownNameError as error:
                 if position + 1 == len(sessions):
@@ -211,8 +219,8 @@ class Tables:
                 f"the table {name!r} exists, with {differences(known, given)}. Ask for it with its name alone, choose "
                 "another name, or put yours in its place with dim= and replace=True"
             )
-        others = await self._sessions.all_of(owner for owner in owners if owner != found.owner)
-        shards = await asyncio.gather(*(self._attach(each, name) for each in others))
+        others = await self.sessions.all_of(owner for owner in owners if owner != found.owner)
+        shards = await asyncio.gather(*(self.attach(each, name) for each in others))
         every = {found.owner: found} | {each.owner: each for each in shards}
         return await self._open(every, wanted.policy, wanted.non_finite)
 
@@ -220,9 +228,9 @@ class Tables:
         """The rows of a table on one owner, made now or found there."""
         name = settings["name"]
         try:
-            return await self._create(session, name, settings, replace)
+            return await self.create(session, name, settings, replace)
         except NameConflictError:
-            there = await self._attach(session, name)
+            there = await self.attach(session, name)
             if there.class_name != names.SHARD:
                 raise NameConflictError(
                     f"{name!r} is a {there.class_name} on owner {session.owner!r}, not a table: choose another name, "
@@ -251,7 +259,7 @@ class Tables:
         kept = {owner: shards[owner] for owner in routing.owners}
         table = Table(settings, routing, kept, options.from_plain(settings["optimizer"]))
         make = partial(
-            self._optimizer,
+            self.make_optimizer,
             names.OPTIMIZER,
             table.parameters(),
             dict(settings["optimizer"]),
@@ -285,13 +293,6 @@ def _codecs(compress: Compress) -> Choice | None:
     return choice
 
 
-async def _compressing(making: Awaitable[Table], codecs: Choice | None) -> Table:
-    """The table, for which this client sends encoded gradients."""
-    table = await making
-    table.compress = codecs
-    return table
-
-
 async def _undo(made: Iterable[RemoteObject | BaseException]) -> None:
     """Removes what was made on some owners, because others refused."""
     for each in made:
@@ -301,10 +302,7 @@ async def _undo(made: Iterable[RemoteObject | BaseException]) -> None:
 
 
 def _split(listed: Iterable[Any]) -> tuple[list[Table], list[Any]]:
-    """The tables among parameters and groups of parameters, and the rest.
-
-    Raises `InvalidArgumentError` for a table in a group, whose options it would not have.
-    """
+    """The tables among parameters and groups of parameters, and the rest. Refuses a table in a group."""
     tables, rest = [], []
     for each in listed:
         if isinstance(each, Table):

@@ -1,12 +1,15 @@
-"""The files that the rows of a table are exported into, and read from again."""
+"""The folder and the files that the rows of a table are exported into, and read from again."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -15,7 +18,6 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.regular_files import NotRegularError, open_regular
 from ps_wire.runtime.locks import ReportingLock
-from trainer_client.tables.export_folder import LIST, UNFINISHED, ExportFolder
 
 Format = Literal["safetensors", "parquet"]
 
@@ -26,6 +28,15 @@ _VERSION: Final = 1
 
 _PART_BYTES: Final = 64 << 20
 """Bytes of rows after which a file is written."""
+
+LIST: Final = "table.json"
+"""The file that lists the others. It is written last: a folder without it has no whole export."""
+
+UNFINISHED: Final = ".unfinished"
+"""The file that stands in the folder until the export has ended. Its process holds a lock on it meanwhile."""
+
+_OWN: Final = re.compile(r"\.?rows-\d{5,}\.(safetensors|parquet)|\.?" + re.escape(LIST))
+"""Names of the files of an export."""
 
 
 class Safetensors:
@@ -66,10 +77,7 @@ class Safetensors:
 
 
 class Parquet:
-    """The same with one column for each part of a block.
-
-    Those with several numbers for a row are lists of fixed size, in float32.
-    """
+    """The same with one column for each part of a block; several numbers for a row are a list of fixed size."""
 
     def __init__(self) -> None:
         try:
@@ -111,15 +119,99 @@ class Parquet:
 _FORMATS: Final[Mapping[str, type[Safetensors | Parquet]]] = {"safetensors": Safetensors, "parquet": Parquet}
 
 
+class ExportFolder:
+    """The folder that a program writes an export into. Its methods block.
+
+    What a killed program has left is known by the file `UNFINISHED` that nobody has locked, and the next export removes
+    it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path: Final = path
+        self._made: list[Path] = []
+        self._descriptor = -1
+
+    def take(self) -> None:
+        """Makes the folder, or removes what an export has left in it that was killed.
+
+        Raises `InvalidArgumentError` if it has other files, or another export writes into it, and `OSError` if it
+        cannot be made.
+        """
+        self._make()
+        there = self._names()
+        if there and (UNFINISHED not in there or LIST in there):
+            raise InvalidArgumentError(f"{self._path} is not empty: export a table into a folder of its own")
+        self._lock()
+        if strange := sorted(name for name in self._names() - {UNFINISHED} if not _OWN.fullmatch(name)):
+            self._unlock()
+            raise InvalidArgumentError(
+                f"{self._path} has {strange[0]}, which is of no export: export a table into a folder of its own"
+            )
+        self._remove_own()
+
+    def release(self) -> None:
+        """The export is whole."""
+        (self._path / UNFINISHED).unlink()
+        self._unlock()
+
+    def discard(self) -> None:
+        """Removes the files of an export that is not whole, and folders that were made for it, or raises `OSError`."""
+        if self._descriptor >= 0:
+            self._remove_own()
+            self.release()
+        made, self._made = self._made, []
+        for folder in reversed(made):
+            with suppress(OSError):  # others may have put something there
+                folder.rmdir()
+
+    def _make(self) -> None:
+        missing = []
+        for each in (self._path, *self._path.parents):
+            if each.exists():
+                break
+            missing.append(each)
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            self._made.append(each)
+        self._path.mkdir(exist_ok=True)  # raises if it is no folder
+
+    def _lock(self) -> None:
+        path = self._path / UNFINISHED
+        is_new = not path.exists()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another export may have ended meanwhile, and removed it.
+            taken = os.path.samestat(os.fstat(descriptor), path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            taken = False
+        except OSError:  # a file system without locks, on which nobody can tell whether another export goes on
+            taken = is_new
+        if not taken:
+            os.close(descriptor)
+            raise InvalidArgumentError(f"another export writes into {self._path}: wait for it, or take another folder")
+        self._descriptor = descriptor
+
+    def _unlock(self) -> None:
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _remove_own(self) -> None:
+        for name in self._names():
+            if _OWN.fullmatch(name):
+                (self._path / name).unlink()
+
+    def _names(self) -> set[str]:
+        return {path.name for path in self._path.iterdir()}
+
+
 class PartsWriter:
     """Writes the rows of a table into several files in a folder, as `ExportFolder`. Its methods block.
 
     All files have the mode of new files, which the umask decides (usually 0644): an export is read by other programs
     and users. Checkpoints hold sessions of trainers and are only for the owner's user (0600).
 
-    `optimizer` is the kind of the optimizer whose state is written; empty for none. A file is written after
-    `part_bytes` bytes of rows. Raises `InvalidArgumentError` if there is no such format, or what writes it is not
-    installed.
+    `optimizer` is the kind of the optimizer whose state is written; empty for none.
     """
 
     def __init__(
@@ -214,9 +306,10 @@ class PartsReader:
                 raise InvalidArgumentError(f"{folder} was written by a later version of this package")
             self._dim = int(told["dim"])
             self._optimizer = str(told["optimizer"])
-            self._files = [(folder / Path(each["file"]).name, int(each["rows"])) for each in told["parts"]]
             # Exports of earlier versions have no hashes.
-            self._digests = {folder / Path(each["file"]).name: each.get("sha256") for each in told["parts"]}
+            self._files = [
+                (folder / Path(each["file"]).name, int(each["rows"]), each.get("sha256")) for each in told["parts"]
+            ]
             format = str(told["format"])
         except FileNotFoundError:
             raise InvalidArgumentError(
@@ -235,10 +328,7 @@ class PartsReader:
         self._parts = _parts(format)
 
     def check(self, dim: int, optimizer: str | None) -> None:
-        """Raises `InvalidArgumentError` if the files cannot be put into a table.
-
-        `optimizer` is the kind of the table's optimizer; None if the state is not wanted.
-        """
+        """Raises `InvalidArgumentError` if the files do not fit the table; without state, `optimizer` is None."""
         if self._dim != dim:
             raise InvalidArgumentError(f"{self._folder} has rows of {self._dim} numbers, and the table of {dim}")
         if optimizer is not None and self._optimizer not in ("", optimizer):
@@ -246,25 +336,22 @@ class PartsReader:
                 f"{self._folder} has the state of {self._optimizer!r}, and the table has {optimizer!r}: restore with "
                 "state=False to take the rows alone"
             )
-        for path, rows in self._files:
+        for path, rows, expected in self._files:
             try:
-                changed = self._has_changed(path)
+                with open_regular(path) as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
                 shapes = self._parts.shapes(path)
             except Exception as error:  # the libraries have errors of their own
                 raise InvalidArgumentError(f"{path} cannot be read: {error}") from None
-            if changed:
+            if expected not in (None, digest):
                 raise InvalidArgumentError(f"{path} is damaged: it has other bytes than the export has written")
             whole = all(shape[:1] == (rows,) for shape in shapes.values())
             if not whole or shapes.get("ids") != (rows,) or shapes.get("values") != (rows, dim):
                 raise InvalidArgumentError(f"{path} has {shapes}, not {rows} rows of {dim} numbers with their ids")
 
-    def _has_changed(self, path: Path) -> bool:
-        with open_regular(path) as file:
-            return self._digests[path] not in (None, hashlib.file_digest(file, "sha256").hexdigest())
-
     def blocks(self, rows: int, state: bool) -> Iterator[Block]:
         """All rows, at most so many at a time; `state` says whether what the optimizer keeps is wanted."""
-        for path, _ in self._files:
+        for path, *_ in self._files:
             for block in self._parts.read(path, rows):
                 yield {name: each for name, each in block.items() if state or not name.startswith("state.")}
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.tables.bags import MODES
+from trainer_client.tables.bags import check_mode
 from trainer_client.tables.table import Table
 
 if TYPE_CHECKING:
@@ -17,7 +17,23 @@ if TYPE_CHECKING:
     from trainer_client.pending import Pending
 
 
-class Embedding(nn.Module):
+class _Layer(nn.Module):
+    """A layer over a table."""
+
+    instead_of_sending: Final = Table.instead_of_sending
+
+    def __init__(self, table: Any, padding_idx: int | None) -> None:
+        super().__init__()
+        self.table = unwrapped_table(table)
+        self.num_embeddings = self.table.rows
+        self.embedding_dim = self.table.dim
+        # Of a table of fixed size, a negative id counts from its end, as in torch.
+        if padding_idx is not None and self.num_embeddings is not None and padding_idx < 0:
+            padding_idx += self.num_embeddings
+        self.padding_idx = padding_idx
+
+
+class Embedding(_Layer):
     """Looks up rows of a table, as `torch.nn.Embedding` does in its own.
 
     Its forward waits for the owners, so it runs in a plain thread, as with the blocking client: not in the thread of an
@@ -34,14 +50,8 @@ class Embedding(nn.Module):
         embedding_dim: Numbers in a row.
     """
 
-    instead_of_sending: Final = Table.instead_of_sending
-
     def __init__(self, table: Any, padding_idx: int | None = None) -> None:
-        super().__init__()
-        self.table = unwrapped_table(table)
-        self.num_embeddings = self.table.rows
-        self.embedding_dim = self.table.dim
-        self.padding_idx = _wrapped(self.table, padding_idx)
+        super().__init__(table, padding_idx)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The rows of ids.
@@ -66,7 +76,7 @@ class Embedding(nn.Module):
         return repr(self.table)
 
 
-class EmbeddingBag(nn.Module):
+class EmbeddingBag(_Layer):
     """Pools rows of a table, as `torch.nn.EmbeddingBag` does with its own. Runs where `Embedding` does.
 
     Args:
@@ -84,20 +94,13 @@ class EmbeddingBag(nn.Module):
         InvalidArgumentError: There is no such mode.
     """
 
-    instead_of_sending: Final = Table.instead_of_sending
-
     def __init__(
         self, table: Any, mode: str = "mean", include_last_offset: bool = False, padding_idx: int | None = None
     ) -> None:
-        super().__init__()
-        if mode not in MODES:
-            raise InvalidArgumentError(f"the rows of a bag are pooled by one of {', '.join(MODES)}, not {mode!r}")
-        self.table = unwrapped_table(table)
+        check_mode(mode)
+        super().__init__(table, padding_idx)
         self.mode = mode
         self.include_last_offset = include_last_offset
-        self.num_embeddings = self.table.rows
-        self.embedding_dim = self.table.dim
-        self.padding_idx = _wrapped(self.table, padding_idx)
 
     def forward(
         self,
@@ -141,10 +144,3 @@ def unwrapped_table(given: Any) -> Table:
     if not isinstance(found, Table):
         raise InvalidArgumentError(f"the layer needs a table, as Client.table() returns, not a {type(given).__name__}")
     return found
-
-
-def _wrapped(table: Table, padding_idx: int | None) -> int | None:
-    """The id for padding; of a table of fixed size a negative one counts from its end, as in torch."""
-    if padding_idx is not None and table.rows is not None and padding_idx < 0:
-        return padding_idx + table.rows
-    return padding_idx

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ps_wire.errors import InvalidArgumentError
 from trainer_client.pending import DEFAULT
+from trainer_client.tables.look_ups import look_up, query_of
+from trainer_client.tables.table import Table
 from trainer_client.tables.wanted import Wanted
 
 if TYPE_CHECKING:
+    import asyncio
+
     import torch
 
     from ps_wire.policies import Policy
@@ -18,13 +23,13 @@ if TYPE_CHECKING:
     from trainer_client.pending import Pending
     from trainer_client.replicas.options import Compress
     from trainer_client.tables.creation import Tables
-    from trainer_client.tables.table import Table
 
 
 class OffersTables:
     """What a client does with tables."""
 
     _tables: Tables
+    _loop: asyncio.AbstractEventLoop
 
     def table(
         self,
@@ -112,4 +117,11 @@ class OffersTables:
             InvalidArgumentError: An argument does not fit; nothing was sent.
             TooLargeError, StaleHandleError: As for `Table`.
         """
-        return self._tables.look_up(wanted, timeout)
+        if not isinstance(wanted, Mapping) or not all(isinstance(each, Table) for each in wanted):
+            raise InvalidArgumentError(
+                f"look_up() takes a dictionary with the ids for each table, {{users: ids}}, not {wanted!r}"
+            )
+        if not wanted:
+            raise InvalidArgumentError("look_up() needs at least one table")
+        queries, tables = [query_of(table, what) for table, what in wanted.items()], list(wanted)
+        return look_up(self._loop, queries, timeout, lambda results: dict(zip(tables, results, strict=True)))

@@ -39,10 +39,7 @@ class SchedulerWithTables:
         self._loop = loop
         self.parameters, self.local = parameters, local
         self.tables = dict(tables)
-
-    @property
-    def _on_owners(self) -> list[DistributedScheduler]:
-        return [*([] if self.parameters is None else [self.parameters]), *self.tables.values()]
+        self._on_owners = [*([] if parameters is None else [parameters]), *tables.values()]
 
     def step(self, *args: Any) -> Pending[list[float]]:
         """Takes one step of all schedules.

@@ -9,12 +9,11 @@ import torch
 
 from ps_wire.runtime.nothing import nothing
 from ps_wire.tables.names import ROWS
-from trainer_client.pending import DEFAULT, Pending
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import DeleteRequest
+from trainer_client.pending import DEFAULT, Joined, Pending
 from trainer_client.tables.contents import TableContents
-from trainer_client.tables.deletion import delete_rows
-from trainer_client.tables.joined import Joined
-from trainer_client.tables.look_ups import look_up
-from trainer_client.tables.queries import bags_query, rows_query
+from trainer_client.tables.look_ups import bags_query, look_up, rows_query
 
 if TYPE_CHECKING:
     from ps_wire.tables.options import RowOptimizer
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.handles.parameters import RemoteParameter
+    from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
 
 
@@ -149,11 +149,16 @@ class Table(TableContents):
             UnknownNameError: An owner does not have it any more.
         """
         asked = [delete_rows(shard.session, self.name) for shard in self.shards.values()]
-        return Joined(self._loop, asked, nothing)
+        return Joined(self._loop, asked, nothing, "a look-up")
 
     def __repr__(self) -> str:
         kind = "any ids" if self.rows is None else f"{self.rows} rows"
         return f"<Table {self.name!r}, {kind} of {self.dim} {self.dtype}, on {', '.join(self.owners)}>"
+
+
+def delete_rows(session: Session, name: str) -> Pending[None]:
+    """Removes the rows of a table from one of its owners only. Raises `UnknownNameError` if there is none."""
+    return session.submit(Request(delete=DeleteRequest(name=name, everywhere=True)), None, nothing)
 
 
 def _only(results: list[torch.Tensor]) -> torch.Tensor:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, overload
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.policies import check
@@ -14,7 +14,7 @@ from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
-from trainer_client.optimizers.joint import JointSteps
+from trainer_client.optimizers.replies import Answered, all_answered, answered, version
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.scaling import PushScaling, Scaled, Work, unscale_all
 from trainer_client.pending import Pending
@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     from trainer_client.optimizers.optimizer import DistributedOptimizer, Values
     from trainer_client.optimizers.parts import RemoteOptimizer, Sent, Then
     from trainer_client.optimizers.replies import ReportedValues
-    from trainer_client.tables.table import Table
+    from trainer_client.session.in_flight import InFlightRequest, Read
+
+T = TypeVar("T")
+
+
+class _Member(NamedTuple):
+    """The part of an optimizer on an owner, with the number of the optimizer."""
+
+    number: int
+    part: RemoteOptimizer
 
 
 class OptimizerWithTables(Stepping["Context"], PushScaling):
@@ -43,7 +52,6 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
         scaled: What a GradScaler gets in its place.
     """
 
-    has_local_part = False
     steps_together = True
 
     def __init__(
@@ -52,14 +60,16 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
         self._loop = loop
         self.parameters = parameters
         self.tables: dict[str, DistributedOptimizer] = dict(tables)
-        everything = [*([] if parameters is None else [parameters]), *self.tables.values()]
-        self.parts = [part for each in everything for part in each.parts]
+        self._all = [*([] if parameters is None else [parameters]), *self.tables.values()]
+        self._local = [each for each in self._all if each.local is not None]
+        self.parts = [part for each in self._all for part in each.parts]
+        self.remote_parts = [part for each in self._all for part in each.remotes.values()]
         owners = {part.session for part in self.parts}
-        self.is_joinable = len(owners) == 1 and (parameters is None or not parameters.has_local_part)
-        self._steps = JointSteps(everything)
-        self._all = everything
+        self.is_joinable = len(owners) == 1 and not self._local
+        self.checks_ahead = len(owners) > 1 and not self._local
         self.scaled = Scaled()
-        self.checks_ahead = self._steps.checks_ahead
+        # Numbers of those that an owner has left out, because they have a policy.
+        self._by_itself: set[int] = set()
 
     @overload
     def step(
@@ -130,7 +140,7 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
         return await BLOCKING.run(self.scaled.step_unless_infinite, work, scaler)
 
     async def _step(self, context: Context, values: Mapping[str, Reported], accepted: bool = False) -> Stepped:
-        steps = await self._steps.step(context, values, accepted)
+        steps = await self._step_each(context, values, accepted)
         made = self.merged(steps)
         if self.parameters is not None:
             of_parameters = steps[0]
@@ -146,38 +156,20 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
             context.id, scaler.get_scale(), unscale, lambda: Pending.run(self._loop, self._step(context, values)).wait()
         )
 
-    def apply(self, context: Context) -> Stepped:
-        """Like `step`, in this thread, which must not be that of the client's event loop."""
-        return self.step(context).wait()
-
     def step_accepted(self, context: Context) -> Pending[Stepped]:
-        """Like `step`, once all owners have accepted the gradients, and all backwards have ended."""
         return Pending.run(self._loop, self._step(context, {}, accepted=True))
-
-    def apply_accepted(self, context: Context) -> Stepped:
-        """Like `step_accepted`, in this thread, which must not be that of the client's event loop."""
-        return self.step_accepted(context).wait()
 
     @property
     def of_parameters(self) -> DistributedOptimizer | None:
         """The optimizer of what is no table; None if there are only tables."""
         return self.parameters
 
-    @property
-    def remote_parts(self) -> Collection[RemoteOptimizer]:
-        """The parts of all of them on owners."""
-        return [part for each in self._all for part in each.remotes.values()]
-
     async def step_pushed(
         self, context: Context, added: Mapping[str, Sent], then: Then, values: Mapping[str, Reported]
     ) -> Stepped:
-        """Steps with the gradients of a context, once owners have accepted those that replicas have added.
+        """As `DistributedOptimizer.step_pushed`.
 
-        Arguments as for `DistributedOptimizer.step_pushed`. What the result says of a policy and of values is that of
-        the parameters' optimizer.
-
-        Raises:
-            PsError: As in `step`.
+        What the result says of a policy and of values is that of the parameters' optimizer.
         """
         await all_of({str(place): each for place, each in enumerate(chain(*added.values()))})
         context.check()
@@ -186,12 +178,6 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
             for owner in self.parameters.remotes:
                 then(owner, ())
         return made
-
-    async def step_local_part(self, context: Context) -> None:
-        """Has been done by `step`."""
-
-    def apply_local_part(self, context: Context) -> None:
-        """Has been done by `step`."""
 
     def merged(self, steps: Sequence[Stepped]) -> Stepped:
         """The versions of all optimizers as one result."""
@@ -275,6 +261,85 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
             await all_of({name: each.load_state_dict(before[name]) for name, each in self.tables.items()})
             raise
 
+    # Steps of all, with one request to each owner
+
+    async def _step_each(self, context: Context, values: Mapping[str, Reported], accepted: bool) -> list[Stepped]:
+        """Steps each with a pass whose backwards have ended, maybe `accepted` by all owners.
+
+        Those with a policy take part in their own rounds, once all have accepted the gradients. The values are for the
+        first. If the first error is one of gradients or values, nothing was applied.
+        """
+        for each in self._all:
+            each.check_pass(context)
+        alone = {number for number, each in enumerate(self._all) if each.has_rounds} | self._by_itself
+        together = self._by_owner(number for number in range(len(self._all)) if number not in alone)
+        if not accepted and (self._local or alone or len(together) > 1):
+            await self._check_all(context, values)
+        parts = asyncio.ensure_future(self._step_on_owners(context, together, values))
+
+        async def step(number: int, values: Mapping[str, Reported]) -> Stepped:
+            optimizer = self._all[number]
+            if number in alone:
+                return await optimizer.step_accepted(context, values)
+            return await optimizer.finish_step(context, (await parts)[number], values)
+
+        own = (values, *({} for _ in self._all[1:]))
+        return list((await all_of({number: step(number, each) for number, each in enumerate(own)})).values())
+
+    def _by_owner(self, numbers: Iterable[int]) -> dict[str, list[_Member]]:
+        found: dict[str, list[_Member]] = {}
+        for number in numbers:
+            for owner, part in self._all[number].remotes.items():
+                found.setdefault(owner, []).append(_Member(number, part))
+        return found
+
+    def _values_on(self, owner: str, number: int, values: Mapping[str, Reported]) -> Mapping[str, Reported] | None:
+        """The values for the step of an optimizer on an owner: that of the first optimizer, on its first owner."""
+        return values if number == 0 and owner == min(self._all[0].remotes, default="") else None
+
+    async def _check_all(self, context: Context, values: Mapping[str, Reported]) -> None:
+        """Raises the error that a step would raise before it changes anything, on any owner or here."""
+        if self._local:
+            await asyncio.gather(*(BLOCKING.run(each.check_local_part, context) for each in self._local))
+        everything = self._by_owner(range(len(self._all)))
+        await all_of(self._asked(everything, context, version, values, check_only=True))
+
+    def _asked(
+        self,
+        together: Mapping[str, Sequence[_Member]],
+        context: Context,
+        read: Read[T],
+        values: Mapping[str, Reported],
+        **how: Any,
+    ) -> dict[str, InFlightRequest[T]]:
+        """Asks each owner for the steps of its parts, all of them or none."""
+        asked = {}
+        for owner, (first, *more) in together.items():
+            own = self._values_on(owner, first.number, values)
+            asked[owner] = first.part.step(context, read, more=[each.part for each in more], values=own, **how)
+        return asked
+
+    async def _step_on_owners(
+        self, context: Context, together: dict[str, list[_Member]], values: Mapping[str, Reported]
+    ) -> list[dict[str, Answered]]:
+        """The answers of owners for each optimizer."""
+        asked = self._asked(together, context, all_answered, values, apart=True)
+        answers: list[dict[str, Answered]] = [{} for _ in self._all]
+        left_out = {}
+        for owner, told in (await all_of(asked)).items():
+            for (number, part), answer in zip(together[owner], told, strict=True):
+                answers[number][owner] = answer
+                if answer.reply.by_itself:
+                    self._by_itself.add(number)
+                    left_out[number, owner] = part
+        apart = {}
+        for (number, owner), part in left_out.items():
+            several, own = len(self._all[number].remotes) > 1, self._values_on(owner, number, values)
+            apart[number, owner] = part.step(context, answered, apart=several, values=own)
+        for (number, owner), answer in (await all_of(apart)).items():
+            answers[number][owner] = answer
+        return answers
+
     if not TYPE_CHECKING:  # a checker of types knows which names there are
 
         def __getattr__(self, name: str) -> NoReturn:
@@ -285,14 +350,6 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
     def __repr__(self) -> str:
         tables = ", ".join(self.tables)
         return f"<OptimizerWithTables {tables}{f' and {self.parameters!r}' if self.parameters is not None else ''}>"
-
-
-async def together(
-    loop: asyncio.AbstractEventLoop, tables: Sequence[Table], parameters: Awaitable[DistributedOptimizer] | None
-) -> OptimizerWithTables:
-    """An optimizer of tables, and of parameters whose optimizer is being made."""
-    own = None if parameters is None else await parameters
-    return OptimizerWithTables(loop, own, {each.name: each.optimizer for each in tables})
 
 
 async def _one_by_one(begin: Iterable[Callable[[], Awaitable[Any]]]) -> None:

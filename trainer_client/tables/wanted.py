@@ -32,10 +32,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 class Wanted(NamedTuple):
-    """The table that a program asks for, as the arguments of `Client.table`.
-
-    What it has left to the default, or to the table that exists, is None.
-    """
+    """The arguments of `Client.table`; None for what is left to the default, or to the table that exists."""
 
     name: str
     dim: int | None = None
@@ -136,10 +133,7 @@ def check_policies(tables: Sequence[Table], policy: Policy | None) -> None:
 
 
 def differences(known: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """The arguments that differ between a table that exists, `known`, and what a program asks for, with both values.
-
-    Of options of the same kind only the fields that differ are named.
-    """
+    """Which arguments of a table that exists differ from those asked for; of options of one kind, which fields."""
     told: list[str] = []
     for name, wanted in asked.items():
         made = known.get(name)
@@ -164,12 +158,8 @@ def _short(value: Any) -> str:
         return repr(value)
     option = options.from_plain(value)
     given = [
-        f"{field.name}={_plain(getattr(option, field.name))}"
+        f"{field.name}={_short(getattr(option, field.name))}"
         for field in dataclasses.fields(option)
         if getattr(option, field.name) != field.default
     ]
     return f"{type(option).__name__}({', '.join(given)})"
-
-
-def _plain(value: Any) -> str:
-    return _short(value) if isinstance(value, dict) else repr(value)

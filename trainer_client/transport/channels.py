@@ -8,19 +8,12 @@ from typing import Any, Final
 import grpc
 
 from ps_wire.errors import InvalidArgumentError, UnavailableError
-from ps_wire.limits import MAX_FRAME_BYTES, MIB
+from ps_wire.limits import GRPC_OPTIONS
 from ps_wire.runtime import forks
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
-    ("grpc.max_send_message_length", MAX_FRAME_BYTES + MIB),
-    # An owner whose host vanished is noticed within fifteen seconds.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    # The default is a minute: gRPC keeps a connection for that long if the other side only acknowledges bytes.
-    ("grpc.http2.ping_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
+    *GRPC_OPTIONS,
     # The session decides when to connect again.
     ("grpc.enable_retries", 0),
     # A broken connection must not make the next one wait: nothing is shared between channels.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -68,14 +69,8 @@ class GrpcConnection(Connection):
     batches = True
 
     async def send(self, packet: Packet) -> None:
-        try:
+        with _breaking():
             await self._call.write(packet)
-        except grpc.RpcError as error:
-            raise _broken(error) from error
-        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
-            raise ConnectionBroken(str(error)) from error
-        except asyncio.CancelledError:
-            raise _broken_or_cancelled() from None
 
     async def receive(self) -> Packet | None:
         if self._arrived:
@@ -107,18 +102,12 @@ class GrpcConnection(Connection):
             forks.keep_for_ever(thing)
 
     async def _read(self) -> Packet | None:
-        try:
+        with _breaking():
             item = await self._call.read()
             if item is grpc.aio.EOF:
                 if await self._call.code() is grpc.StatusCode.OK:
                     return None
                 raise ConnectionBroken(reason(await self._call.code(), await self._call.details()))
-        except grpc.RpcError as error:
-            raise _broken(error) from error
-        except grpc.aio.BaseError as error:
-            raise ConnectionBroken(str(error)) from error
-        except asyncio.CancelledError:
-            raise _broken_or_cancelled() from None
         if not isinstance(item, Packet):
             # gRPC has logged the details.
             raise ConnectionBroken("the owner sent something that is not a frame")
@@ -135,15 +124,18 @@ class GrpcConnection(Connection):
                         pass
 
 
-def _broken_or_cancelled() -> BaseException:
-    # gRPC also raises it in a task that was not cancelled, if the stream was closed on this side.
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        return asyncio.CancelledError()
-    return ConnectionBroken("the stream was closed here")
-
-
-def _broken(error: grpc.RpcError) -> ConnectionBroken:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return ConnectionBroken(reason(error.code(), error.details()))
-    return ConnectionBroken(str(error))
+@contextmanager
+def _breaking() -> Iterator[None]:
+    """Raises `ConnectionBroken` in the place of what gRPC raises on a stream that has ended."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise ConnectionBroken(reason(error.code(), error.details())) from error
+    except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+        raise ConnectionBroken(str(error)) from error
+    except asyncio.CancelledError:
+        # gRPC also raises it in a task that was not cancelled, if the stream was closed on this side.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise ConnectionBroken("the stream was closed here") from None

@@ -19,7 +19,7 @@ class MemoryConnector:
 
     address: Final = "this process"
 
-    def __init__(self, serve: Callable[[Connection], Awaitable[None]]) -> None:
+    def __init__(self, serve: Callable[[Connection], Awaitable[object]]) -> None:
         self._serve = serve
         self._serving: set[asyncio.Task[None]] = set()
 

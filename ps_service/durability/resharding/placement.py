@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from ps_service.durability.store import CheckpointError
 from ps_wire.tables.routing import Routing
 
 if TYPE_CHECKING:
-    from ps_service.durability.resharding.objects import Objects
+    from ps_service.durability.resharding.source import Objects
     from ps_service.durability.resharding.split_table import SplitTable
 
 _NUMBERED = re.compile(r"(.*?)(\d+)")
@@ -20,10 +21,9 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for: names of the new owners, or how many there are to be.
+    """What was asked for: names of the new owners, or how many there are to be, and the owners of tables by name.
 
-    `homes` has, by the name of an owner before, the name of the owner that gets its objects that are no tables.
-    `tables` has, by the name of a table, the names of its owners.
+    `homes` has, by the name of an owner before, the owner that gets its objects that are no tables.
     """
 
     owners: tuple[str, ...] | int
@@ -33,10 +33,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Placement:
-    """Which of the new owners gets what.
+    """Which of the new owners gets what: the rows of each table, by `routings`, and what an owner before had besides.
 
-    `homes` has, for each owner before, the new owner that gets its objects that are no tables; absent if it has none.
-    `routings` says for each table which owner has which rows.
+    `homes` lacks an owner of which nothing is to go anywhere.
     """
 
     owners: tuple[str, ...]
@@ -54,10 +53,7 @@ def place(wanted: Wanted, objects: Mapping[str, Objects], tables: Sequence[Split
     owners = named(wanted.owners, before)
     _known("--objects", wanted.homes, before)
     _known("--table", wanted.tables, [table.name for table in tables])
-    for option, given in (
-        ("--objects", wanted.homes.values()),
-        ("--table", [o for t in wanted.tables.values() for o in t]),
-    ):
+    for option, given in (("--objects", wanted.homes.values()), ("--table", chain(*wanted.tables.values()))):
         if strange := set(given) - set(owners):
             raise CheckpointError(
                 f"{option} names {' and '.join(sorted(strange))}; the new owners are {', '.join(owners)}"
@@ -66,11 +62,9 @@ def place(wanted: Wanted, objects: Mapping[str, Objects], tables: Sequence[Split
     _check_names(homes, objects)
     routings = {}
     for table in tables:
-        chosen = wanted.tables.get(table.name)
-        if chosen is None:
-            own = table.routing.owners
-            stays = len(own) < len(before) and set(own) <= set(owners)
-            chosen = own if stays else owners
+        own = table.routing.owners
+        stays = len(own) < len(before) and set(own) <= set(owners)
+        chosen = wanted.tables.get(table.name, own if stays else owners)
         routings[table.name] = Routing.even(chosen)._replace(version=table.routing.version + 1)
     return Placement(owners, homes, routings)
 

@@ -11,12 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ps_service.durability.resharding.merging import different_moments
-from ps_service.durability.resharding.objects import Objects, objects_in
 from ps_service.durability.resharding.placement import Placement, Wanted, place
-from ps_service.durability.resharding.records import OfTable, Records, of_table
-from ps_service.durability.resharding.source import Source
-from ps_service.durability.resharding.split_table import SplitTable, tables_in
+from ps_service.durability.resharding.records import Records, of_table, state_of
+from ps_service.durability.resharding.source import Objects, Source, objects_in
+from ps_service.durability.resharding.split_table import SplitTable, different_moments, tables_in
 from ps_service.durability.snapshot import finished
 from ps_service.durability.store import CheckpointError, Store
 from ps_service.durability.tensors import TensorWriter
@@ -36,10 +34,9 @@ APART_SECONDS: Final = 300.0
 
 @dataclass
 class Result:
-    """What becomes of the checkpoints.
+    """What becomes of the checkpoints: numbers of rows by table and owner, and names of the other objects by owner.
 
-    `rows` are numbers by table and owner. `objects` are names of the other objects of each owner, and `left_out` counts
-    those of trainers, which have none. `folders` are the data directories that were written, by owner.
+    `left_out` counts objects without a name, of trainers. `folders` are the data directories that were written.
     """
 
     placement: Placement
@@ -54,16 +51,11 @@ def reshard(
 ) -> Result:
     """Writes the checkpoints of new owners from those of others, which are given by data directory or folder.
 
-    Rows of tables are divided anew, with all that is kept for each. Optimizers and schedulers of a table are made on
-    each of its owners; their options and states are those of before, and their versions the largest one. Other named
-    objects go as they are to one owner. Sessions, passes and rounds that are open are left out: trainers connect anew.
-
-    It is checked first whether everything fits, so that nothing is written if it does not. If writing fails, what was
-    written is removed. Memory holds some blocks of rows, and a file of tensors. In the folder `to` each new owner gets
-    a data directory of its name. `apart` is the most seconds between the times at which the checkpoints were written.
-
-    Raises `CheckpointError` if a checkpoint is missing, damaged, or of another moment than others; something does not
-    fit; or a new data directory is not empty, or cannot be written.
+    Optimizers and schedulers of a table are made on each of its owners, with options and states of before and the
+    largest version. Other named objects go as they are to one owner. Sessions, passes and rounds are left out. In the
+    folder `to` each new owner gets a data directory of its name. Memory holds some blocks of rows, and a file of
+    tensors. Raises `CheckpointError`, and leaves nothing written, if something is damaged, does not fit, or was written
+    more than `apart` seconds from the rest.
     """
     with ExitStack() as stack:
         sources: dict[str, Source] = {}
@@ -102,7 +94,7 @@ class _Move:
         self._tables = tables
         self._objects = objects
         self._placement = placement
-        self._of_tables: dict[str, list[OfTable]] = {table.name: of_table(table, objects) for table in tables}
+        self._of_tables = {table.name: of_table(table, objects) for table in tables}
 
     def counted(self) -> Result:
         """Counts the rows, and checks that they and everything else fit."""
@@ -115,8 +107,8 @@ class _Move:
                     f"table {table.name!r} may have {most:,} rows on an owner (max_rows), and would have "
                     f"{max(counts.values()):,} on {' and '.join(above)}: choose more owners"
                 )
-            for each in self._of_tables[table.name]:
-                each.state()
+            for name, parts in self._of_tables[table.name].items():
+                state_of(name, parts)
         named = {
             owner: sorted(n for before in self._of(owner) for n in before.named) for owner in self._placement.owners
         }

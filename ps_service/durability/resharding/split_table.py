@@ -1,16 +1,16 @@
-"""A table over the checkpoints of its owners."""
+"""A table over the checkpoints of its owners, and what these know of it together."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_service.durability import table_states
-from ps_service.durability.resharding.merging import different_moments, merged, same
+from ps_service.durability import value_files
 from ps_service.durability.store import CheckpointError
 from ps_wire.codec.payload import PayloadReader
 from ps_wire.codec.values import Decoder
@@ -19,7 +19,7 @@ from ps_wire.tables.routing import Routing
 
 if TYPE_CHECKING:
     from ps_service.durability.resharding.source import Source
-    from ps_service.tables.contents import Block
+    from ps_service.tables.shard import Block
     from ps_wire.v1 import checkpoint_pb2 as pb
 
 IDS: Final = "ids"
@@ -42,11 +42,11 @@ class Part:
 
     def state(self) -> dict[str, Any]:
         """Its state, with an iterator of its blocks."""
-        return table_states.load(self.record.state, self.record.tensors, self.source.tensors)
+        return value_files.load_table(self.record.state, self.record.tensors, self.source.tensors)
 
     def blocks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, Columns]]:
         """For each block the ids of its rows, int64 [n], their places in it, int64 [n], and its columns."""
-        for columns in table_states.columns(self.record.state, self.record.tensors, self.source.tensors):
+        for columns in value_files.table_columns(self.record.state, self.record.tensors, self.source.tensors):
             ids, in_use = columns[IDS](), columns.pop(IN_USE, None)
             places = torch.arange(len(ids)) if in_use is None else in_use().nonzero().view(-1)
             yield ids[places], places, columns
@@ -56,7 +56,7 @@ class Part:
 class SplitTable:
     """A table, as the checkpoints of all of its owners have it. Parts are in the order of the owners in its routing.
 
-    `settings` is what it was made with, and `rest` its state beside rows and routing, that of all owners together.
+    `settings` is what it was made with, and `rest` its state beside rows and routing, merged.
     """
 
     name: str
@@ -113,7 +113,7 @@ def tables_in(sources: Mapping[str, Source]) -> list[SplitTable]:
 def _whole(name: str, parts: Mapping[str, Part], sources: Mapping[str, Source]) -> SplitTable:
     states = {owner: part.state() for owner, part in parts.items()}
     for state in states.values():
-        state.pop(table_states.BLOCKS)
+        state.pop(value_files.BLOCKS)
     routings = {owner: Routing.from_plain(state.pop("routing")) for owner, state in states.items()}
     settings = {owner: Decoder(PayloadReader(None)).decode(part.record.create.kwargs) for owner, part in parts.items()}
     first = next(iter(parts))
@@ -131,3 +131,39 @@ def _whole(name: str, parts: Mapping[str, Part], sources: Mapping[str, Source]) 
         raise different_moments(f"table {name!r} is not on {' and '.join(sorted(strange))}, which has rows of it")
     ordered = [parts[owner] for owner in routing.owners]
     return SplitTable(name, ordered, settings[first], routing, merged([states[owner] for owner in routing.owners]))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two plain values are equal, tensors included."""
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def merged(values: Sequence[Any]) -> Any:
+    """One value in place of those that several owners had: of numbers the largest, and of tensors each largest element.
+
+    What tables count beside their rows are upper bounds, such as the sightings of ids in a counting filter.
+    """
+    first = values[0]
+    if all(same(first, each) for each in values[1:]):
+        return first
+    if all(isinstance(each, dict) and each.keys() == first.keys() for each in values):
+        return {key: merged([each[key] for each in values]) for key in first}
+    if all(isinstance(each, torch.Tensor) and each.shape == first.shape for each in values):
+        return reduce(torch.maximum, values)
+    if all(isinstance(each, int | float) for each in values):
+        return max(values)
+    raise CheckpointError("the owners of a table keep what cannot be put together; restore into as many owners")
+
+
+def different_moments(told: str) -> CheckpointError:
+    """The error about checkpoints that do not belong together."""
+    return CheckpointError(
+        f"these checkpoints are of different moments: {told}. Give those that all owners have written when they were "
+        "stopped together"
+    )

@@ -51,8 +51,6 @@ class DirectMap(IdMap):
 class NumpyDirectMap(DirectMap):
     """An `IdMap` of the ids from 0 to below `ids`, without numba."""
 
-    implementation = "torch"
-
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(self._rows_of(ids.numpy()))
 

@@ -30,30 +30,24 @@ from ps_wire.tables.hashing import mix
 Words = npt.NDArray[np.uint64]
 
 SEGMENTS: Final = 256
-SEGMENT_SHIFT: Final = 56
-TAG_SHIFT: Final = 32
-ROW_MASK: Final = (1 << TAG_SHIFT) - 1
+SEGMENT_SHIFT: Final = np.uint64(56)
+TAG_SHIFT: Final = np.uint64(32)
+TAG_IN_MIX: Final = np.uint64(24)
+ROW_MASK: Final = np.uint64(0xFFFFFFFF)
 REMOVED: Final = ROW_MASK
+ONE: Final = np.uint64(1)
 
 _SMALLEST: Final = 16
 """Slots of a segment at first."""
 
-MOST_ROWS: Final = REMOVED - 1
+MOST_ROWS: Final = int(REMOVED) - 1
 """The most rows that a map can have."""
 
 
-_TAG = np.uint64(TAG_SHIFT)
-_ROW = np.uint64(ROW_MASK)
-_ONE = np.uint64(1)
-_MARK = np.uint64(REMOVED)
-
-
 class HashedMap(IdMap):
-    """The arrays of such a map: the slots of all segments, and of each how many it has, a power of 2, and has used.
-
-    A segment doubles at its load in `fills`. The salt is added to ids before they are mixed. It is random and secret,
-    so nobody can choose ids that collide. Rows do not depend on it.
-    """
+    """The arrays of such a map: the slots of all segments, and of each how many it has, a power of 2, and has used. A
+    segment doubles at its load in `fills`. The salt is added to ids before they are mixed. It is random and secret, so
+    nobody can choose ids that collide. Rows do not depend on it."""
 
     def __init__(self, capacity: int) -> None:
         self.salt: Final = np.uint64(secrets.randbits(64))
@@ -101,8 +95,6 @@ class HashedMap(IdMap):
 class NumpyHashedMap(HashedMap):
     """An `IdMap` without numba: all ids are probed at once, in rounds."""
 
-    implementation = "torch"
-
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(self._positions_and_rows(ids.numpy())[1])
 
@@ -129,7 +121,7 @@ class NumpyHashedMap(HashedMap):
         positions, rows = self._positions_and_rows(given[np.sort(first)])
         there = rows >= 0
         freed = rows[there]
-        self.slots[positions[there]] = _MARK
+        self.slots[positions[there]] = REMOVED
         self.put_back(freed)
         return torch.from_numpy(freed)
 
@@ -138,7 +130,7 @@ class NumpyHashedMap(HashedMap):
         positions = np.full(len(ids), -1, np.int64)
         rows = np.full(len(ids), -1, np.int64)
         mixed = mix(ids, int(self.salt))
-        segments = (mixed >> np.uint64(SEGMENT_SHIFT)).view(np.int64)
+        segments = (mixed >> SEGMENT_SHIFT).view(np.int64)
         tags = _tags(mixed)
         sizes = self.sizes[segments]
         base, mask, at = sizes * (SEGMENTS + segments), sizes - 1, _homes(tags, sizes)
@@ -147,8 +139,8 @@ class NumpyHashedMap(HashedMap):
         while len(left):
             probed = base[left] + ((at[left] + step) & mask[left])
             found = self.slots[probed]
-            candidate = ((found & _ROW) - _ONE).view(np.int64)
-            same = (found >> _TAG == tags[left]) & (found != 0) & (candidate != REMOVED - 1)
+            candidate = ((found & ROW_MASK) - ONE).view(np.int64)
+            same = (found >> TAG_SHIFT == tags[left]) & (found != 0) & (candidate != MOST_ROWS)
             same[same] = self.row_ids[candidate[same]] == ids[left[same]]
             positions[left[same]] = probed[same]
             rows[left[same]] = candidate[same]
@@ -160,19 +152,19 @@ class NumpyHashedMap(HashedMap):
         """Adds different ids that are missing."""
         self.row_ids[rows] = ids
         mixed = mix(ids, int(self.salt))
-        segments = (mixed >> np.uint64(SEGMENT_SHIFT)).view(np.int64)
+        segments = (mixed >> SEGMENT_SHIFT).view(np.int64)
         coming = np.bincount(segments, minlength=SEGMENTS)
         for segment in np.flatnonzero(self.used + coming > self.sizes * self.fills).tolist():
             self._rebuild(segment, int(coming[segment]))
         self.settle()
         self.used += coming
-        self._place(segments, _tags(mixed) << _TAG | (rows.view(np.uint64) + _ONE))
+        self._place(segments, _tags(mixed) << TAG_SHIFT | (rows.view(np.uint64) + ONE))
 
     def _rebuild(self, segment: int, coming: int) -> None:
         """Makes room for more ids in a segment, and forgets its marks."""
         begin = int(self.sizes[segment]) * (SEGMENTS + segment)
         there = self.slots[begin : begin + int(self.sizes[segment])]
-        words = there[(there != 0) & (there & _ROW != _MARK)]
+        words = there[(there != 0) & (there & ROW_MASK != REMOVED)]
         there[:] = 0
         size = int(self.sizes[segment])
         while len(words) + coming > size * self.fills[segment]:
@@ -186,7 +178,7 @@ class NumpyHashedMap(HashedMap):
     def _place(self, segments: npt.NDArray[np.int64], words: Words) -> None:
         """Writes the words of ids that are missing, where there is room."""
         sizes = self.sizes[segments]
-        base, mask, at = sizes * (SEGMENTS + segments), sizes - 1, _homes(words >> _TAG, sizes)
+        base, mask, at = sizes * (SEGMENTS + segments), sizes - 1, _homes(words >> TAG_SHIFT, sizes)
         left = np.arange(len(words))
         step = 0
         while len(left):
@@ -200,9 +192,9 @@ class NumpyHashedMap(HashedMap):
 
 def _tags(mixed: Words) -> Words:
     """The 32 bits below those of the segment."""
-    return mixed >> np.uint64(SEGMENT_SHIFT - 32) & np.uint64(0xFFFFFFFF)
+    return mixed >> TAG_IN_MIX & ROW_MASK
 
 
 def _homes(tags: Words, sizes: Ids) -> Ids:
     """Where in their segments the searches begin."""
-    return (tags * sizes.view(np.uint64) >> _TAG).view(np.int64)
+    return (tags * sizes.view(np.uint64) >> TAG_SHIFT).view(np.int64)

@@ -16,16 +16,12 @@ Ids = npt.NDArray[np.int64]
 
 
 class IdMap(ABC):
-    """A map from any int64 id to the number of a row, by "numba" or "torch", which is numpy here.
+    """A map from any int64 id to the number of a row. One thread may change it at a time, and none may read it then.
 
     Ids get the lowest rows that were never used, in the order in which they are first added, after the rows of removed
-    ids, of which the last freed comes first. One thread may change a map at a time, and none may read it then.
-
-    `row_ids` has the id of each row. `free` has rows that were freed, as a stack, of which the first `counts[1]` are
-    valid; `counts[0]` is how many rows were ever used.
+    ids, of which the last freed comes first. `row_ids` has the id of each row. `free` has rows that were freed, as a
+    stack, of which the first `counts[1]` are valid; `counts[0]` is how many rows were ever used.
     """
-
-    implementation: str
 
     def __init__(self, capacity: int) -> None:
         self.capacity: Final = capacity
@@ -45,9 +41,7 @@ class IdMap(ABC):
     @abstractmethod
     def find_or_add(self, ids: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows of ids, which may repeat, adding those that are missing; and which positions added an id, bool [n].
-
-        Raises `TooLargeError` if there would be more than `most` ids. The map is as before then.
-        """
+        Raises `TooLargeError`, with the map as before, if there would be more than `most` ids."""
 
     @abstractmethod
     def remove(self, ids: torch.Tensor) -> torch.Tensor:
@@ -91,17 +85,13 @@ class IdMap(ABC):
         if self._reserved_ids is not None:
             self._reserved_ids.grown(rows)
         elif rows > len(self.row_ids):
-            grown = np.zeros(min(max(rows, 2 * len(self.row_ids), 1024), self.capacity), np.int64)
-            grown[: len(self.row_ids)] = self.row_ids
-            self.row_ids = grown
+            self.row_ids = _grown(self.row_ids, min(max(rows, 2 * len(self.row_ids), 1024), self.capacity))
 
     def make_room_to_free(self, rows: int) -> None:
         """Makes room for this many more freed rows."""
         needed = int(self.counts[1]) + rows
         if needed > len(self.free):
-            grown = np.zeros(max(needed, 2 * len(self.free), 1024), np.int64)
-            grown[: len(self.free)] = self.free
-            self.free = grown
+            self.free = _grown(self.free, max(needed, 2 * len(self.free), 1024))
 
     def take(self, count: int) -> Ids:
         """Rows for new ids, int64 [count]: freed ones first, of which the last freed comes first."""
@@ -118,6 +108,10 @@ class IdMap(ABC):
         count = int(self.counts[1])
         self.free[count : count + len(rows)] = rows
         self.counts[1] += len(rows)
+
+
+def _grown(array: Ids, length: int) -> Ids:
+    return np.concatenate([array, np.zeros(length - len(array), np.int64)])
 
 
 def too_many(most: int) -> TooLargeError:

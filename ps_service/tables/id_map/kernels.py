@@ -1,4 +1,4 @@
-"""The map's loops over ids, compiled by numba. Imported only where that is installed."""
+"""The loops of both maps over ids, compiled by numba. Imported only where that is installed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ from typing import Any
 import numpy as np
 
 from ps_service.tables.compiled import compiled
-from ps_service.tables.id_map.hashed_map import REMOVED, ROW_MASK, SEGMENT_SHIFT, SEGMENTS, TAG_SHIFT
+from ps_service.tables.id_map.hashed_map import ONE, REMOVED, ROW_MASK, SEGMENT_SHIFT, SEGMENTS, TAG_IN_MIX, TAG_SHIFT
 from ps_service.tables.kernels.loops import mixed_of
 from ps_service.tables.kernels.prefetching import prefetch
 
-_ROW = np.uint64(ROW_MASK)
-_TAG = np.uint64(TAG_SHIFT)
-_SEGMENT = np.uint64(SEGMENT_SHIFT)
-_MARK = np.uint64(REMOVED)
-_ONE = np.uint64(1)
 _EMPTY = np.uint64(0)
-_TAG_BITS = np.uint64(0xFFFFFFFF)
 _SEGMENTS = np.int64(SEGMENTS)
 _GROUP = 64
 """Ids that are brought on together."""
@@ -25,25 +19,23 @@ _GROUP = 64
 _TURNS = 3
 """Groups under way."""
 
-_S24 = np.uint64(24)
-
 
 @compiled
 def tag_of(mixed: Any) -> Any:
     """The 32 bits below those of the segment."""
-    return mixed >> _S24 & _TAG_BITS
+    return mixed >> TAG_IN_MIX & ROW_MASK
 
 
 @compiled
 def home_of(size: Any, tag: Any) -> Any:
     """Where in a segment the search for an id begins."""
-    return tag * np.uint64(size) >> _TAG
+    return tag * np.uint64(size) >> TAG_SHIFT
 
 
 @compiled
 def position_of(slots: Any, sizes: Any, row_ids: Any, mixed: Any, identity: Any) -> Any:
     """Where an id is, or -1 minus the position of the empty slot that ends its search."""
-    segment = np.int64(mixed >> _SEGMENT)
+    segment = np.int64(mixed >> SEGMENT_SHIFT)
     base = sizes[segment] * (_SEGMENTS + segment)
     mask = np.uint64(sizes[segment] - 1)
     tag = tag_of(mixed)
@@ -52,11 +44,11 @@ def position_of(slots: Any, sizes: Any, row_ids: Any, mixed: Any, identity: Any)
         word = slots[base + np.int64(at)]
         if word == _EMPTY:
             return -1 - (base + np.int64(at))
-        if word >> _TAG == tag:
-            row = word & _ROW
-            if row != _MARK and row_ids[np.int64(row - _ONE)] == identity:
+        if word >> TAG_SHIFT == tag:
+            row = word & ROW_MASK
+            if row != REMOVED and row_ids[np.int64(row - ONE)] == identity:
                 return base + np.int64(at)
-        at = (at + _ONE) & mask
+        at = (at + ONE) & mask
 
 
 @compiled
@@ -64,7 +56,7 @@ def mix_group(slots: Any, sizes: Any, salt: Any, ids: Any, mixed: Any) -> None:
     """Mixes ids, and asks the processor for the slots where their searches begin."""
     for i in range(len(ids)):
         mixed[i] = mixed_of(np.uint64(ids[i]) + salt)
-        segment = np.int64(mixed[i] >> _SEGMENT)
+        segment = np.int64(mixed[i] >> SEGMENT_SHIFT)
         size = sizes[segment]
         prefetch(slots, size * (_SEGMENTS + segment) + np.int64(home_of(size, tag_of(mixed[i]))))
 
@@ -73,7 +65,7 @@ def mix_group(slots: Any, sizes: Any, salt: Any, ids: Any, mixed: Any) -> None:
 def read_group(slots: Any, sizes: Any, row_ids: Any, mixed: Any, rows: Any) -> None:
     """Writes the rows that slots have for the tags of ids, or -1, and asks for the ids of these rows."""
     for i in range(len(rows)):
-        segment = np.int64(mixed[i] >> _SEGMENT)
+        segment = np.int64(mixed[i] >> SEGMENT_SHIFT)
         base = sizes[segment] * (_SEGMENTS + segment)
         mask = np.uint64(sizes[segment] - 1)
         tag = tag_of(mixed[i])
@@ -83,11 +75,11 @@ def read_group(slots: Any, sizes: Any, row_ids: Any, mixed: Any, rows: Any) -> N
             word = slots[base + np.int64(at)]
             if word == _EMPTY:
                 break
-            if word >> _TAG == tag and word & _ROW != _MARK:
-                rows[i] = np.int64((word & _ROW) - _ONE)
+            if word >> TAG_SHIFT == tag and word & ROW_MASK != REMOVED:
+                rows[i] = np.int64((word & ROW_MASK) - ONE)
                 prefetch(row_ids, rows[i])
                 break
-            at = (at + _ONE) & mask
+            at = (at + ONE) & mask
 
 
 @compiled
@@ -126,7 +118,7 @@ def find(slots: Any, sizes: Any, row_ids: Any, salt: Any, ids: Any, rows: Any) -
         for i in range(begin, end):
             if rows[i] < 0 or row_ids[rows[i]] != ids[i]:
                 at = position_of(slots, sizes, row_ids, mixed[group][i - begin], ids[i])
-                rows[i] = -1 if at < 0 else np.int64((slots[at] & _ROW) - _ONE)
+                rows[i] = -1 if at < 0 else np.int64((slots[at] & ROW_MASK) - ONE)
 
 
 @compiled
@@ -137,7 +129,7 @@ def rebuild(slots: Any, sizes: Any, used: Any, fills: Any, segment: Any) -> Any:
     words = np.empty(used[segment], np.uint64)
     count = 0
     for i in range(base, base + size):
-        if slots[i] != _EMPTY and slots[i] & _ROW != _MARK:
+        if slots[i] != _EMPTY and slots[i] & ROW_MASK != REMOVED:
             words[count] = slots[i]
             count += 1
     # An eighth of what the segment holds may come before it is rebuilt again, or marks would cause that too often.
@@ -153,9 +145,9 @@ def rebuild(slots: Any, sizes: Any, used: Any, fills: Any, segment: Any) -> Any:
     used[segment] = count
     mask = np.uint64(size - 1)
     for i in range(count):
-        at = home_of(size, words[i] >> _TAG)
+        at = home_of(size, words[i] >> TAG_SHIFT)
         while slots[base + np.int64(at)] != _EMPTY:
-            at = (at + _ONE) & mask
+            at = (at + ONE) & mask
         slots[base + np.int64(at)] = words[i]
     return True
 
@@ -176,11 +168,9 @@ def find_or_add(
     new: Any,
     begin: Any,
 ) -> Any:
-    """Writes the rows of ids from position `begin`, adding those that are missing. Returns where it stopped.
-
-    That is `len(ids)` at the end, or the position of an id for which there is no room. -1 minus a position says that
-    the array of slots is too small.
-    """
+    """Writes the rows of ids from position `begin`, adding those that are missing. Returns where it stopped: `len(ids)`
+    at the end, the position of an id for which there is no room, or -1 minus a position where the array of slots is too
+    small."""
     mixed = np.empty((_TURNS, _GROUP), np.uint64)
     left, found = ids[begin:], rows[begin:]
     for turn in range(turns_of(len(left))):
@@ -193,11 +183,11 @@ def find_or_add(
             word = mixed[group][i - begin - first]
             at = position_of(slots, sizes, row_ids, word, ids[i])
             if at >= 0:
-                rows[i] = np.int64((slots[at] & _ROW) - _ONE)
+                rows[i] = np.int64((slots[at] & ROW_MASK) - ONE)
                 continue
             if counts[0] - counts[1] >= most:
                 return i
-            segment = np.int64(word >> _SEGMENT)
+            segment = np.int64(word >> SEGMENT_SHIFT)
             if used[segment] + 1 > sizes[segment] * fills[segment]:
                 if not rebuild(slots, sizes, used, fills, segment):
                     return -1 - i
@@ -211,7 +201,7 @@ def find_or_add(
                 row = counts[0]
                 counts[0] += 1
             row_ids[row] = ids[i]
-            slots[-1 - at] = tag_of(word) << _TAG | (np.uint64(row) + _ONE)
+            slots[-1 - at] = tag_of(word) << TAG_SHIFT | (np.uint64(row) + ONE)
             used[segment] += 1
             rows[i] = row
             new[i] = True
@@ -225,8 +215,67 @@ def remove(slots: Any, sizes: Any, row_ids: Any, free: Any, counts: Any, salt: A
     for i in range(len(ids)):
         at = position_of(slots, sizes, row_ids, mixed_of(np.uint64(ids[i]) + salt), ids[i])
         if at >= 0:
-            row = np.int64((slots[at] & _ROW) - _ONE)
-            slots[at] = _MARK
+            row = np.int64((slots[at] & ROW_MASK) - ONE)
+            slots[at] = REMOVED
+            free[counts[1]] = row
+            counts[1] += 1
+            freed[count] = row
+            count += 1
+    return count
+
+
+# A map with an entry for each id
+
+
+@compiled
+def find_entries(entries: Any, ids: Any, rows: Any) -> Any:
+    """Writes the rows of ids, or -1. Returns how many have none."""
+    count = np.uint64(len(entries))
+    missing: Any = 0
+    for i in range(len(ids)):
+        # A negative id is a large one here.
+        row = np.int64(entries[ids[i]]) - 1 if np.uint64(ids[i]) < count else -1
+        rows[i] = row
+        missing += row < 0
+    return missing
+
+
+@compiled
+def add_entries(
+    entries: Any, row_ids: Any, free: Any, counts: Any, most: Any, ids: Any, rows: Any, new: Any, begin: Any
+) -> Any:
+    """Gives rows to those ids, from position `begin`, that have none. All are below the number of entries. Returns
+    where it stopped: `len(ids)` at the end, or the position of an id for which there is no room."""
+    for i in range(begin, len(ids)):
+        if rows[i] >= 0:
+            continue
+        row = np.int64(entries[ids[i]]) - 1
+        if row < 0:
+            if counts[0] - counts[1] >= most:
+                return i
+            if counts[1] > 0:
+                counts[1] -= 1
+                row = free[counts[1]]
+            else:
+                if counts[0] >= len(row_ids):
+                    return i
+                row = counts[0]
+                counts[0] += 1
+            row_ids[row] = ids[i]
+            entries[ids[i]] = row + 1
+            new[i] = True
+        rows[i] = row
+    return len(ids)
+
+
+@compiled
+def remove_entries(entries: Any, free: Any, counts: Any, ids: Any, freed: Any) -> Any:
+    """Removes ids and writes their rows. Returns how many there were."""
+    most, count = np.uint64(len(entries)), 0
+    for id in ids:
+        if np.uint64(id) < most and entries[id] > 0:
+            row = np.int64(entries[id]) - 1
+            entries[id] = 0
             free[counts[1]] = row
             counts[1] += 1
             freed[count] = row

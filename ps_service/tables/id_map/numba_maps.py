@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ps_service.tables.id_map import direct_kernels, kernels
+from ps_service.tables.id_map import kernels
 from ps_service.tables.id_map.direct_map import DirectMap
 from ps_service.tables.id_map.hashed_map import HashedMap
 from ps_service.tables.id_map.id_map import too_many
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 class NumbaHashedMap(HashedMap):
     """An `IdMap` compiled by numba."""
-
-    implementation = "numba"
 
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         rows = np.empty(len(ids), np.int64)
@@ -63,22 +61,22 @@ class NumbaHashedMap(HashedMap):
 class NumbaDirectMap(DirectMap):
     """An `IdMap` of the ids from 0 to below `ids`, compiled by numba."""
 
-    implementation = "numba"
-
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         rows = np.empty(len(ids), np.int64)
-        direct_kernels.find(self.entries, ids.numpy(), rows)
+        kernels.find_entries(self.entries, ids.numpy(), rows)
         return torch.from_numpy(rows)
 
     def find_or_add(self, ids: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
         given = ids.numpy()
         rows, new = np.empty(len(given), np.int64), np.zeros(len(given), np.bool_)
-        if direct_kernels.find(self.entries, given, rows):
+        if kernels.find_entries(self.entries, given, rows):
             self.check(given)
             limit = min(most, self.capacity)
             at = 0
             while at < len(given):
-                at = direct_kernels.add(self.entries, self.row_ids, self.free, self.counts, limit, given, rows, new, at)
+                at = kernels.add_entries(
+                    self.entries, self.row_ids, self.free, self.counts, limit, given, rows, new, at
+                )
                 if at < len(given) and len(self) >= limit:
                     _take_back(self, given[:at][new[:at]])
                     raise too_many(most)
@@ -89,7 +87,7 @@ class NumbaDirectMap(DirectMap):
         given = ids.numpy()
         self.make_room_to_free(min(len(given), len(self)))
         freed = np.empty(len(given), np.int64)
-        count = direct_kernels.remove(self.entries, self.free, self.counts, given, freed)
+        count = kernels.remove_entries(self.entries, self.free, self.counts, given, freed)
         return torch.from_numpy(freed[:count].copy())
 
 

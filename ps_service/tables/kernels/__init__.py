@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ps_service.tables import compiled
-from ps_service.tables.kernels.grouped import Grouped
-from ps_service.tables.kernels.kernels import Kernels
+from ps_service.tables.kernels.kernels import Grouped, Kernels
 
 __all__ = ["Grouped", "Kernels", "make_kernels"]
 

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from ps_service.tables.kernels import loops, updates
-from ps_service.tables.kernels.grouped import Grouped
-from ps_service.tables.kernels.kernels import Kernels
+from ps_service.tables.kernels.kernels import Grouped, Kernels
 from ps_service.tables.randomness import INITIAL, normal_quantiles
 from ps_wire.tables.hashing import mix_one
 from ps_wire.tables.options import FTRL, SGD, Adagrad, LazyAdam, Normal, PartialRowWiseAdam, RowWiseAdagrad, Uniform
@@ -31,8 +30,6 @@ _STEPS = 4096
 
 class NumbaKernels(Kernels):
     """`Kernels` compiled by numba. Rows in 16 bits, or without one flat tensor, go through torch."""
-
-    implementation = "numba"
 
     def unique(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         different, _, numbers = _numbered(ids)
@@ -68,8 +65,8 @@ class NumbaKernels(Kernels):
         return torch.from_numpy(sums)
 
     def begin(self, rows: Rows, numbers: torch.Tensor, ids: torch.Tensor, fresh: bool) -> None:
-        flat, init = rows.values.flat, rows.init
-        if flat is None or flat.dtype != torch.float32 or not isinstance(init, Normal | Uniform):
+        flat, init = rows.flat, rows.init
+        if flat is None or not isinstance(init, Normal | Uniform):
             super().begin(rows, numbers, ids, fresh)
             return
         low, scale = (0.0, init.std) if isinstance(init, Normal) else (init.low, init.high - init.low)
@@ -85,21 +82,18 @@ class NumbaKernels(Kernels):
         rows.begin_states(numbers, fresh)
 
     def read(self, rows: Rows, numbers: torch.Tensor) -> torch.Tensor:
-        flat = rows.values.flat
-        if flat is None or flat.dtype != torch.float32:
+        if rows.flat is None:
             return super().read(rows, numbers)
-        found = torch.empty(len(numbers), flat.shape[1])
-        loops.gather(flat.numpy(), numbers.numpy(), found.numpy())
+        found = torch.empty(len(numbers), rows.flat.shape[1])
+        loops.gather(rows.flat.numpy(), numbers.numpy(), found.numpy())
         return found
 
     def update(self, rows: Rows, numbers: torch.Tensor, grouped: Grouped, rates: Rates) -> None:
-        flats = {name: storage.flat for name, storage in rows.states.items()}
-        flat = rows.values.flat
-        if flat is None or flat.dtype != torch.float32 or any(each is None for each in flats.values()):
+        if rows.flat is None:
             super().update(rows, numbers, grouped, rates)
             return
-        values = flat.numpy()
-        states = {name: each.numpy() for name, each in flats.items() if each is not None}
+        values = rows.flat.numpy()
+        states = {name: each.numpy() for name, each in rows.flat_states.items()}
         gradients = (numbers.numpy(), _arrays_of(grouped))
         lrs, decays = _each(rates.lr), _each(rates.weight_decay)
         match rows.rule.options:

@@ -26,11 +26,9 @@ def mixed_of(x: Any) -> Any:
 
 @compiled
 def number(ids: Any, places: Any, shift: Any, factor: Any, different: Any, counts: Any, numbers: Any) -> Any:
-    """Numbers the different ids in the order in which they come, with a hash table of zeros `places`.
-
-    `factor` is a random odd number, so that nobody can choose ids that collide. `different` gets the different ids,
-    `counts` how often each comes, and `numbers` the number of each position's id. Returns how many differ.
-    """
+    """Numbers the different ids in the order in which they come, with a hash table of zeros `places` and a random odd
+    `factor`, so that nobody can choose ids that collide. `different` gets the ids, `counts` how often each comes, and
+    `numbers` the number of each position's id. Returns how many differ."""
     mask = len(places) - 1
     count = 0
     for i in range(len(ids)):

@@ -1,8 +1,5 @@
-"""Has the processor read rows ahead of their use. Imported only where numba is installed.
-
-Rows of a table are at random places, so a loop over them waits for memory at each. Asking for a row some turns before
-it is used takes half of the time off an update.
-"""
+"""Has the processor read rows ahead of their use, which takes half of the time off an update: rows of a table are at
+random places, so a loop over them waits for memory at each. Imported only where numba is installed."""
 
 from __future__ import annotations
 

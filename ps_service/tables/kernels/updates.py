@@ -150,10 +150,8 @@ def adam(
     seconds: Any,
     eps: Any,
 ) -> None:
-    """`LazyAdam`, or `PartialRowWiseAdam` where `squares` has one column. The betas are float64.
-
-    `firsts` and `seconds` are tables of their corrections.
-    """
+    """`LazyAdam`, or `PartialRowWiseAdam` where `squares` has one column. The betas are float64; `firsts` and `seconds`
+    are tables of their corrections."""
     row_wise = squares.shape[1] == 1 and values.shape[1] != 1
     old, new = np.float32(second), np.float32(1 - second)
     share = np.float32(1 - first)

@@ -18,7 +18,7 @@ from ps_service.durability import snapshot
 from ps_service.durability.store import CheckpointError
 from ps_service.engine import Engine
 from ps_service.server import Server
-from ps_wire.v1.operations_pb2 import CheckpointReply
+from ps_wire.v1.operations_pb2 import CheckpointReply, CheckpointRequest
 from tests.conftest import StartProcess
 from tests.forking.process import Forking
 from tests.integration.restarting import Owner, step
@@ -29,7 +29,7 @@ X = torch.ones(1, 4)
 
 
 async def write(owner: Owner) -> CheckpointReply:
-    return await asyncio.to_thread(probe.checkpoint, owner.address, 60.0)
+    return await asyncio.to_thread(probe.ask, owner.address, CheckpointRequest(), 60.0)
 
 
 def files_of(reply: CheckpointReply) -> list[Path]:
@@ -179,7 +179,7 @@ async def test_each_is_an_event_and_so_is_one_that_could_not_be_written(
 async def test_without_a_data_directory_it_says_what_to_do(ps: tc.Client, owner: Owner) -> None:
     async with Server(Engine("ps7")) as other:
         with pytest.raises(tc.errors.InvalidArgumentError, match="ps-service serve --data-dir"):
-            await asyncio.to_thread(probe.checkpoint, other.address, 60.0)
+            await asyncio.to_thread(probe.ask, other.address, CheckpointRequest(), 60.0)
     with pytest.raises(ValueError, match="checkpoint_every needs data_dir"):
         Server(Engine("ps7"), checkpoint_every=5.0)
 

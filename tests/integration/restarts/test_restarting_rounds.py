@@ -119,8 +119,8 @@ async def test_a_push_that_waits_keeps_what_its_codec_left_out(tmp_path: Path) -
             await asyncio.gather(replica.push(opt), replica2.push(opt2))
 
         await both(1.0)
-        assert replica._sent._feedback is not None
-        kept = replica._sent._feedback.state_dict()["residuals"]
+        assert replica.exchange._feedback is not None
+        kept = replica.exchange._feedback.state_dict()["residuals"]
         replica(torch.ones(1, 3)).sum().backward()
         push = asyncio.ensure_future(_pushed(replica, opt))
         await until(lambda: waiting(owner.server) == 1)
@@ -128,7 +128,7 @@ async def test_a_push_that_waits_keeps_what_its_codec_left_out(tmp_path: Path) -
             await owner.restart(DRAIN_SECONDS)
         with pytest.raises(tc.errors.DrainingError):
             await push
-        now = replica._sent._feedback.state_dict()["residuals"]
+        now = replica.exchange._feedback.state_dict()["residuals"]
         assert now.keys() == kept.keys() and all(torch.equal(now[name], kept[name]) for name in kept)
         await both(2.0)
         assert hosted(owner.server).version == 2

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import trainer_client as tc
 from ps_wire.compression.choice import Choice
-from ps_wire.compression.encoded import Encoded
-from ps_wire.compression.values import encode
+from ps_wire.compression.codec import Encoded
+from ps_wire.compression.registry import encode
 from tests.conftest import StartOwner
 from trainer_client.graph.batch import Batch
 from trainer_client.tables import look_ups

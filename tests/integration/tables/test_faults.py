@@ -113,9 +113,9 @@ async def test_blocks_of_a_large_table_and_of_one_with_removed_rows(tmp_path: Pa
         async with ps.context():
             await items(ids)
         shard = owner.server.engine.registry.named("items").value.shard
-        blocks = list(shard.contents.views())
+        blocks = list(shard.views())
         assert [len(each["ids"]) for each in blocks] == [65_536, 100_000 - 65_536]
-        assert blocks[0]["values"].data_ptr() == next(shard.contents.views())["values"].data_ptr(), "no copies"
+        assert blocks[0]["values"].data_ptr() == next(shard.views())["values"].data_ptr(), "no copies"
         shard.remove(ids[5:10])
         before = await items(ids)
         await owner.restart()

@@ -63,7 +63,7 @@ class Job:
     def asked(self) -> list[Counter[str]]:
         """The requests that each owner has answered."""
         return [
-            Counter({name: count.calls for name, count in server.engine.counters.operations().items()})
+            Counter({name: count.durations.count for name, count in server.engine.counters.operations().items()})
             for server in self.servers
         ]
 

@@ -16,6 +16,7 @@ import trainer_client as tc
 from ps_service.cli import probe
 from ps_service.server import Server
 from ps_service.tables.shard import TableShard
+from ps_wire.v1.operations_pb2 import CheckpointRequest
 from tests.conftest import StartOwner
 from tests.integration.restarting import Owner
 from tests.waiting import until
@@ -195,7 +196,7 @@ async def test_a_checkpoint_remembers_sightings_ages_and_frequencies(tmp_path: P
         assert sorted(shard._map.items()[0].tolist()) == [1, 2, 3]
         before = await items(torch.arange(5))
         if live:
-            await asyncio.to_thread(probe.checkpoint, owner.address, 60.0)
+            await asyncio.to_thread(probe.ask, owner.address, CheckpointRequest(), 60.0)
             await owner.crash()
             ps = await stack.enter_async_context(tc.connect(owner.address))
         else:
@@ -205,7 +206,7 @@ async def test_a_checkpoint_remembers_sightings_ages_and_frequencies(tmp_path: P
         clock.now = 5e8
         again = shard_of(owner.server, "items")
         assert again is not shard
-        ages = again.contents.copies(0, 10)[0]
+        ages = again.copies(0, 10)[0]
         known = dict(zip(ages["ids"].tolist(), ages["age"].tolist(), strict=True))
         assert known[1] == pytest.approx(90e6, rel=0.2) and known[3] < 20e6
         assert dict(zip(ages["ids"].tolist(), ages["sightings"].tolist(), strict=True)) == {1: 3, 2: 1, 3: 1}
@@ -253,7 +254,7 @@ async def test_owners_check_the_life_that_other_clients_ask_for(ps: tc.Client, c
     wanted = {"name": "items", "dim": 2, "rows": None, "dtype": torch.float32, "init": {"kind": "zeros"}}
     wanted |= {"optimizer": {"kind": "sgd"}, "seed": 0, "max_rows": None, "groups": [], "owners": ["ps0"]}
     with pytest.raises(tc.errors.InvalidArgumentError):
-        await ps._tables._create(ps._tables._sessions.of(""), "items", wanted | changed, False)
+        await ps._tables.create(ps._tables.sessions.of(""), "items", wanted | changed, False)
     assert not (await ps.status()).tables
 
 

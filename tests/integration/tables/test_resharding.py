@@ -91,7 +91,7 @@ async def test_training_goes_on_with_the_same_bits(tmp_path: Path, before: int, 
 def contents(owners: Sequence[Owner], table: str = "items") -> dict[str, torch.Tensor]:
     """All columns of a table by the ids of its rows, in ascending order, over its owners."""
     shards = [each.server.engine.registry.named(table).value.shard for each in owners]
-    blocks = [block for shard in shards for block in shard.contents.blocks(7)]
+    blocks = [block for shard in shards for block in shard.blocks(7)]
     joined = {name: torch.cat([each[name] for each in blocks]) for name in blocks[0]}
     order = joined["ids"].argsort()
     return {name: each[order] for name, each in joined.items()}
@@ -109,9 +109,7 @@ def rows_of(owners: Sequence[Owner]) -> dict[str, dict[str, int]]:
             table = owner.server.engine.registry.named(name).value
             routing: Routing = table.routing
             assert routing.owners == tuple(each.name for each in owners)
-            ids = torch.cat(
-                [torch.empty(0, dtype=torch.int64), *(each["ids"] for each in table.shard.contents.blocks())]
-            )
+            ids = torch.cat([torch.empty(0, dtype=torch.int64), *(each["ids"] for each in table.shard.blocks())])
             assert set(routing.of_slot[slots_of(ids)].tolist()) <= {routing.owners.index(owner.name)}
             found[name][owner.name] = len(ids)
     return found

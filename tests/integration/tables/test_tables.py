@@ -10,7 +10,7 @@ import torch
 import trainer_client as tc
 from ps_wire.tables.routing import slots_of
 from tests.conftest import StartOwner
-from trainer_client.tables.deletion import delete_rows
+from trainer_client.tables.table import delete_rows
 
 IDS = torch.tensor([3, -7, 1 << 60, 3, 11, 12, 13, 14])
 

@@ -117,6 +117,18 @@ def test_a_communicator_is_not_made_with_a_trainer_that_is_away() -> None:
     assert (away.result(0), other.result(0)) == (0, 1)
 
 
+def test_one_that_comes_when_all_are_back_begins_another_communicator() -> None:
+    world = World()
+    away = world.join(world.trainer("a"), 2)
+    world.break_connection(b"a")
+    world.wait(1.5)
+    present = world.join(world.trainer("b"), 2)
+    world.connect(b"a")
+    late = world.join(world.trainer("c"), 2)
+    assert (away.result(0), present.result(0)) == (0, 1)
+    assert not late.done() and world.join(world.trainer("d"), 2).result(0) == 1 and late.result(0) == 0
+
+
 def test_a_lost_member_ends_the_communicator_once_others_wait_for_it() -> None:
     world = World()
     one, two, three = world.all_join(3)

@@ -19,43 +19,32 @@ from ps_wire.limits import Limits
 BARRIER = Signature("barrier")
 
 
-class FakeSession:
-    """A trainer's session.
-
-    Attributes:
-        since: When its connection broke; None while it has one.
-    """
-
-    transport = "direct"
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.since: float | None = None
-        self._clock = clock
-
-    def idle_seconds(self) -> float:
-        return 0.0 if self.since is None else self._clock() - self.since
-
-
 class World:
     """The communicators of an owner without network.
 
     Attributes:
         now: The time.
-        sessions: The sessions, by trainer.
+        sessions: Since when each trainer has no connection; None while it has one.
         communicators: What is tested.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.now = 0.0
-        self.sessions: dict[bytes, FakeSession] = {}
+        self.sessions: dict[bytes, float | None] = {}
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self.communicators = Communicators(self, limits or Limits(), self._later, lambda: self.now)
 
     # As the sessions of an owner
 
-    def get(self, trainer: bytes) -> FakeSession | None:
-        return self.sessions.get(trainer)
+    def has(self, trainer: bytes) -> bool:
+        return trainer in self.sessions
+
+    def is_lost(self, trainer: bytes, patience: float) -> bool:
+        if trainer not in self.sessions:
+            return True
+        since = self.sessions[trainer]
+        return since is not None and self.now - since > patience
 
     def describe(self, trainer: bytes) -> str:
         return trainer.decode()
@@ -64,7 +53,7 @@ class World:
 
     def trainer(self, name: str) -> bytes:
         """A new trainer with a connection."""
-        self.sessions[name.encode()] = FakeSession(lambda: self.now)
+        self.sessions[name.encode()] = None
         return name.encode()
 
     def join(self, trainer: bytes, size: int, member: int = 1, **more: Any) -> Future[int]:
@@ -93,10 +82,10 @@ class World:
             return future
 
     def break_connection(self, trainer: bytes) -> None:
-        self.sessions[trainer].since = self.now
+        self.sessions[trainer] = self.now
 
     def connect(self, trainer: bytes) -> None:
-        self.sessions[trainer].since = None
+        self.sessions[trainer] = None
 
     def end_session(self, trainer: bytes, lost: bool = True) -> None:
         del self.sessions[trainer]
@@ -114,7 +103,7 @@ class World:
     def is_idle(self) -> bool:
         """Whether nothing is left of any communicator."""
         found = self.communicators
-        return not (found._members or found._formations.by_member or found._present or found.nbytes)
+        return not (found._members or found._formations.all() or found._present or found.nbytes)
 
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._timers, (self.now + seconds, next(self._order), do))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ps_service.durability.resharding.merging import merged, same
 from ps_service.durability.resharding.placement import named
+from ps_service.durability.resharding.split_table import merged, same
 from ps_service.durability.store import CheckpointError
 
 

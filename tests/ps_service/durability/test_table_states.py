@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ps_service.durability import table_states
+from ps_service.durability import value_files
 from ps_service.durability.tensors import TensorReader, TensorWriter
-from ps_service.tables.contents import Block
+from ps_service.tables.shard import Block
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1.checkpoint_pb2 import ObjectRecord
 from tests.ps_wire.exact import same
@@ -22,7 +22,7 @@ REST = {"routing": {"version": 3, "of_slot": torch.arange(4)}, "admission": None
 
 def written(folder: Path, blocks: Iterator[Block]) -> ObjectRecord:
     record, writer = ObjectRecord(), TensorWriter(folder, part_bytes=1)
-    table_states.store(REST | {"blocks": blocks}, record.state, record.tensors, writer, "items")
+    value_files.store_table(REST | {"blocks": blocks}, record.state, record.tensors, writer, "items")
     writer.flush()
     return record
 
@@ -35,7 +35,7 @@ def test_no_block_is_asked_for_before_the_one_before_it_is_on_disk(tmp_path: Pat
 
     record = written(tmp_path, blocks())
     assert record.tensors[:3] == ["items/routing/of_slot", "items/blocks.0/ids", "items/blocks.0/values"]
-    found = table_states.load(record.state, record.tensors, TensorReader(tmp_path, os.listdir(tmp_path)))
+    found = value_files.load_table(record.state, record.tensors, TensorReader(tmp_path, os.listdir(tmp_path)))
     assert same(list(found.pop("blocks")), BLOCKS) and same(found, REST)
 
 
@@ -43,10 +43,10 @@ def test_a_block_is_read_when_its_turn_comes(tmp_path: Path) -> None:
     record = written(tmp_path, iter(BLOCKS))
     (tmp_path / "tensors-00005.safetensors").unlink()
     reader = TensorReader(tmp_path, os.listdir(tmp_path))
-    blocks = table_states.load(record.state, record.tensors, reader)["blocks"]
+    blocks = value_files.load_table(record.state, record.tensors, reader)["blocks"]
     assert same(next(blocks), BLOCKS[0])
     with pytest.raises(InvalidArgumentError, match=r"no tensor 'items/blocks\.1/ids'"):
         next(blocks)
-    columns = list(table_states.columns(record.state, record.tensors, reader))
+    columns = list(value_files.table_columns(record.state, record.tensors, reader))
     assert [list(each) for each in columns] == [list(each) for each in BLOCKS]
     assert torch.equal(columns[1]["values"](), BLOCKS[1]["values"])

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ps_service.functions.groups import GROUPS, Group, Level
-from ps_service.functions.listing import listed
+from ps_service.functions.listing import listed, page
 from ps_service.functions.offered import TorchFunctions
-from ps_service.functions.page import page
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
 from tests.conftest import ROOT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ps_service.group.directory import Directory
-from ps_service.group.members import MemberEntry
+from ps_service.group.formation import MemberEntry
 from ps_service.group.rendezvous import SAME, RendezvousResult
 from ps_wire.errors import InvalidArgumentError, NameConflictError, UnavailableError
 

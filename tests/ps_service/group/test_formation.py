@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ps_service.group.directory import Directory
-from ps_service.group.formation import Progress
-from ps_service.group.members import MemberEntry
+from ps_service.group.formation import MemberEntry, Progress
 from ps_wire.errors import InvalidArgumentError, NameConflictError, UnavailableError
 
 

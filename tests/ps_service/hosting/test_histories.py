@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ps_service.hosting.histories import Ending, ended, has_open_history, reaches_ended
+from ps_service.hosting.histories import ended, ending, has_open_history, reaches_ended
 from ps_wire.errors import InvalidArgumentError
 
 
@@ -65,8 +65,7 @@ def test_reaches_ended_finds_an_ended_tensor_in_the_graph() -> None:
 def test_tensors_with_a_history_are_replaced_wherever_they_stand() -> None:
     tensor, leaf, plain = computed(1.0), torch.ones(1, requires_grad=True), torch.ones(1)
     value = {"list": [tensor, leaf], "tuple": (plain, tensor), "number": 3}
-    ending = Ending()
-    made = ending.of(value)
+    made = ending().of(value)
     assert made is value, "what can be written to stays the same object"
     alias = made["list"][0]
     assert alias is not tensor and not has_open_history(alias) and alias.tolist() == [2.0]
@@ -76,28 +75,25 @@ def test_tensors_with_a_history_are_replaced_wherever_they_stand() -> None:
 
 def test_a_tensor_itself_is_replaced() -> None:
     tensor = computed(1.0)
-    assert not has_open_history(Ending().of(tensor))
+    assert not has_open_history(ending().of(tensor))
 
 
 def test_a_tensor_with_an_earlier_history_stays() -> None:
     known, new = computed(1.0), computed(2.0)
-    ending = Ending(known={id(known)})
-    assert ending.is_meant(new) and not ending.is_meant(known)
     value = [known, new]
-    ending.of(value)
+    ending(known={id(known)}).of(value)
     assert value[0] is known and value[1] is not new
 
 
 def test_where_there_is_no_history_nothing_is_replaced() -> None:
     value = [torch.ones(1), (torch.ones(1, requires_grad=True),)]
     before = list(value)
-    ending = Ending()
-    assert ending.of(value) is value
+    assert ending().of(value) is value
     assert all(one is other for one, other in zip(value, before, strict=True))
 
 
 def test_modules_are_not_looked_into() -> None:
     module = nn.Linear(1, 1)
     module.last = tensor = computed(1.0)
-    Ending().of([module])
+    ending().of([module])
     assert module.last is tensor

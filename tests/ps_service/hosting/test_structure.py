@@ -18,7 +18,6 @@ from torch import nn, optim
 from ps_service.hosting import structure
 from ps_service.hosting.internals import Internals
 from ps_service.hosting.structure import (
-    Slots,
     all_below,
     attributes_of,
     below,
@@ -26,6 +25,7 @@ from ps_service.hosting.structure import (
     is_atom,
     is_instance,
     leads_to,
+    set_attribute,
     target_of,
     tensors_below,
 )
@@ -260,23 +260,17 @@ def test_instances_are_those_of_ordinary_classes() -> None:
 
 
 def test_attributes_are_those_of_the_dict_and_of_the_slots() -> None:
-    (attributes,) = attributes_of(Holder(3))
-    assert attributes is not None and attributes["held"] == 3
-    first, second = attributes_of(Both(1, 2))
-    assert (dict(first), dict(second)) == ({"more": 2}, {"held": 1})
+    assert attributes_of(Holder(3)) == [("held", 3)]
+    assert attributes_of(Both(1, 2)) == [("more", 2), ("held", 1)]
     assert attributes_of(object()) == []
 
 
-def test_slots_are_a_mapping_of_those_that_are_set() -> None:
-    holder = Slotted(1)
-    slots = Slots(holder, ("held", "other"))
-    assert (dict(slots), len(slots), "other" in slots) == ({"held": 1}, 1, False)
-    slots["other"] = 2
-    assert (holder.other, dict(slots)) == (2, {"held": 1, "other": 2})
-    del slots["held"]
-    assert not hasattr(holder, "held")
-    with pytest.raises(KeyError):
-        _ = slots["held"]
+def test_an_attribute_is_set_where_it_stands() -> None:
+    holder, both = Slotted(1), Both(1, 2)
+    set_attribute(holder, "held", 2)
+    set_attribute(both, "more", 3)
+    set_attribute(both, "held", 4)
+    assert (attributes_of(holder), attributes_of(both)) == ([("held", 2)], [("more", 3), ("held", 4)])
 
 
 def test_a_weak_reference_leads_to_its_target_while_that_is_there() -> None:

@@ -44,8 +44,8 @@ def test_only_the_latest_are_kept_and_asked_for(events: Events) -> None:
 
 def test_what_happens_again_is_told_ever_more_rarely(events: Events) -> None:
     for _ in range(1500):
-        events.note_again(("raised", "net"), "raised", "it raised", traceback="line 3")
-    events.note_again(("raised", "other"), "raised", "another raised")
+        events.note("raised", "it raised", traceback="line 3", alike=("raised", "net"))
+    events.note("raised", "another raised", alike=("raised", "other"))
     assert [(each.count, each.traceback) for each in events.latest()] == [
         (1, "line 3"),
         (10, ""),
@@ -61,15 +61,16 @@ def test_texts_and_tracebacks_have_bounds(events: Events) -> None:
     (event,) = events.latest()
     assert len(event.text) <= 1024 and len(event.traceback) <= 8192 and event.traceback.endswith("the end")
     for number in range(3000):
-        events.note_again(number, "slow", "slow")
+        events.note("slow", "slow", alike=number)
     assert len(events._alike) <= 1024
 
 
 def test_each_event_is_logged_once_with_its_fields(events: Events, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "ps_service.events"):
         events.note("joined", "one has come: 100%", trainer="aa")
-        events.note_again("same", "raised", "it raised", "error", traceback="Traceback\n  line 3\nValueError: no\n")
-        events.note_again("same", "raised", "it raised", "error")
+        traceback = "Traceback\n  line 3\nValueError: no\n"
+        events.note("raised", "it raised", "error", traceback=traceback, alike="same")
+        events.note("raised", "it raised", "error", alike="same")
     joined, raised = caplog.records
     assert (joined.getMessage(), joined.levelname, vars(joined)["kind"]) == ("one has come: 100%", "INFO", "joined")
     assert (vars(joined)["trainer"], vars(joined)["number"], "subject" in vars(joined)) == ("aa", 1, False)

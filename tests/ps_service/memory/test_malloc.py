@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -53,14 +52,6 @@ async def test_nothing_is_done_again_and_again_for_memory_in_use(keeper: MemoryK
     assert not await keeper.look()
     process.used = TOO_MUCH_BYTES
     assert await keeper.look()
-
-
-async def test_the_memory_keeper_ends_when_it_is_cancelled(keeper: MemoryKeeper) -> None:
-    task = asyncio.create_task(keeper.keep())
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
 
 
 FAULTS = """

@@ -14,7 +14,7 @@ from ps_service.hosting.registry import Registry
 from ps_service.metrics.census import KINDS, Census, kind_of
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.tables.hosted_table import HostedTable
-from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads
+from ps_service.training.optimizers import Covered, HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
 from ps_wire.tables.options import SGD, Zeros
 from trainer_client.tables.wanted import Wanted
@@ -38,9 +38,7 @@ class Shelf:
             Covered(hosted.ref._replace(parameter=name), parameter, hosted.parameter_state(name))
             for name, parameter in hosted.parameters.items()
         ]
-        return HostedOptimizer(
-            optim.SGD, [(covered, {})], {"lr": 0.1}, Reads.CONSISTENT, NonFinite.APPLY, self.parameter_locks
-        )
+        return HostedOptimizer(optim.SGD, [(covered, {})], {"lr": 0.1}, True, False, self.parameter_locks)
 
     def check(self) -> None:
         """Counts everything, and compares."""
@@ -48,8 +46,8 @@ class Shelf:
         parameters = {
             id(each): each for hosted in objects for each in hosted.parameters.values() if not hosted.is_table
         }
-        assert census.parameters == sum(each.numel() for each in parameters.values())
-        assert census.parameter_bytes == sum(each.nbytes for each in parameters.values())
+        assert census.parameters.elements == sum(each.numel() for each in parameters.values())
+        assert census.parameters.nbytes == sum(each.nbytes for each in parameters.values())
         assert census.kinds == {kind: sum(kind_of(each.value) == kind for each in objects) for kind in KINDS}
         named = {each.name: each.value for each in objects if each.name and isinstance(each.value, HostedOptimizer)}
         assert census.optimizers == named
@@ -74,7 +72,7 @@ def test_every_kind_is_told_apart(shelf: Shelf) -> None:
     census = shelf.census
     assert census.kinds == {"module": 1, "optimizer": 1, "scheduler": 1, "table": 1, "tensor": 2, "other": 1}
     # Rows of tables come and go, and are no parameters.
-    assert (census.parameters, census.parameter_bytes) == (11, 44)
+    assert (census.parameters.elements, census.parameters.nbytes) == (11, 44)
     assert census.optimizers == {"opt": optimizer} and census.tables == {"items": table}
     shelf.registry.delete("items")
     assert not census.tables and not census.kinds["table"]
@@ -85,11 +83,11 @@ def test_shared_parameters_count_once_until_the_last_object_is_gone(shelf: Shelf
     inner = nn.Linear(3, 2, dtype=torch.float64)
     shelf.add(nn.Sequential(inner, nn.Linear(2, 2)), "outer")
     shelf.add(inner, "inner")
-    assert (shelf.census.parameters, shelf.census.parameter_bytes) == (14, 8 * 8 + 6 * 4)
+    assert (shelf.census.parameters.elements, shelf.census.parameters.nbytes) == (14, 8 * 8 + 6 * 4)
     shelf.registry.delete("outer")
-    assert (shelf.census.parameters, shelf.census.parameter_bytes) == (8, 64)
+    assert (shelf.census.parameters.elements, shelf.census.parameters.nbytes) == (8, 64)
     shelf.registry.delete("inner")
-    assert (shelf.census.parameters, shelf.census.parameter_bytes) == (0, 0)
+    assert (shelf.census.parameters.elements, shelf.census.parameters.nbytes) == (0, 0)
     shelf.check()
 
 
@@ -99,9 +97,9 @@ def test_objects_that_go_with_their_last_handle_and_come_back_are_counted(shelf:
     shelf.registry.grant(TRAINER, hosted)
     shelf.check()
     shelf.registry.revoke(TRAINER, [hosted.ref.object_id])
-    assert shelf.census.parameters == 8
+    assert shelf.census.parameters.elements == 8
     shelf.registry.forget(TRAINER)
-    assert shelf.census.parameters == 0
+    assert shelf.census.parameters.elements == 0
     shelf.registry.restore(hosted)
     shelf.registry.restore(hosted)
     assert shelf.census.kinds["module"] == 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ps_service.engine import Engine
-from ps_service.metrics.history import KEPT_SAMPLES, History, OperationSample, Sample, buckets
+from ps_service.metrics.history import KEPT_SAMPLES, History, Sample, buckets
 from ps_service.monitoring.sampler import Sampler
-from ps_service.requests.history import describe
+from ps_service.requests.reporting import write_history
 from ps_service.server import Server
 from ps_wire.release import RELEASE
-from ps_wire.v1.operations_pb2 import HistoryReply, HistoryRequest, StatusRequest
+from ps_wire.v1.operations_pb2 import HistoryReply, HistoryRequest, OperationSample, StatusRequest
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from tests.ps_service.clock import Clock
 from trainer_client.transport.channels import open_channel
@@ -22,7 +22,7 @@ def sampler(engine: Engine, clock: Clock) -> Sampler:
 
 
 def numbers(samples: list[Sample]) -> list[int]:
-    return [each.number for each in samples]
+    return [each.message.number for each in samples]
 
 
 def test_a_sample_holds_what_came_since_the_one_before(engine: Engine, sampler: Sampler, clock: Clock) -> None:
@@ -35,22 +35,23 @@ def test_a_sample_holds_what_came_since_the_one_before(engine: Engine, sampler: 
     engine.counters.traffic["grpc"].sent += 20
     clock.now += 1.25
     first = sampler.sample()
-    assert (first.number, first.seconds, first.ended) == (1, 1.25, clock.now)
-    assert (first.steps, first.staleness) == (4, (0, 2, 3, 1))
-    assert first.operations == (OperationSample("call", 1, (1, 2, 18, 1)),)
+    assert engine.history.after(0) == [Sample(clock.now, first)]
+    assert (first.number, first.seconds) == (1, 1.25)
+    assert (first.steps, list(first.staleness)) == (4, [0, 2, 3, 1])
+    assert list(first.operations) == [OperationSample(name="call", errors=1, durations=(1, 2, 18, 1))]
     assert (first.received_bytes, first.sent_bytes) == (10, 20)
     assert first.resident_bytes > 1 << 20
     engine.counters.count("push", 0.0002)
     clock.now += 1
     second = sampler.sample()
-    assert (second.steps, second.staleness, second.received_bytes) == (0, (), 0)
-    assert second.operations == (OperationSample("push", 0, (1, 1)),)
+    assert (second.steps, list(second.staleness), second.received_bytes) == (0, [], 0)
+    assert list(second.operations) == [OperationSample(name="push", errors=0, durations=(1, 1))]
 
 
 def test_who_only_looks_is_not_part_of_it(engine: Engine, sampler: Sampler) -> None:
     for name in ("history", "status", "sessions"):
         engine.counters.count(name, 0.1)
-    assert sampler.sample().operations == ()
+    assert not sampler.sample().operations
 
 
 def test_ten_minutes_are_kept(engine: Engine, sampler: Sampler) -> None:
@@ -67,8 +68,8 @@ def test_ten_minutes_are_kept(engine: Engine, sampler: Sampler) -> None:
 
 
 def test_an_empty_histogram_has_no_buckets() -> None:
-    assert buckets((1, 2), (1, 2)) == ()
-    assert buckets((1, 5, 2), (0, 5, 0)) == (0, 1, 2, 2)
+    assert buckets((1, 2), (1, 2)) == []
+    assert buckets((1, 5, 2), (0, 5, 0)) == [0, 1, 2, 2]
 
 
 def test_a_reply_has_a_hundred_samples_at_most(engine: Engine, sampler: Sampler) -> None:
@@ -78,7 +79,7 @@ def test_a_reply_has_a_hundred_samples_at_most(engine: Engine, sampler: Sampler)
     seen: list[int] = []
     for expected in (100, 30, 0):
         reply = HistoryReply()
-        describe(engine, seen[-1] if seen else 0, reply)
+        write_history(engine, seen[-1] if seen else 0, reply)
         assert len(reply.samples) == expected
         seen += [each.number for each in reply.samples]
     assert seen == list(range(1, 131))

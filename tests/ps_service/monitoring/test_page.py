@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 import json
 import re
+import time
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -19,6 +19,7 @@ import torch
 import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
+from ps_service.metrics.history import Sample
 from ps_service.monitoring import page_feed
 from ps_service.monitoring.page_feed import PageStream
 from ps_service.monitoring.sampler import Sampler
@@ -26,6 +27,7 @@ from ps_service.monitoring.web import Web
 from ps_service.server import Server
 from ps_wire.errors import RemoteError
 from ps_wire.status import OwnerStatus
+from ps_wire.v1 import operations_pb2 as pb
 from tests import hosted_models, waiting
 
 HERE = "127.0.0.1:0"
@@ -258,9 +260,9 @@ async def test_a_trainer_that_has_left_is_part_of_the_totals(
 async def test_the_rows_of_tables_are_parameters(
     http: aiohttp.ClientSession, server: Server, sampled_by_hand: Sampler
 ) -> None:
-    sample = sampled_by_hand.sample()
-    more = dataclasses.replace(sample, number=sample.number + 1, parameter_bytes=1 << 20, table_bytes=1 << 18)
-    server.engine.history.add(more)
+    number = sampled_by_hand.sample().number
+    more = pb.Sample(number=number + 1, seconds=1.0, parameter_bytes=1 << 20, table_bytes=1 << 18)
+    server.engine.history.add(Sample(time.monotonic(), more))
     assert '<td class="num">1.2 MiB</td>' in await text_of(http, server)
 
 
@@ -338,10 +340,10 @@ async def test_the_watch_ends_when_nobody_looks(http: aiohttp.ClientSession, ser
     assert server._web is not None
     watch = server._web.page.watch
     watch.linger_seconds = 0.0
-    assert not watch.running
+    assert not watch._tasks
     await text_of(http, server)
     async with asyncio.timeout(20):
-        while watch.running:  # noqa: ASYNC110 - it looks at the clock every two seconds
+        while watch._tasks:  # noqa: ASYNC110 - it looks at the clock every two seconds
             await asyncio.sleep(0.01)
     assert watch.owners == {}
 

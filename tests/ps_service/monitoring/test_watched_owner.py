@@ -67,7 +67,7 @@ def test_samples_follow_each_other_without_a_gap(owner: WatchedOwner, clock: Clo
     owner.heard(reply(5))
     ends = [each.ended for each in owner.samples]
     assert ends == pytest.approx([998.25, 999.25, 1000.25, 1001.25, clock.now - 0.25])
-    assert [each.number for each in owner.samples] == [1, 2, 3, 4, 5]
+    assert [each.message.number for each in owner.samples] == [1, 2, 3, 4, 5]
     owner.heard(reply(4, 5))
     assert len(owner.samples) == 5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ps_service.parameters.step_lock import StepLock, WouldBlock
+from ps_service.parameters.locks import StepLock, WouldBlock
 from tests.ps_service.parameters.watch import LARGE, Watch, sum_of_leaves
 from tests.ps_service.threads import Worker, in_a_hurry
 

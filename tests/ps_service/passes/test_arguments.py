@@ -40,7 +40,8 @@ def test_only_tensors_that_need_a_gradient_enter_the_graph(engine: Engine) -> No
     arguments = Arguments(engine, PASS)
     assert arguments.tensor(wanting, True) is wanting
     assert arguments.tensor(plain, False) is plain
-    entry, (first, second) = arguments.enter((wanting, plain))
+    first, second = arguments.enter((wanting, plain))
+    entry = arguments.entry
     assert entry is not None
     assert first.requires_grad and first.tolist() == [1.0, 1.0]
     assert second is plain
@@ -52,7 +53,7 @@ def test_a_tensor_that_occurs_twice_is_one_in_the_graph(engine: Engine) -> None:
     tensor = torch.ones(1)
     arguments = Arguments(engine, PASS)
     arguments.tensor(tensor, True)
-    _, values = arguments.enter({"a": [tensor], "b": tensor})
+    values = arguments.enter({"a": [tensor], "b": tensor})
     assert values["a"][0] is values["b"]
 
 
@@ -62,7 +63,8 @@ def test_without_a_pass_nothing_enters_the_graph(engine: Engine) -> None:
     arguments.tensor(tensor, True)
     assert arguments.wanting == arguments.entering == []
     values = (tensor, 5)
-    assert arguments.enter(values) == (None, values)
+    assert arguments.enter(values) is values
+    assert arguments.entry is None
 
 
 # Handles
@@ -102,7 +104,8 @@ def test_a_result_of_the_pass_that_stayed_enters_the_graph(engine: Engine) -> No
     rref = arguments.handle(result.ref.to_message())
     assert arguments.kept == [KeptInput(CALL, 4)]
     assert [each.shape for each in arguments.entering] == [(1,), (2,)], "those of the caller come first"
-    entry, _ = arguments.enter((received, rref))
+    arguments.enter((received, rref))
+    entry = arguments.entry
     assert entry is not None
     value = rref.local_value()
     assert value["y"].requires_grad and value["n"] is without

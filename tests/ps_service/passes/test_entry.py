@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ps_service.passes.entry import GraphEntry
+from ps_service.passes.records import GraphEntry
 
 
 def test_the_numbers_stay_and_the_gradients_come_back() -> None:

@@ -16,9 +16,8 @@ from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.references import RRef, binder
 from ps_service.parameters.locks import COPY_AT_MOST
 from ps_service.passes import calls, propagation
-from ps_service.passes.arguments import Arguments
+from ps_service.passes.arguments import Arguments, Invocation, Recording
 from ps_service.passes.call_frame import CallFrame
-from ps_service.passes.invocation import Invocation, Recording
 from ps_service.training.creation import create_optimizer
 from ps_wire.refs import CallKey, ContextId
 from tests.ps_service.threads import Watched, Worker, wait_for

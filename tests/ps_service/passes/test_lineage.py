@@ -11,7 +11,7 @@ import torch
 from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.references import RRef
 from ps_service.parameters.locks import ParameterLocks
-from ps_service.passes.binding_checks import has_own_functions, results_in, runs_own_function
+from ps_service.passes.binding import has_own_functions, results_in, runs_own_function
 from tests.custom_functions import Doubled
 from trainer_client.rpc.rref import RRef as RRefOfMember
 

@@ -12,8 +12,7 @@ from ps_service.engine import Engine
 from ps_service.hosting.leaves import Leaf
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes import propagation
-from ps_service.passes.entry import GraphEntry
-from ps_service.passes.records import KeptInput, Record
+from ps_service.passes.records import GraphEntry, KeptInput, Record
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError, StaleHandleError, UnknownNameError
 from ps_wire.refs import CallKey, ContextId, Ref, new_object_id
 

@@ -10,8 +10,7 @@ import torch
 from torch.nn import Parameter
 
 from ps_service.hosting.leaves import Leaf
-from ps_service.passes.entry import GraphEntry
-from ps_service.passes.records import Gathered, KeptInput, Record
+from ps_service.passes.records import Gathered, GraphEntry, KeptInput, Record
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import CallKey, Ref
 from ps_wire.runtime.latency import Latency

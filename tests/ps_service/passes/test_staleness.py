@@ -11,7 +11,6 @@ from torch.nn import Parameter
 
 from ps_service.parameters.state import ParameterState
 from ps_service.passes.staleness import LONGEST_NAME, MOST_NAMES, OTHERS, FirstReadings, StepCounters
-from ps_service.training.optimizers import NonFinite
 from ps_wire.errors import NonFiniteGradientError
 from tests.ps_service.threads import Worker
 from tests.ps_service.training.owned import Owner
@@ -85,7 +84,7 @@ def test_a_step_that_is_refused_or_raises_is_none() -> None:
             raise RuntimeError("on purpose")
 
     owner = Owner()
-    refusing = owner.optimizer(optim.SGD, non_finite=NonFinite.REFUSE, lr=0.1)
+    refusing = owner.optimizer(optim.SGD, refuses_non_finite=True, lr=0.1)
     with pytest.raises(NonFiniteGradientError):
         refusing.step(owner.context({0: torch.full((2, 3), torch.nan)}))
     broken = owner.optimizer(Broken, lr=0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ps_service.group.peers import Membership, Peers
 from ps_service.passes.contexts import Contexts
 from ps_service.passes.records import Record
 from ps_wire.errors import ContextEndedError, ContextLostError
@@ -50,11 +51,13 @@ def test_one_that_the_owner_ended_is_lost_until_its_trainer_ends_it(contexts: Co
     for use in (contexts.open, contexts.get, contexts.find):
         with pytest.raises(ContextLostError, match=rf"{FIRST} \({WHY}\): run forward again"):
             use(FIRST)
+    joined = Membership()
+    joined.join(Peers())
     for running in (
         lambda: context.add(CALL, Record([], None, 0, [], [])),
         lambda: context.record(CALL),
         lambda: context.gradients_of([]),
-        lambda: context.nested_pass(lambda id: None),
+        lambda: context.calling(joined, ()),
     ):
         with pytest.raises(ContextLostError, match=WHY):
             running()

@@ -200,12 +200,12 @@ def test_a_hook_of_the_graph_finds_the_values_of_its_pass(warm: int, anew: bool)
         viewed.forward(x)
         viewed.forward(x)
     forward = viewed.forward(x)
-    held = forward.leaves[0].holds
+    held = forward.values
     result, leaf = forward.result, forward.leaves[1].tensor
     del forward
     viewed.step()
     with ExitStack() as stack:
         for each in held:
-            stack.enter_context(each)
+            stack.enter_context(each.found())
         (found,) = torch.autograd.grad(result.sum(), leaf)
     assert torch.equal(found, x)

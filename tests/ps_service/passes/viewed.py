@@ -15,6 +15,7 @@ from ps_service.hosting.leaves import Leaf
 from ps_service.hosting.objects import HostedObject
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.call_frame import CallFrame
+from ps_service.passes.pass_values import PassValues
 from ps_service.training.step_access import StepAccess
 
 RATE = 0.01
@@ -27,18 +28,20 @@ class Forward(NamedTuple):
         result: Its result.
         leaves: The leaves of the parameters.
         steps: The number of steps of the parameters when it began.
+        values: The values that code of the module finds in the backward.
     """
 
     result: torch.Tensor
     leaves: Sequence[Leaf]
     steps: int
+    values: Sequence[PassValues]
 
     def backward(self, gradient: torch.Tensor) -> list[torch.Tensor]:
         """The gradients of the parameters; zeros for those that are not used."""
         leaves = [each.tensor for each in self.leaves]
         with ExitStack() as stack:
-            for each in self.leaves[0].holds:
-                stack.enter_context(each)
+            for each in self.values:
+                stack.enter_context(each.found())
             found = torch.autograd.grad(self.result, leaves, gradient, allow_unused=True)
         return [torch.zeros_like(each) if g is None else g for each, g in zip(leaves, found, strict=True)]
 
@@ -80,8 +83,7 @@ class Viewed:
     @property
     def has_views(self) -> bool:
         """Whether calls have run on views."""
-        assert self.hosted.views is not None
-        return self.hosted.views.has_leaves
+        return self.hosted.views.leaf_of(self.hosted.parameter_states[0]) is not None
 
     def forward(self, *args: torch.Tensor, code: str = "forward") -> Forward:
         """Runs a method as a recorded call."""
@@ -89,7 +91,7 @@ class Viewed:
             module = frame.bind(self.hosted, is_target=True)
             result = frame.own(getattr(module, code)(*args) if code != "forward" else module(*args))
             del module
-        return Forward(result, frame.leaves, frame.steps[0])
+        return Forward(result, frame.leaves, frame.steps[0], frame.values)
 
     def step(self, gradients: Sequence[torch.Tensor] | None = None) -> list[bool]:
         """Subtracts gradients, or halves the parameters; returns which of them it has moved to other memory."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ps_service.engine import Engine
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_service.passes.pass_context import PassContext
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
@@ -139,7 +139,7 @@ async def test_each_part_of_a_request_is_counted(ask: Asker) -> None:
     opt = await ask.optimizer(made)
     await ask("backward", request(torch.ones(1, 1), torch.ones(1, 1), steps=[opt.handle], end=pb.EndContextRequest()))
     counted = ask.engine.counters.operations()
-    assert [counted[name].calls for name in ("backward", "step", "end_context")] == [1, 1, 1]
+    assert [counted[name].durations.count for name in ("backward", "step", "end_context")] == [1, 1, 1]
 
 
 async def test_a_step_that_fails_is_counted_as_an_error_of_the_step(ask: Asker) -> None:
@@ -149,7 +149,7 @@ async def test_a_step_that_fails_is_counted_as_an_error_of_the_step(ask: Asker) 
     await ask("backward", request(torch.full((1, 1), torch.inf), steps=[opt.handle], end=end))
     counted = ask.engine.counters.operations()
     assert "end_context" not in counted
-    assert [(counted[name].calls, counted[name].errors) for name in ("backward", "step")] == [(1, 0), (1, 1)]
+    assert [(counted[name].durations.count, counted[name].errors) for name in ("backward", "step")] == [(1, 0), (1, 1)]
 
 
 # Checks of gradients that a later request is to apply
@@ -179,7 +179,7 @@ async def test_a_pass_that_has_called_other_owners_is_not_checked_ahead(
 ) -> None:
     made = await recorded(ask, 1.0)
     opt = await ask.optimizer(made)
-    monkeypatch.setattr(PassContext, "others", lambda self: ["ps1"])
+    monkeypatch.setattr(PassContext, "called", object())
     reply = await ask("backward", request(torch.ones(1, 1), checks=[opt.handle]))
     assert not reply.checked and not reply.HasField("step_error")
 

@@ -9,7 +9,7 @@ import pytest
 
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
-from ps_service.requests.evictions import (
+from ps_service.requests.administration import (
     BY_OPERATOR,
     end_unused,
     evict_context,

@@ -229,9 +229,9 @@ async def test_every_request_is_counted(engine: Engine) -> None:
     await ask(engine, raiser, "fail", "ValueError")
     await answer_to(engine, TRAINER, OPERATIONS["release"], pb.ReleaseRequest())
     counts = engine.counters.operations()
-    assert (counts["call"].calls, counts["call"].errors) == (2, 1)
-    assert (counts["release"].calls, counts["release"].errors) == (1, 0)
-    assert counts["call"].seconds > 0
+    assert (counts["call"].durations.count, counts["call"].errors) == (2, 1)
+    assert (counts["release"].durations.count, counts["release"].errors) == (1, 0)
+    assert counts["call"].durations.sum > 0
     assert engine.counters.running == 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ps_service.sessions.incarnations import Incarnations
+from ps_service.sessions.sessions import Incarnations
 
 
 def test_every_start_has_an_id_of_its_own() -> None:

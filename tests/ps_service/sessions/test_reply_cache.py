@@ -139,7 +139,7 @@ async def test_trainers_that_come_and_go_leave_nothing(reply_cache: ReplyCache) 
         reply_cache.record(trainer, 1, answer(1))
         reply_cache.forget(trainer, [1])
         reply_cache.drop(trainer)
-    assert not reply_cache._kept
+    assert not reply_cache._answers and not reply_cache._nbytes
 
 
 def test_the_bytes_of_kept_answers_are_counted() -> None:

@@ -33,6 +33,19 @@ def test_a_session_expires_when_its_lease_is_over(sessions: Sessions, clock: Clo
     assert list(sessions.expired()) == [session]
 
 
+def test_a_trainer_is_lost_when_it_has_had_no_stream_for_too_long(sessions: Sessions, clock: Clock) -> None:
+    assert sessions.is_lost(ANNA, 5.0)
+    session = sessions.open(ANNA)
+    clock.now += 5.0
+    assert not sessions.is_lost(ANNA, 5.0)
+    clock.now += 0.1
+    assert sessions.is_lost(ANNA, 5.0)
+    session.transport = "unary"
+    assert not sessions.is_lost(ANNA, 5.0), "it never has a stream"
+    session.transport, session.streams = "grpc", 1
+    assert not sessions.is_lost(ANNA, 5.0)
+
+
 def test_a_session_with_a_stream_does_not_expire(sessions: Sessions, clock: Clock) -> None:
     session = sessions.open(ANNA)
     session.streams += 1

@@ -29,7 +29,7 @@ def _ids(*ids: int) -> torch.Tensor:
 
 
 def _all_ids(shard: TableShard) -> list[int]:
-    return sorted(each for block in shard.contents.blocks() for each in block["ids"].tolist())
+    return sorted(each for block in shard.blocks() for each in block["ids"].tolist())
 
 
 def test_an_id_gets_its_row_with_the_sighting_that_was_asked_for(make_shard: MakeShard) -> None:
@@ -170,7 +170,7 @@ def test_values_are_put_in_place_of_others(make_shard: MakeShard) -> None:
     shard.look_up(_ids(1))
     train(shard, _ids(1), torch.ones(1, 2))
     shard.load([{"ids": _ids(1, 9), "values": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}], clear=False)
-    (block,) = shard.contents.blocks()
+    (block,) = shard.blocks()
     assert (block["ids"].tolist(), block["values"].tolist()) == ([1, 9], [[1, 2], [3, 4]])
     assert block["state.sum"].tolist() == [[1, 1], [0, 0]]
     for ids, values in (

@@ -162,4 +162,4 @@ def test_small_updates_of_rows_in_16_bits_are_not_lost_on_average(dtype: torch.d
 
 def _filled(shard: TableShard, ids: torch.Tensor) -> list[dict[str, torch.Tensor]]:
     shard.look_up(ids)
-    return list(shard.contents.blocks())
+    return list(shard.blocks())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ps_service.tables.restores import Restores
+from ps_service.tables.hosted_table import Restores
 from ps_wire.errors import InvalidArgumentError
 
 

@@ -120,7 +120,9 @@ def test_a_step_needs_no_sums_and_changes_rows_as_with_them(
     tables[1].apply(second.summed(), {})
     rows = [items.look_up([(None, torch.tensor([5, 8]), None, None)])[0] for items in tables]
     assert torch.equal(*rows)
-    assert [(each.statistics.gradients, each.statistics.updated, each.updates) for each in tables] == [(3, 2, 1)] * 2
+    assert [
+        (each.shard.statistics.gradients, each.shard.statistics.updated, each.shard.updates) for each in tables
+    ] == [(3, 2, 1)] * 2
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def _ids(*ids: int) -> torch.Tensor:
 
 
 def _content(shard: TableShard) -> dict[str, list[object]]:
-    blocks = list(shard.contents.blocks())
+    blocks = list(shard.blocks())
     return {name: torch.cat([each[name] for each in blocks]).tolist() for name in blocks[0]} if blocks else {}
 
 
@@ -170,7 +170,7 @@ def test_a_state_goes_into_other_shards(optimizer: RowOptimizer, dtype: torch.dt
     shard = make_shard(3, optimizer, Normal(1.0), dtype)
     ids = torch.randint(-50, 50, (200,))
     train(shard, ids, torch.randn(200, 3))
-    blocks = list(shard.contents.blocks(13))
+    blocks = list(shard.blocks(13))
     assert max(len(block["ids"]) for block in blocks) == 13
     copies = [make_shard(3, optimizer, Normal(1.0), dtype) for _ in range(2)]
     for owner, copy in enumerate(copies):
@@ -188,7 +188,7 @@ def test_a_state_goes_into_other_shards(optimizer: RowOptimizer, dtype: torch.dt
 def test_blocks_that_do_not_fit_are_refused(make_shard: MakeShard) -> None:
     shard = make_shard(2, Adagrad(), Zeros())
     shard.look_up(_ids(1, 2))
-    (block,) = shard.contents.blocks()
+    (block,) = shard.blocks()
     for wrong in (
         *({}, {"ids": block["ids"]}, {**block, "more": block["ids"]}, {**block, "values": torch.zeros(2, 3)}),
         *({**block, "values": block["values"].half()}, {**block, "state.sum": block["state.sum"].double()}),

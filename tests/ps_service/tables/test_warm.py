@@ -14,11 +14,11 @@ from tests.ps_service.tables.conftest import train
 
 @pytest.mark.skipif(not compiled.available(), reason="numba is not installed")
 def test_everything_is_compiled_when_it_is_warm() -> None:
-    from ps_service.tables.id_map import direct_kernels, kernels
+    from ps_service.tables.id_map import kernels
     from ps_service.tables.kernels import loops, updates
 
     def compiled_versions() -> dict[str, int]:
-        functions = [each for module in (kernels, direct_kernels, loops, updates) for each in vars(module).values()]
+        functions = [each for module in (kernels, loops, updates) for each in vars(module).values()]
         return {str(each): len(each.signatures) for each in functions if hasattr(each, "signatures")}
 
     PREPARATION.ensure()

@@ -13,7 +13,7 @@ from ps_service.memory.held import Held
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.gradients import Gradient
 from ps_service.passes.pass_context import PassContext
-from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads
+from ps_service.training.optimizers import Covered, HostedOptimizer
 from ps_wire.refs import ContextId, Ref
 
 SHAPES = ((2, 3), (3,), (4, 2))
@@ -35,13 +35,13 @@ class Owner:
         self,
         cls: type[optim.Optimizer],
         groups: Sequence[tuple[Sequence[int], Mapping[str, Any]]] | None = None,
-        reads: Reads = Reads.CONSISTENT,
-        non_finite: NonFinite = NonFinite.APPLY,
+        consistent: bool = True,
+        refuses_non_finite: bool = False,
         **options: Any,
     ) -> HostedOptimizer:
         chosen = groups or [(range(len(self.parameters)), {})]
         described = [([self.covered[i] for i in members], own) for members, own in chosen]
-        return HostedOptimizer(cls, described, options, reads, non_finite, self.parameter_locks)
+        return HostedOptimizer(cls, described, options, consistent, refuses_non_finite, self.parameter_locks)
 
     def context(self, gradients: Mapping[int, torch.Tensor], number: int = 1) -> PassContext:
         context = PassContext(ContextId(b"t" * 16, number), Held())

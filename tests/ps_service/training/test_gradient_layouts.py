@@ -11,8 +11,7 @@ from torch import nn
 from ps_service.engine import Engine
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes import calls, propagation
-from ps_service.passes.arguments import Arguments
-from ps_service.passes.invocation import Invocation, Recording
+from ps_service.passes.arguments import Arguments, Invocation, Recording
 from ps_service.training.creation import create_optimizer
 from ps_wire.refs import CallKey, ContextId
 

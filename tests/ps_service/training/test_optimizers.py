@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import optim
 
-from ps_service.training.optimizers import HostedOptimizer, NonFinite, Reads
+from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.errors import ContextEndedError, InvalidArgumentError, NonFiniteGradientError
 from tests.ps_service.threads import PATIENCE, Worker
 from tests.ps_service.training.owned import Owner, assert_same_state, same
@@ -29,7 +29,7 @@ def sparse(*values: float) -> torch.Tensor:
 # Steps
 
 
-@pytest.mark.parametrize("reads", Reads)
+@pytest.mark.parametrize("consistent", [True, False])
 @pytest.mark.parametrize(
     ("cls", "options"),
     [
@@ -50,10 +50,10 @@ def sparse(*values: float) -> torch.Tensor:
     ],
     ids=lambda each: each.__name__ if isinstance(each, type) else "",
 )
-def test_steps_are_those_of_torch(owner: Owner, cls: Any, options: dict[str, Any], reads: Reads) -> None:
+def test_steps_are_those_of_torch(owner: Owner, cls: Any, options: dict[str, Any], consistent: bool) -> None:
     local = Owner().parameters
     reference = cls(local, **options)
-    hosted = owner.optimizer(cls, reads=reads, **options)
+    hosted = owner.optimizer(cls, consistent=consistent, **options)
     assert same(owner.numbers, local), "making one changes nothing"
     for step in range(4):
         gradients = owner.gradients(step)
@@ -147,9 +147,9 @@ def test_steps_of_many_trainers_are_applied_one_after_the_other(owner: Owner) ->
         torch.testing.assert_close(now, number - 100.0)
 
 
-@pytest.mark.parametrize("reads", Reads)
-def test_optimizers_that_cover_the_same_parameter_do_not_mix_their_gradients(owner: Owner, reads: Reads) -> None:
-    one, other = (owner.optimizer(optim.SGD, [([0], {})], reads=reads, lr=1.0) for _ in range(2))
+@pytest.mark.parametrize("consistent", [True, False])
+def test_optimizers_that_cover_the_same_parameter_do_not_mix_their_gradients(owner: Owner, consistent: bool) -> None:
+    one, other = (owner.optimizer(optim.SGD, [([0], {})], consistent=consistent, lr=1.0) for _ in range(2))
     before, barrier = owner.numbers[0], threading.Barrier(2)
 
     def step(hosted: HostedOptimizer, gradient: float) -> None:
@@ -163,14 +163,14 @@ def test_optimizers_that_cover_the_same_parameter_do_not_mix_their_gradients(own
     torch.testing.assert_close(owner.numbers[0], before - 1100.0)
 
 
-@pytest.mark.parametrize("reads", Reads)
-def test_only_inconsistent_steps_reach_a_pass_that_is_open(owner: Owner, reads: Reads) -> None:
-    hosted = owner.optimizer(optim.SGD, reads=reads, lr=1.0)
+@pytest.mark.parametrize("consistent", [True, False])
+def test_only_inconsistent_steps_reach_a_pass_that_is_open(owner: Owner, consistent: bool) -> None:
+    hosted = owner.optimizer(optim.SGD, consistent=consistent, lr=1.0)
     with owner.parameter_locks.reading(owner.parameters, [each.parameter_state for each in owner.covered]) as reading:
         before = [leaf.detach().clone() for leaf in reading.leaves]
         hosted.step(owner.context(owner.gradients(0)))
         unchanged = same([leaf.detach() for leaf in reading.leaves], before)
-    assert unchanged is (reads is Reads.CONSISTENT)
+    assert unchanged is consistent
 
 
 # All or nothing
@@ -195,10 +195,10 @@ class Stumbles(optim.Optimizer):
                 parameter.data -= state["sum"]
 
 
-@pytest.mark.parametrize("reads", Reads)
+@pytest.mark.parametrize("consistent", [True, False])
 @pytest.mark.parametrize("steps_before", [0, 2])
-def test_a_step_that_raises_halfway_leaves_no_trace(owner: Owner, reads: Reads, steps_before: int) -> None:
-    hosted = owner.optimizer(Stumbles, reads=reads)
+def test_a_step_that_raises_halfway_leaves_no_trace(owner: Owner, consistent: bool, steps_before: int) -> None:
+    hosted = owner.optimizer(Stumbles, consistent=consistent)
     for step in range(steps_before):
         hosted.step(owner.context(owner.gradients(step)))
     before, state = owner.numbers, hosted.state_dict()
@@ -271,7 +271,7 @@ def test_steps_of_torchs_optimizers_copy_nothing(owner: Owner, monkeypatch: pyte
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("which", ["dense", "sparse"])
 def test_gradients_that_are_not_finite_are_refused_when_asked_to(owner: Owner, bad: float, which: str) -> None:
-    hosted, before = owner.optimizer(optim.SGD, non_finite=NonFinite.REFUSE, lr=0.1), owner.numbers
+    hosted, before = owner.optimizer(optim.SGD, refuses_non_finite=True, lr=0.1), owner.numbers
     gradients = owner.gradients(0)
     gradients[2] = torch.full((4, 2), bad) if which == "dense" else sparse(1.0, bad)
     with pytest.raises(

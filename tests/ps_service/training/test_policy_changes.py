@@ -11,7 +11,6 @@ from torch import optim
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.sessions.gate import Gate
-from ps_service.training import policy_changes
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.round_gradients import Contribution
 from ps_wire.errors import DrainingError, StaleHandleError
@@ -30,7 +29,7 @@ def plain() -> tuple[Engine, HostedOptimizer]:
 
 def test_an_optimizer_without_a_policy_collects_nothing() -> None:
     engine, optimizer = plain()
-    policy_changes.change(engine, optimizer, Async())
+    engine.memberships.change_policy(optimizer, Async())
     engine.memberships.remove(ONE, optimizer)
     assert optimizer.aggregator is None and optimizer.rounds is None
     assert [*optimizer.trainers] == [OTHER]
@@ -39,28 +38,28 @@ def test_an_optimizer_without_a_policy_collects_nothing() -> None:
 def test_the_first_round_waits_for_trainers_that_came_before_the_policy() -> None:
     engine, optimizer = plain()
     engine.memberships.forget(ONE)
-    policy_changes.change(engine, optimizer, Sync(2))
+    engine.memberships.change_policy(optimizer, Sync(2))
     assert optimizer.rounds is not None and optimizer.rounds is optimizer.aggregator
     engine.memberships.add(ONE, optimizer)
-    assert [*optimizer.rounds.membership().clocks] == [OTHER, ONE]
+    assert [*optimizer.rounds.membership()[0]] == [OTHER, ONE]
     engine.memberships.remove(OTHER, optimizer)
-    assert [*optimizer.rounds.membership().clocks] == [ONE]
+    assert [*optimizer.rounds.membership()[0]] == [ONE]
 
 
 def test_a_policy_can_end_and_come_again() -> None:
     engine, optimizer = plain()
-    policy_changes.change(engine, optimizer, Sync(2))
+    engine.memberships.change_policy(optimizer, Sync(2))
     first = optimizer.rounds
-    policy_changes.change(engine, optimizer, Async())
+    engine.memberships.change_policy(optimizer, Async())
     assert first is not None and optimizer.rounds is None
-    policy_changes.change(engine, optimizer, Sync(1))
-    assert optimizer.rounds is first and first.policy == Sync(1) and len(first.membership().clocks) == 2
+    engine.memberships.change_policy(optimizer, Sync(1))
+    assert optimizer.rounds is first and first.policy == Sync(1) and len(first.membership()[0]) == 2
 
 
 async def test_a_policy_that_comes_while_the_owner_stops_lets_no_step_wait() -> None:
     engine, optimizer = plain()
     engine.gate.state = Gate.State.STOPPED
-    policy_changes.change(engine, optimizer, Sync(2))
+    engine.memberships.change_policy(optimizer, Sync(2))
     assert optimizer.rounds is not None
     _, future = optimizer.rounds.offer(ONE, Contribution([torch.ones(1)], None), None)
     with pytest.raises(DrainingError, match="about to stop"):
@@ -70,7 +69,7 @@ async def test_a_policy_that_comes_while_the_owner_stops_lets_no_step_wait() -> 
 async def test_a_policy_that_comes_after_the_optimizer_is_gone_lets_no_step_wait() -> None:
     engine, optimizer = plain()
     optimizer.end()
-    policy_changes.change(engine, optimizer, Sync(2))
+    engine.memberships.change_policy(optimizer, Sync(2))
     assert optimizer.rounds is not None
     with pytest.raises(StaleHandleError, match="deleted or replaced"):
         optimizer.rounds.offer(ONE, Contribution([torch.ones(1)], None), None)

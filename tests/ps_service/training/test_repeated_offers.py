@@ -12,8 +12,8 @@ from torch import optim
 from ps_service.policies.offers import OfferKey
 from ps_service.training.aggregator import Aggregator
 from ps_service.training.optimizers import HostedOptimizer
-from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import Contribution
+from ps_service.training.waiting_offers import Outcome
 from ps_wire.attempts import REPEATED, Applied, Attempt
 from ps_wire.errors import DeadlineExceededError, DrainingError
 from ps_wire.policies import Async, BoundedStaleness, Policy, Quorum, Reject, Sync

@@ -16,8 +16,8 @@ from ps_service.passes.staleness import FirstReadings
 from ps_service.training.aggregator import Aggregator
 from ps_service.training.event_queue import EventQueue
 from ps_service.training.optimizers import HostedOptimizer
-from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import Contribution
+from ps_service.training.waiting_offers import Outcome
 from ps_wire.policies import Async, BoundedStaleness, Policy, Quorum, Reject, Scale
 from tests.integration.staleness_simulation import Arrival, Fate, simulate
 from tests.ps_service.training.owned import Owner

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import optim
 
-from ps_service.training import sparse_rules, sparse_sgd
+from ps_service.training import sparse_rules
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 
@@ -54,7 +54,7 @@ def test_a_step_is_refused_if_and_only_if_torch_raises(cls: Any, options: dict[s
         for kind in kinds:
             parameter.grad = gradient(kind)
             refused = sparse_rules.refusal(optimizer, group, parameter, parameter.grad)
-            if not refused and sparse_sgd.can_apply(optimizer, group, parameter.grad):
+            if not refused and sparse_rules.can_step_rows(optimizer, group, parameter.grad):
                 continue  # Torch's own step is not used for it.
             try:
                 optimizer.step()

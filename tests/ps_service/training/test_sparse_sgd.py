@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from ps_service.training import sparse_sgd
+from ps_service.training import sparse_rules
 
 
 @pytest.fixture(params=[1, 2], ids=["one_thread", "two_threads"])
@@ -36,5 +36,5 @@ def test_rows_are_stepped_as_one_sum(rows: int, features: int, count: int, dtype
     ids, values = torch.randint(rows, (count,)), torch.randn(count, features, dtype=dtype)
     expected = table.detach().scatter_add(0, ids.unsqueeze(1).expand_as(values), values.mul(-0.5))
     gradient = torch.sparse_coo_tensor(ids.unsqueeze(0), values, table.shape, check_invariants=True)
-    sparse_sgd.apply(table, gradient, {"lr": 0.5, "maximize": False})
+    sparse_rules.step_rows(table, gradient, {"lr": 0.5, "maximize": False})
     assert torch.equal(table.detach(), expected)

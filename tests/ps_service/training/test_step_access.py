@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from ps_service.parameters.locks import ParameterLocks
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import ParameterLocks, WouldBlock
 from ps_service.training.step_access import StepAccess
 from tests.ps_service.threads import Watched, Worker, in_a_hurry
 

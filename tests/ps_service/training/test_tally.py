@@ -20,7 +20,7 @@ NUMBERS = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.booleans(), st.in
 
 
 def title(trainer: bytes) -> str:
-    return trainer.decode()
+    return trainer.hex()[:8]
 
 
 @given(
@@ -42,7 +42,7 @@ def test_a_tally_is_that_of_all_its_values_however_they_are_grouped(
             total.merge(part)
             part = Tally()
     total.merge(part)
-    found = total.values(title)
+    found = total.values()
     for name in ("mean", "sum", "keep"):
         given = [(trainer, values[name]) for trainer, values, _ in gradients if name in values]
         assert total.counts.get(name, 0) == len(given)
@@ -75,7 +75,7 @@ def test_sums_of_tensors_keep_their_precision(dtype: torch.dtype, summed: torch.
     tally = Tally()
     for _ in range(3000):
         tally.add(ANNA, {"sum": Reported("sum", value), "mean": Reported("mean", value)})
-    found = tally.values(title)
+    found = tally.values()
     assert (found["sum"].dtype, found["mean"].dtype) == (summed, mean)
     assert found["sum"].tolist() == [3000, 0, 3000] and found["mean"].tolist() == [1, 0, 1]
     assert value.tolist() == [1, 0, 1]
@@ -84,7 +84,7 @@ def test_sums_of_tensors_keep_their_precision(dtype: torch.dtype, summed: torch.
 def test_a_tally_does_not_change_what_it_has_told() -> None:
     tally = Tally()
     tally.add(ANNA, {"sum": Reported("sum", torch.ones(2))})
-    before = tally.values(title)["sum"]
+    before = tally.values()["sum"]
     tally.add(ANNA, {"sum": Reported("sum", torch.ones(2))})
     assert before.tolist() == [1, 1]
 
@@ -94,20 +94,20 @@ def test_kept_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     tally = Tally()
     for number in range(10):
         tally.add(bytes([number]), {"host": Reported("keep", number)})
-    assert list(tally.values(bytes.hex)["host"].values()) == [6, 7, 8, 9]
+    assert list(tally.values()["host"].values()) == [6, 7, 8, 9]
     monkeypatch.setattr(tallies, "MOST_KEPT_BYTES", 3000)
     for number in range(3):
         tally.add(bytes([number]), {"host": Reported("keep", torch.zeros(300)), "one": Reported("keep", "x" * 5000)})
-    found = tally.values(bytes.hex)
+    found = tally.values()
     assert (len(found["host"]), len(found["one"])) == (1, 1)
     assert tally._kept_bytes == sum(tallies.size(each) for of in tally._kept.values() for each in of.values())
 
 
 def test_trainers_of_one_name_are_told_apart() -> None:
     tally = Tally()
-    for trainer in (ANNA, BERT):
-        tally.add(trainer, {"host": Reported("keep", trainer)})
-    assert tally.values(lambda _: "same")["host"] == {"same": ANNA, "same~2": BERT}
+    for last in (b"1", b"2"):
+        tally.add(ANNA[:15] + last, {"host": Reported("keep", last)})
+    assert tally.values()["host"] == {title(ANNA): b"1", f"{title(ANNA)}~2": b"2"}
 
 
 def test_a_report_counts_once_or_never() -> None:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter, joined
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.compression.codec import FLOATS, Codec
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import FLOATS, Codec, Encoded
 from ps_wire.compression.registry import BF16, FP16, Int8, PowerSGD, RandomK, Sign, TopK, Zstd, decode
 
 LOSSY: tuple[Codec, ...] = (

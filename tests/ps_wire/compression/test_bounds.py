@@ -9,8 +9,7 @@ import torch
 from hypothesis import given
 from torch import nn
 
-from ps_wire.compression.codec import Codec, work_dtype
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Codec, Encoded, work_dtype
 from ps_wire.compression.registry import BF16, FP16, Int8, PowerSGD, RandomK, Sign, TopK, Zstd, decode
 from ps_wire.errors import NonFiniteGradientError
 from tests.ps_wire import strategies

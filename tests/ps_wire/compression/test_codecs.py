@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from ps_wire.compression import zstd
-from ps_wire.compression.codec import Codec
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Codec, Encoded
 from ps_wire.compression.registry import (
     BF16,
     CLASSES,

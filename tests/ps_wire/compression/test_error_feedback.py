@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from ps_wire.compression.choice import Choice
-from ps_wire.compression.codec import Codec
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Codec, Encoded
 from ps_wire.compression.error_feedback import ErrorFeedback
 from ps_wire.compression.registry import BF16, FP16, Int8, PowerSGD, RandomK, Sign, TopK, Zstd, decode, register_codec
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError

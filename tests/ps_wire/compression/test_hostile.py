@@ -10,8 +10,7 @@ import torch
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from ps_wire.compression.codec import Codec
-from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.codec import Codec, Encoded
 from ps_wire.compression.registry import CLASSES, Int8, PowerSGD, RandomK, Sign, TopK, Zstd, decode
 from ps_wire.errors import InvalidArgumentError
 from tests.ps_wire import strategies

@@ -46,7 +46,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def test_messages_of_a_block_are_written_at_its_end(writes: list[int]) -> None:
     async with outbox_and_reader() as (outbox, there):
-        with outbox.together:
+        with outbox.together():
             put(outbox, 1)
             put(outbox, 2, 20_000)
             put(outbox, 3)
@@ -60,7 +60,7 @@ async def test_messages_of_a_block_are_written_at_its_end(writes: list[int]) -> 
 
 async def test_a_block_that_raises_writes_what_it_has_put(writes: list[int]) -> None:
     async with outbox_and_reader() as (outbox, there):
-        with pytest.raises(KeyError), outbox.together:
+        with pytest.raises(KeyError), outbox.together():
             put(outbox, 1)
             raise KeyError
         packet = await there.receive()
@@ -70,8 +70,8 @@ async def test_a_block_that_raises_writes_what_it_has_put(writes: list[int]) -> 
 
 async def test_only_the_outermost_block_counts(writes: list[int]) -> None:
     async with outbox_and_reader() as (outbox, _):
-        with outbox.together:
-            with outbox.together:
+        with outbox.together():
+            with outbox.together():
                 put(outbox, 1)
             put(outbox, 2)
             assert not writes
@@ -82,7 +82,7 @@ async def test_only_the_outermost_block_counts(writes: list[int]) -> None:
 
 async def test_a_new_segment_takes_the_earlier_messages_with_it(writes: list[int]) -> None:
     async with outbox_and_reader() as (outbox, there):
-        with outbox.together:
+        with outbox.together():
             put(outbox, 1)
             put(outbox, 2, 100_000)
             assert len(writes) == 1
@@ -94,7 +94,7 @@ async def test_a_new_segment_takes_the_earlier_messages_with_it(writes: list[int
 
 async def test_the_bytes_that_are_kept_are_bounded(writes: list[int]) -> None:
     async with outbox_and_reader() as (outbox, there):
-        with outbox.together:
+        with outbox.together():
             for number in range(20):
                 put(outbox, number, 30_000)
             assert writes

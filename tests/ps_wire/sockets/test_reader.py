@@ -11,7 +11,7 @@ from ps_wire.connections.connection import Traffic
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import packets
 from ps_wire.limits import MIB, PART_BYTES
-from ps_wire.sockets.reader import END, HEADER, RecordReader, inline_record
+from ps_wire.sockets.reader import END, HEADER, INLINE, RecordReader
 from ps_wire.v1.frames_pb2 import Cancel, Frame
 
 LARGE = 64 * 1024
@@ -48,7 +48,12 @@ class Reading:
 
 
 def record(number: int, payload: bytes) -> bytes:
-    return inline_record(Frame(number=number, cancel=Cancel()), len(payload)) + payload
+    return record_of(Frame(number=number, cancel=Cancel()), payload)
+
+
+def record_of(frame: Frame, *payload: bytes | memoryview) -> bytes:
+    data = frame.SerializeToString()
+    return b"".join((HEADER.pack(INLINE, len(data), 0, sum(map(len, payload))), data, *payload))
 
 
 @given(
@@ -84,7 +89,7 @@ def test_parts_are_read_into_the_message_that_they_belong_to(nbytes: int) -> Non
     payload = bytes(range(256)) * (nbytes // 256) + bytes(nbytes % 256)
     messages = []
     for packet in packets(Frame(number=3, cancel=Cancel(), payload_bytes=nbytes), [memoryview(payload)]):
-        data = inline_record(packet.frame, packet.nbytes) + b"".join(packet.payload)
+        data = record_of(packet.frame, *packet.payload)
         # A small message comes in between.
         reading.feed(record(9, b"") + data, 64 * 1024)
         for each in reading.reader.arrived:

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
-from ps_service.parameters.step_lock import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_service.requests.probe import Probe
 from ps_wire.tracing.spans import MAX_NAME, MAX_TRACESTATE, Tracing
 from ps_wire.v1 import probes_pb2 as pb

@@ -10,23 +10,14 @@ import pytest
 import torch
 
 from ps_wire.errors import RemoteError
-from ps_wire.runtime.latency import Latencies, Latency
+from ps_wire.runtime.latency import Latency
 from tests.custom_functions import Doubled
 from tests.trainer_client.scripted_owner import Stream, opened
 from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
 from trainer_client.contexts.context import Context
-from trainer_client.graph import short_graphs
+from trainer_client.graph.leaves import reservations
 from trainer_client.graph.short_graphs import short_graph
-from trainer_client.graph.walk import reservations
 from trainer_client.session.session import Session
-
-
-@pytest.fixture
-def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every graph is taken for short."""
-
-    monkeypatch.setattr(Latency, "expected", lambda self, size=0: 0.0)
-    monkeypatch.setattr(short_graphs, "_latencies", Latencies())
 
 
 async def thread_of(context: Context, stream: Stream, loss: torch.Tensor, through: torch.Tensor, *inputs: Any) -> int:

@@ -9,20 +9,13 @@ import pytest
 import torch
 
 from ps_wire.errors import RemoteError
-from ps_wire.runtime.latency import Latencies, Latency
+from ps_wire.runtime.latency import Latency
 from tests.trainer_client.scripted_owner import opened
 from tests.trainer_client.scripted_passes import carry_back, give, give_each, new_context, posted, recorded, short
 from trainer_client.contexts.context import Context
-from trainer_client.graph import short_graphs
 from trainer_client.session.session import Session
 
-
-@pytest.fixture(autouse=True)
-def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every graph is taken for short."""
-
-    monkeypatch.setattr(Latency, "expected", lambda self, size=0: 0.0)
-    monkeypatch.setattr(short_graphs, "_latencies", Latencies())
+pytestmark = pytest.mark.usefixtures("all_short")
 
 
 def threads_of(tensor: torch.Tensor) -> list[int]:

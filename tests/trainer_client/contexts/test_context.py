@@ -11,14 +11,10 @@ from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentE
 from ps_wire.refs import ContextId, Ref, new_object_id
 from ps_wire.v1.frames_pb2 import Reply
 from tests.trainer_client.scripted_owner import Stream, encoded, look_up, opened, reconnected
-from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
+from tests.trainer_client.scripted_passes import carry_back, give, leaf, new_context, posted, recorded
 from trainer_client.contexts.context import Context
 from trainer_client.graph.current import Openings, current_context
 from trainer_client.session.session import Session
-
-
-def leaf(*values: float) -> torch.Tensor:
-    return torch.tensor(values, requires_grad=True)
 
 
 def gradient_of(context: Context, parameter: torch.Tensor) -> list[float]:
@@ -101,7 +97,7 @@ async def test_an_error_in_the_block_ends_the_context_too() -> None:
 async def test_calls_are_numbered() -> None:
     async with opened() as (session, _, _owner):
         context = new_context()
-        calls = [context.record(session, []) for _ in range(3)]
+        calls = [context.record(session, []).call for _ in range(3)]
         assert [(call.number, call.place) for call in calls] == [(1, (1,)), (2, (2,)), (3, (3,))]
         assert context.sessions == [session]
         assert repr(context) == f"<Context {context.id}, 3 calls on {session.owner}>"

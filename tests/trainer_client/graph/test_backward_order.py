@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ps_wire.errors import CancelledCallError
-from trainer_client.graph.backward_order import Queue
+from trainer_client.contexts.backwards import Queue
 from trainer_client.graph.running_backward import RunningBackward
 
 PATIENCE = 20.0
@@ -28,9 +28,9 @@ def test_each_call_comes_after_the_next_later_one_of_its_owner() -> None:
 def test_calls_that_were_skipped_are_not_waited_for() -> None:
     current = RunningBackward(False, 1, [call("ps0", number) for number in range(1, 6)])
     for number in (4, 3):
-        current.skip(number)
+        current.add(call("ps0", number), (), (), kept=False)
     assert [current.after(number) for number in (1, 2, 5)] == [2, 5, 0]
-    current.skip(5)
+    current.add(call("ps0", 5), (), (), kept=False)
     assert current.after(2) == 0
 
 

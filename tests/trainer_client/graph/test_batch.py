@@ -12,7 +12,7 @@ import torch
 from ps_wire.errors import RemoteError
 from ps_wire.runtime.latency import Latencies, Latency
 from tests.trainer_client.scripted_owner import decoded, opened
-from tests.trainer_client.scripted_passes import carry_back, give, give_each, new_context, posted, recorded, short
+from tests.trainer_client.scripted_passes import carry_back, give, give_each, leaf, new_context, posted, recorded, short
 from tests.waiting import until
 from trainer_client.contexts.context import Context
 from trainer_client.graph import batch, running_backward
@@ -37,10 +37,6 @@ def all_held(monkeypatch: pytest.MonkeyPatch) -> None:
 def calls_of(request: Any) -> list[tuple[int, int]]:
     """The calls of a backward request, and the calls whose gradients are added just before."""
     return [(each.call, each.after) for each in (request, *request.more)]
-
-
-def leaf(*values: float) -> torch.Tensor:
-    return torch.tensor(values, requires_grad=True)
 
 
 async def test_calls_without_inputs_go_together_the_latest_first() -> None:

@@ -11,11 +11,7 @@ import torch
 from ps_wire.errors import ContextEndedError, RemoteError
 from tests.custom_functions import NoGradient
 from tests.trainer_client.scripted_owner import TRAINER, opened
-from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
-
-
-def leaf(*values: float) -> torch.Tensor:
-    return torch.tensor(values, requires_grad=True)
+from tests.trainer_client.scripted_passes import carry_back, give, leaf, new_context, posted, recorded
 
 
 async def test_a_backward_names_its_pass_and_call() -> None:

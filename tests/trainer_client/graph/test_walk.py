@@ -12,8 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ps_wire.errors import InvalidArgumentError
 from tests.ps_service.threads import PATIENCE, Watched, Worker
+from trainer_client.graph.leaves import Reservations, borrowed_grads
 from trainer_client.graph.nodes import ROOT
-from trainer_client.graph.walk import Reservations, borrowed_grads, reached_from
+from trainer_client.graph.short_graphs import reached_from
 
 
 def leaf(*shape: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ from torch import optim
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from tests.trainer_client.scripted_passes import new_context
 from trainer_client.contexts.context import Context
-from trainer_client.graph.walk import reservations
+from trainer_client.graph.leaves import reservations
 from trainer_client.optimizers.parts import LocalOptimizer
 
 

@@ -8,7 +8,7 @@ import torch
 import trainer_client as tc
 from ps_wire.v1.operations_pb2 import StepReply
 from tests.ps_service.clock import Clock
-from trainer_client.reporting.meter import LATEST, Meter
+from trainer_client.reporting.progress import LATEST, Meter
 
 
 def stepped(staleness: int = 0, dropped: str = "") -> tc.Stepped:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import trainer_client as tc
-from trainer_client.reporting.meter import StepNumbers
+from trainer_client.reporting.progress import StepNumbers
 
 
 class Writer:

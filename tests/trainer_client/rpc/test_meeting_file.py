@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from ps_wire.errors import InvalidArgumentError, UnavailableError
-from trainer_client.rpc.meeting_file import Meeting, MeetingFile
-from trainer_client.rpc.planning import planned
+from trainer_client.rpc.planning import Meeting, MeetingFile, planned
 
 
 def taken(path: Path, world_size: int, address: str = "here:1") -> MeetingFile:

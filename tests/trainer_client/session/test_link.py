@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ps_wire import errors
-from ps_wire.connections.assembler import Message
+from ps_wire.connections.assembler import Assembler
 from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.in_process import MemoryConnection
@@ -66,8 +66,11 @@ class Diary:
     def unreached(self) -> None:
         self.failures += 1
 
-    def received(self, message: Message) -> None:
-        self._entries.put_nowait(("received", message))
+    def received(self, assembler: Assembler, packet: Packet) -> bool:
+        message = assembler.feed(packet)
+        if message is not None:
+            self._entries.put_nowait(("received", message))
+        return False
 
     def gave_up(self, error: PsError) -> None:
         self._entries.put_nowait(("gave up", error))

@@ -17,8 +17,7 @@ import pytest
 import trainer_client as tc
 from ps_service.tables import compiled
 from ps_service.tables.compiled import CodeCache, cache_directory
-from ps_service.tables.compiling import compile_soon
-from ps_service.tables.preparing import PREPARATION, Preparation
+from ps_service.tables.preparing import PREPARATION, Preparation, compile_soon
 from tests.forking.process import Forking
 from tests.owner_processes import OwnerProcess, StartOwner, forked_owners
 from tests.waiting import until

@@ -1,22 +1,22 @@
-"""TopK: the elements of largest magnitude, with their positions."""
+"""Some of the elements, and where they stand: TopK sends the largest, RandomK any, at positions made of two numbers."""
 
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
 
 import numpy as np
 import torch
 
 from ps_wire.compression import checks
-from ps_wire.compression.codec import Codec, State, index_dtype, vector, work_dtype
+from ps_wire.compression.codec import LOCAL, Codec, Encoded, State, index_dtype, vector, work_dtype
 from ps_wire.compression.pieces import ELEMENTS, pieces, scratch_for
 from ps_wire.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from ps_wire.compression.encoded import Encoded
+from ps_wire.numerics.seeds import derived
 
 _SAMPLE: Final = 1 << 15
 _STRIDE: Final = 2_654_435_761
@@ -114,3 +114,92 @@ def _at_least(flat: torch.Tensor, threshold: float) -> torch.Tensor:
         torch.lt(held.copy_(flat[start:end]).abs_(), threshold, out=below)
         found.append(np.flatnonzero(below.logical_not_().numpy()) + start)
     return torch.from_numpy(np.concatenate(found))
+
+
+@dataclass(frozen=True)
+class RandomK(Codec):
+    """k = ceil(fraction n) elements at random positions: the size of an element for each, and 16 bytes.
+
+    The positions are p_i = (a i + b) mod n for i < k, with random b and a random a that is coprime to n, so that they
+    differ. Every element is sent with probability k/n. y_p = x_p for these, and 0 elsewhere, so that
+    E||y - x||^2 = (1 - k/n) ||x||^2. With `unbiased`, y_p = (n/k) x_p, so that E[y] = x; then
+    E||y - x||^2 = (n/k - 1) ||x||^2, and error feedback is not used. NaN and infinity anywhere in the tensor are
+    refused by `encode`. Dense tensors.
+
+    Sources: Stich et al., "Sparsified SGD with Memory", NeurIPS 2018 (rand_k); Wangni et al., "Gradient Sparsification
+    for Communication-Efficient Distributed Optimization", NeurIPS 2018, for the unbiased form.
+
+    The state of a parameter is a seed and the number of messages so far. No generator of torch is used or changed.
+
+    Args:
+        fraction: The part of the elements that is sent.
+        unbiased: Whether values are multiplied by n/k.
+        seed: The seed of the sender; None takes one from the operating system for each parameter. It is not sent.
+
+    Raises:
+        InvalidArgumentError: `fraction` is not above 0 and at most 1, or another argument has the wrong type.
+    """
+
+    fraction: float
+    unbiased: bool = False
+    seed: int | None = field(default=None, metadata=LOCAL)
+
+    name = "randomk"
+
+    def __post_init__(self) -> None:
+        checks.fraction(self.fraction)
+        if type(self.unbiased) is not bool or not (self.seed is None or type(self.seed) is int):
+            raise InvalidArgumentError("unbiased is a bool, and seed a whole number or None")
+
+    @property
+    def feedback(self) -> bool:
+        """Whether error feedback makes sense: not in the unbiased form."""
+        return not self.unbiased
+
+    def _encode(self, values: torch.Tensor, state: State) -> Sequence[torch.Tensor]:
+        flat = vector(values)
+        checks.refuse_non_finite(checks.finite(flat), self.name)
+        numel = flat.numel()
+        count = checks.share(self.fraction, numel)
+        seed = state.get("seed", secrets.randbits(62) if self.seed is None else self.seed)
+        drawn = state.get("drawn", 0)
+        step, begin = _line(Random(derived(seed, drawn)), numel, count)
+        chosen = flat[_positions(step, begin, count, numel)]
+        if self.unbiased and count:
+            chosen.mul_(numel / count)
+            checks.refuse_non_finite(checks.finite(chosen), self.name)
+        state.update(seed=seed, drawn=drawn + 1)
+        return torch.tensor((step, begin)), chosen
+
+    def _decode(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        checks.number_of(parts, 2, self.name)
+        numel = torch.Size(shape).numel()
+        count = checks.share(self.fraction, numel)
+        line = checks.flat(parts[0], torch.int64, 2, "the line of randomk")
+        values = checks.flat(parts[1], dtype, count, "the values of randomk")
+        checks.finite_values(values)
+        step, begin = line.tolist()
+        if not (1 <= step <= _most_step(numel, count) and 0 <= begin < max(numel, 1) and math.gcd(step, numel) == 1):
+            raise InvalidArgumentError(f"({step} i + {begin}) mod {numel} gives no different positions")
+        result = torch.zeros(numel, dtype=dtype)
+        result[_positions(step, begin, count, numel)] = values
+        return result.view(shape)
+
+
+def _most_step(numel: int, count: int) -> int:
+    """The largest factor: below the number of elements, and so small that no product is above 2^62."""
+    return max(1, min(numel - 1, (1 << 62) // max(count, 1)))
+
+
+def _line(random: Random, numel: int, count: int) -> tuple[int, int]:
+    """A factor that is coprime to the number of elements, and an offset."""
+    if not numel:
+        return 1, 0
+    step = random.randint(1, _most_step(numel, count))
+    while math.gcd(step, numel) != 1:
+        step = random.randint(1, _most_step(numel, count))
+    return step, random.randrange(numel)
+
+
+def _positions(step: int, begin: int, count: int, numel: int) -> torch.Tensor:
+    return torch.arange(count).mul_(step).add_(begin).remainder_(max(numel, 1))

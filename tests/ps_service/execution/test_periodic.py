@@ -1,4 +1,4 @@
-"""Tests that the sweeper runs again and again until it is closed, also after errors."""
+"""Tests that a function is called again and again until that is ended, also after errors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from ps_service.sessions.sweeper import Sweeper
-from ps_wire.limits import Limits
+from ps_service.execution.periodic import Periodic
 
 
 class Looks:
@@ -24,30 +23,29 @@ class Looks:
         if self.count == 3:
             self.third.set()
 
+    async def later(self) -> None:
+        await asyncio.sleep(0)
+        self()
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        Limits(lease_seconds=0.004, max_context_seconds=3600.0),
-        Limits(lease_seconds=0.004, max_context_seconds=0.0),
-        Limits(lease_seconds=3600.0, max_context_seconds=0.004),
-    ],
-    ids=["lease", "lease alone", "contexts"],
-)
-async def test_sweeps_follow_the_shortest_time_limit(limits: Limits, caplog: pytest.LogCaptureFixture) -> None:
+
+@pytest.mark.parametrize("is_coroutine", [False, True], ids=["function", "coroutine"])
+async def test_calls_go_on_after_an_error_and_until_they_are_ended(
+    is_coroutine: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     looks = Looks()
-    sweeper = Sweeper(limits, looks)
-    sweeper.begin()
+    periodic = Periodic(0.001, looks.later if is_coroutine else looks, "looking")
+    periodic.begin()
     async with asyncio.timeout(20):
         await looks.third.wait()
-    await sweeper.end()
+    await periodic.end()
     count = looks.count
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [OSError]
-    await sweeper.end()
+    assert "looking failed; it will be tried again" in caplog.text
+    await periodic.end()
     assert looks.count == count, "it may be ended twice"
 
 
 async def test_one_that_has_not_begun_may_be_ended() -> None:
     looks = Looks()
-    await Sweeper(Limits(), looks).end()
+    await Periodic(0.0, looks, "looking").end()
     assert looks.count == 0
