@@ -197,6 +197,33 @@ class Recomputing(nn.Module):
 
 
 @hosted
+class Noting(nn.Module):
+    """A module that changes nothing, unless it is asked to; then it notes that in three ways, and uses another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.noted: list[int] = []
+        self.register_buffer("sum", torch.zeros(1))
+
+    @remote
+    def apply_to(self, x: torch.Tensor, other: Any, note: bool) -> torch.Tensor:
+        """Applies the layer, and the other module besides if it notes."""
+        if note:
+            self.count = getattr(self, "count", 0) + 1
+            self.noted.append(self.count)
+            self.sum += 1
+            other.local_value()(x)
+        found: torch.Tensor = self.fc(x)
+        return found
+
+    @remote
+    def counts(self) -> tuple[int, int, float]:
+        """How often it has noted, in each of the ways."""
+        return getattr(self, "count", 0), len(self.noted), self.sum.item()
+
+
+@hosted
 class Scaling(nn.Module):
     """A small module of a trainer's own, which makes no promises."""
 

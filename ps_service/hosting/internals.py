@@ -13,7 +13,7 @@ import torch
 
 from ps_service.hosting.histories import ending, has_open_history
 from ps_service.hosting.running_statistics import StatisticsLock, with_statistics
-from ps_service.hosting.structure import is_atom, tensors_below
+from ps_service.hosting.structure import MOST, all_below, is_atom, tensors_below
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -40,7 +40,8 @@ class Found(NamedTuple):
 
 class Internals:
     """Finds the tensors of a module besides its parameters, and has the locks of its running statistics, by `id()` of
-    the layer. `ends_histories` tells whether a call has stored a tensor with a history."""
+    the layer. `ends_histories` tells whether a call has stored a tensor with a history, and `has_references` whether
+    the module keeps a reference to another object, of this owner or another."""
 
     def __init__(self, module: nn.Module) -> None:
         self.ends_histories = False
@@ -54,6 +55,8 @@ class Internals:
         attributes = [each.__dict__ for each in self._module.modules()]
         self._places = [(held, name) for held in attributes for name, value in held.items() if _may_hold(name, value)]
         self._with_buffers = [held for held in attributes if "_buffers" in held]
+        kept = chain.from_iterable(all_below(held[name], MOST, into_modules=False) for held, name in self._places)
+        self.has_references = any(hasattr(type(each), "local_value") for each in kept)
 
     def end_histories(self, known: Container[int]) -> None:
         """Ends the histories of tensors that a run has stored in objects that all runs share, except those that are
@@ -93,6 +96,11 @@ class Internals:
     def buffers(self) -> list[torch.Tensor]:
         """All buffers of the module, also those of normalization layers."""
         return list(filter(_is_there, chain.from_iterable(map(_values, map(_buffers_of, self._with_buffers)))))
+
+    @property
+    def are_none(self) -> bool:
+        """Whether the module keeps nothing that calls could change, besides its attributes themselves."""
+        return not self._places and not self.buffers()
 
     @contextmanager
     def quiet(self) -> Iterator[None]:

@@ -69,7 +69,7 @@ class Arguments:
     The request names results that stay on this owner and are arguments by value. `nbytes` is the length of the message
     with the arguments, and the bytes of such results. `wanting` are the tensors that need a gradient, and `kept` the
     inputs that are results of earlier calls of the pass and stayed on this owner. They enter the graph at the node
-    `entry`; that is None if there are none.
+    `entry`; that is None if there are none. It `has_handles` if objects are among the arguments.
     """
 
     def __init__(self, engine: PassHost, context: ContextId | None = None, request: CallRequest | None = None) -> None:
@@ -82,6 +82,7 @@ class Arguments:
         self.entry: GraphEntry | None = None
         self._rrefs: list[RRef] = []
         self._request = request
+        self.has_handles = False
         # By the position of a result, what makes the copies of its tensors.
         self._copying: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {}
 
@@ -100,6 +101,7 @@ class Arguments:
 
     def handle(self, message: Handle) -> Any:
         """The object that hosted code gets for a received handle. Raises as `Registry.find`."""
+        self.has_handles = True
         ref = Ref.from_message(message)
         if ref.owner != self._engine.name:
             return self._engine.membership.peers.foreign(ref, self._context if message.history else None)

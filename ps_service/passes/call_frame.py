@@ -45,7 +45,7 @@ class CallFrame(Borrower):
     The modules are in training mode if `training` is true, and in their own modes if it is None. Torch builds a graph
     with `grad`, which a `recorded` call needs. `code` is the function, or the name of the method, that runs; empty for
     code that never writes to parameters. `held` counts the bytes that torch saves for the backward, and `nbytes` is the
-    length of the message with the arguments.
+    length of the message with the arguments, if that tells how large they are.
 
     `leaves` are those of the parameters of these modules, and `steps` has for each the number of steps of its parameter
     when the call first used the module. It `uses_others` if its graph may reach other leaves, and `is_held` if code of
@@ -73,7 +73,7 @@ class CallFrame(Borrower):
         grad: bool = True,
         code: str | Callable[..., Any] = "",
         held: Held | None = None,
-        nbytes: int = 0,
+        nbytes: int | None = None,
     ) -> None:
         self.leaves: Sequence[Leaf] = ()
         self.steps: Sequence[int] = ()
@@ -159,7 +159,10 @@ class CallFrame(Borrower):
             binding, expected = TurnBinding(self._parameter_locks, hosted, kind, nested), None
         else:
             binding = ViewBinding(self._parameter_locks, hosted, kind, nested)
-            expected = 0 if self._held is None else views.expected_bytes(kind, self._nbytes)
+            if self._held is None:
+                expected = 0
+            else:
+                expected = None if self._nbytes is None else views.expected_bytes(kind, self._nbytes)
             if expected is None:
                 self._measured = binding
         if self._grad and self._hooks is None:
@@ -191,6 +194,12 @@ class CallFrame(Borrower):
     def is_on_view(self) -> bool:
         """Whether the call uses one module, on a view of it."""
         return len(self._bindings) == 1 and isinstance(next(iter(self._bindings.values())), ViewBinding)
+
+    @property
+    def may_begin_again(self) -> bool:
+        """Whether the call can have changed nothing of the modules that it uses, so that nobody notices if it begins
+        again."""
+        return all(isinstance(each, ViewBinding) and each.is_unchanged() for each in self._bindings.values())
 
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
         for binding in self._bindings.values():
@@ -336,7 +345,7 @@ class CallFrame(Borrower):
     def count_saved(self) -> list[Share]:
         """Counts what torch has saved, as far as that was not counted while the call ran. Called at its end."""
         measured = self._measured
-        if measured is not None and len(self._bindings) == 1:
+        if measured is not None and len(self._bindings) == 1 and self._nbytes is not None:
             measured.views.note_saved(measured.kind, self._nbytes, sum(self._saved.values()))
         return [Share(self._held, self._expected)] if self._held is not None and self._expected else []
 

@@ -21,7 +21,7 @@ from ps_service.passes.call_frame import CallFrame
 from ps_service.passes.holders import Holders, copy_of, marked_copy_of
 from ps_service.passes.results import Used, record
 from ps_wire.codec.trees import mapped, parts_of
-from ps_wire.errors import ContextEndedError, InvalidArgumentError, TooLargeError
+from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError, TooLargeError
 from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
@@ -140,8 +140,9 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
         training = None
     this_thread = engine.parameter_locks.this_thread
     held = None if context is None else context.held
+    nbytes = None if arguments.has_handles else arguments.nbytes
     with (
-        CallFrame(engine.parameter_locks, training, recorded, recorded, code, held, arguments.nbytes) as call_frame,
+        CallFrame(engine.parameter_locks, training, recorded, recorded, code, held, nbytes) as call_frame,
         _ALONE if recording is None or context is None else context.calling(engine.membership, recording.place),
     ):
         # For forward the module itself is called, so that its hooks and a `__call__` of its class run.
@@ -150,6 +151,9 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
         may_restart = not method.is_inline and this_thread.nonblocking
         if not may_restart:
             this_thread.nonblocking = False
+        elif arguments.has_handles:
+            method.note(0.0, waited=True)  # it may wait for others, and never runs here
+            raise WouldBlock
         elif not call_frame.is_on_view:
             raise WouldBlock  # it may change the module, and must not begin twice
         if recorded:
@@ -164,7 +168,12 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
                     result = run(*args, **kwargs)
         except WouldBlock:
             if may_restart:
-                method.note(0.0, waited=True)  # it begins again in a thread, and never runs here again
+                method.note(0.0, waited=True)  # it never runs here again
+                if not call_frame.may_begin_again:
+                    raise ContextLostError(
+                        f"{code} of {target} had to wait for others, which it never did before, and could not; what it "
+                        "has done so far may stay. Run the pass again"
+                    ) from None
             raise
         seconds = method.latency.end(began, arguments.nbytes)
         if may_restart:

@@ -51,6 +51,10 @@ class ViewBinding(Binding):
     def private_ids(self) -> set[int]:
         return self._view.private_ids()
 
+    def is_unchanged(self) -> bool:
+        """Whether the code, which was stopped, can have changed nothing of the module."""
+        return not (self.has_set or self._view.changes() or self._begun.touched()) and self.internals.are_none
+
     def kept(self) -> Found:
         """Notes what the code, which has ended, has changed; returns the tensors besides the parameters that stay."""
         tensors, is_all = self.internals.found()

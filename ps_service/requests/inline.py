@@ -2,8 +2,8 @@
 
 `run_handler.run_inline` asks this before a request is queued. Torch's own layers and optimizers never wait, and their
 time is measured. Other code is marked `@remote(inline=True)`, or it is a method of a module that has changed nothing of
-the module and waited for nobody in its first calls. A request that would have to wait raises `WouldBlock`, has changed
-nothing by then, and begins again in a thread.
+the module and waited for nobody in its first calls, gets no handles, and keeps none. A request that would have to wait
+raises `WouldBlock`, and begins again in a thread. If it may have changed something by then, it fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
     if hosted.is_tensor:
         return _NEVER
     method = ctx.method = hosted.method(request.method or "forward")
-    if not method.may_run_inline:
+    if not method.may_run_inline or (not method.is_inline and hosted.internals.has_references):
         return _NEVER
     ctx.may_restart = not method.is_inline
     results, payload = request.results, ctx.payload

@@ -37,6 +37,19 @@ class Squares(nn.Module):
         return y.exp() + y.sigmoid()
 
 
+@hosted
+class Weighting(nn.Module):
+    """Saves as many elements as the value behind a handle has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: RRef) -> torch.Tensor:
+        found: torch.Tensor = ((x.local_value() + 1) * self.weight).sum()
+        return found
+
+
 @remote
 def grown(x: torch.Tensor) -> torch.Tensor:
     """Borrows no module. Its graph keeps the argument and the result."""

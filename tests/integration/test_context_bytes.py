@@ -163,3 +163,15 @@ async def test_results_that_stay_on_the_owner_count(how: str) -> None:
         kept.clear()
         await until_nothing_is_held(server)
         await table.left(COUNT)
+
+
+async def test_what_calls_save_of_values_behind_handles_counts_each_time() -> None:
+    async with owner() as (server, ps):
+        net = await ps.module(held_models.Weighting)
+        small, large = await ps.remote("torch.zeros", 1), await ps.remote("torch.zeros", COUNT)
+        kept = server.engine.held.nbytes
+        for value, counted in ((small, 4), (large, 4 * COUNT), (small, 4)):
+            for _ in range(5):
+                async with ps.context():
+                    await net(value)
+                    assert counted <= server.engine.held.nbytes - kept < counted + 1024

@@ -123,6 +123,56 @@ async def test_a_method_that_asks_others_begins_again_in_a_thread(
     assert ran_in[0] == here and "ps-compute" in ran_in[1] and "ps-compute" in ran_in[2]
 
 
+async def test_what_was_done_before_a_method_asks_others_is_not_done_again(
+    owner: Server, ps: tc.Client, ran_in: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaling = await ps.module(SCALING)
+    await called(scaling, CLEAN_CALLS + SHORT_CALLS + 1)
+    ran_in.clear()
+
+    def asking(self: hosted_models.Scaling, x: torch.Tensor) -> torch.Tensor:
+        ran_in.append(threading.current_thread().name)
+        self.asked = getattr(self, "asked", 0) + 1
+        scope = current_scope.get()
+        assert scope is not None
+        scope.within(None)  # as before each nested request
+        return x * self.asked
+
+    known = owner.engine.registry.find(scaling.ref).method("forward")
+    monkeypatch.setattr(hosted_models.Scaling, "forward", asking)
+    again = owner.engine.registry.find(scaling.ref).method("forward")
+    again.may_run_inline, again.latency = known.may_run_inline, known.latency
+    with pytest.raises(tc.errors.ContextLostError, match=r"forward .* had to wait .* has done so far may stay"):
+        await scaling(X)
+    assert torch.equal(await scaling(X), 2 * X)
+    assert len(ran_in) == 2 and "ps-compute" in ran_in[1]
+
+
+async def test_a_call_with_a_handle_changes_its_module_once(ps: tc.Client) -> None:
+    noting, other = await ps.module("tests.hosted_models.Noting"), await ps.module(torch.nn.Linear, 3, 3)
+    for _ in range(CLEAN_CALLS + SHORT_CALLS + 4):
+        await noting.apply_to(X, other, False)
+    for times in (1, 2, 3):
+        await noting.apply_to(X, other, True)
+        assert await noting.counts() == (times, times, times)
+
+
+async def test_a_module_that_keeps_a_reference_stays_in_a_thread(
+    ps: tc.Client, ran_in: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep(self: hosted_models.Scaling, x: torch.Tensor, other: Any) -> torch.Tensor:
+        self.others = [other]
+        return x
+
+    forward = hosted_models.Scaling.forward
+    scaling, other = await ps.module(SCALING), await ps.module(torch.nn.Linear, 3, 3)
+    monkeypatch.setattr(hosted_models.Scaling, "forward", keep)
+    await scaling(X, other)
+    monkeypatch.setattr(hosted_models.Scaling, "forward", forward)
+    await called(scaling, CLEAN_CALLS + SHORT_CALLS + 4)
+    assert all("ps-compute" in each for each in ran_in)
+
+
 async def test_what_a_method_asks_of_others_is_asked_once(start_process: StartProcess) -> None:
     first = await start_process("--name", "ps0", "--directory", "self")
     second = await start_process("--name", "ps1", "--directory", first.address)
