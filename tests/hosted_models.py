@@ -223,6 +223,29 @@ class Noting(nn.Module):
         return getattr(self, "count", 0), len(self.noted), self.sum.item()
 
 
+OFFSET = torch.zeros(3, requires_grad=True)
+
+
+@remote
+def offset() -> torch.Tensor:
+    """A leaf that belongs to no module."""
+    return OFFSET
+
+
+@hosted
+class Offsetting(nn.Module):
+    """Adds the leaf to its result, if it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor, with_offset: bool) -> torch.Tensor:
+        """The layer, with or without the offset."""
+        found: torch.Tensor = self.fc(x)
+        return found + OFFSET if with_offset else found
+
+
 @hosted
 class Scaling(nn.Module):
     """A small module of a trainer's own, which makes no promises."""

@@ -113,6 +113,8 @@ class HostedObject:
         self.class_name = full_name(type(value))
         self.references = 0
         self.is_tensor = isinstance(value, torch.Tensor)
+        if self.is_tensor and value.is_leaf and value.requires_grad:
+            parameter_locks.has_other_leaves = True
         self.is_table = isinstance(value, RowsOfTable)
         self.is_module = isinstance(value, nn.Module)
         self.made_with = "ps.module(…)" if self.is_module else "ps.table(…)" if self.is_table else "ps.create(…)"

@@ -111,10 +111,11 @@ class Binding:
             if others and not set(map(id, others)).isdisjoint(map(id, _some_leaves(roots))):
                 # Through a global variable, for example, instead of the module's attributes.
                 self.finds_parameters()
-        # The whole graph is examined in the first calls, and then now and then: that costs more than a small call.
+        # The whole graph is examined in the first calls, and then now and then: that costs more than a small call. It
+        # is each time where a leaf is hosted by itself, which the code may find in a global variable.
         self.hosted.recorded[self.code] += 1
         count = self.hosted.recorded[self.code]
-        if count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0:
+        if count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0 or self.parameter_locks.has_other_leaves:
             self._examine(_some_leaves(roots), known)
         if has_own_functions() and runs_own_function(roots):
             self.hold()

@@ -10,6 +10,7 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
+from ps_service.passes.binding import FIRST_EXAMINED
 from tests.training import MODELS, OPTIMIZERS, identical, owners, same, same_state, training, twin
 
 NAN, INF = float("nan"), float("inf")
@@ -323,3 +324,20 @@ async def test_an_invalid_optimizer_is_refused() -> None:
             with pytest.raises(error):
                 await ps.optimizer(cls, parameters, **options)
         assert not (await ps.status()).optimizers
+
+
+async def test_a_leaf_of_no_module_is_found_whenever_a_call_uses_it(ps: tc.Client) -> None:
+    leaf = await ps.remote("tests.hosted_models.offset")
+    opt = await ps.optimizer(torch.optim.SGD, [leaf], lr=0.5)
+    net, before = await ps.module("tests.hosted_models.Offsetting"), await leaf.to_here()
+
+    async def stepped(with_offset: bool) -> torch.Tensor:
+        async with ps.context() as ctx:
+            await ctx.backward((await net(torch.ones(1, 3), with_offset)).sum())
+            await opt.step(ctx)
+        return await leaf.to_here()
+
+    for _ in range(FIRST_EXAMINED + 2):
+        assert torch.equal(await stepped(False), before)
+    for times in (1, 2, 3):
+        assert torch.equal(await stepped(True), before - 0.5 * times)
