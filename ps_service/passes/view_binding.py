@@ -13,6 +13,7 @@ from ps_service.hosting.internals import Found
 from ps_service.hosting.leaves import is_written
 from ps_service.hosting.replacing import Replacing
 from ps_service.hosting.structure import tensors_below
+from ps_service.parameters.state import readers_of
 from ps_service.passes.binding import Binding
 
 if TYPE_CHECKING:
@@ -116,9 +117,12 @@ class ViewBinding(Binding):
                 parameter.data.copy_(leaf.detach())
         elif is_written(leaf):
             self.hosted.writers.add(self.code)
-            # Open passes that have saved the leaf need the values from before.
+            # Open passes that have saved the leaf, or that of another module, need the values from before.
             increment_version(leaf)
             self.parameter_locks.note_written(state.pin)
+            with self.parameter_locks.lock:
+                for readers in readers_of([state]):
+                    readers.note_written(state)
             state.writes += 1
         if i in self._overtaken and (is_moved or is_written(leaf)):
             failed = self.overtaken(i)

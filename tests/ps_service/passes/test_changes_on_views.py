@@ -56,6 +56,20 @@ def test_a_late_write_to_a_parameter_reaches_later_passes_and_never_open_ones(wh
     viewed.forward(X).backward(torch.ones(2, 3))
 
 
+@pytest.mark.parametrize("what", ["clamp", "data"])
+def test_a_late_write_never_reaches_open_passes_of_a_module_that_has_the_parameter_too(what: str) -> None:
+    viewed, module = switched("nothing")
+    other = Viewed(nn.Sequential(module.layer), X, locks=viewed.locks)
+    x = X.clone().requires_grad_()
+    first = other.forward(x)
+    assert other.has_views
+    module.what[0] = what
+    viewed.forward(X)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(first.result.sum(), x)
+    assert torch.equal(other.forward(X).result, module.layer(X))
+
+
 @pytest.mark.parametrize("what", ["clamp", "data", "move"])
 def test_a_late_write_during_a_step_raises(what: str) -> None:
     viewed, module = switched(what)
