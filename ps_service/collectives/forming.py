@@ -76,10 +76,14 @@ class Formations:
         """Removes the communicators that have all members, with connections: their names, and the members by rank."""
         found = []
         for name, joined in list(self._joined.items()):
-            lost = any(self._is_lost(each.session, each.patience) for each in joined)
-            if len(joined) >= joined[0].size and not lost:
+            size = joined[0].size
+            first, rest = joined[:size], joined[size:]
+            lost = any(self._is_lost(each.session, each.patience) for each in first)
+            if len(first) == size and not lost:
                 del self._joined[name]
-                found.append((name, _ranked(joined)))
+                if rest:
+                    self._joined[name] = rest
+                found.append((name, _ranked(first)))
         return found
 
     def statuses(self) -> list[CommunicatorStatus]:

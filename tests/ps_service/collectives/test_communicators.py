@@ -117,6 +117,30 @@ def test_a_communicator_is_not_made_with_a_trainer_that_is_away() -> None:
     assert (away.result(0), other.result(0)) == (0, 1)
 
 
+class Returning(World):
+    """Some trainer is back just after it was looked for and not found."""
+
+    def is_lost(self, trainer: bytes, patience: float) -> bool:
+        found = super().is_lost(trainer, patience)
+        if found and trainer == self.returning:
+            self.connect(trainer)
+        return found
+
+    returning = b""
+
+
+def test_one_that_comes_while_another_comes_back_begins_another_communicator() -> None:
+    world = Returning()
+    away = world.join(world.trainer("a"), 2)
+    world.break_connection(b"a")
+    world.wait(1.5)
+    present = world.join(world.trainer("b"), 2)
+    world.returning = b"a"
+    late = world.join(world.trainer("c"), 2)
+    assert (away.result(0), present.result(0)) == (0, 1) and not late.done()
+    assert world.join(world.trainer("d"), 2).result(0) == 1 and late.result(0) == 0
+
+
 def test_one_that_comes_when_all_are_back_begins_another_communicator() -> None:
     world = World()
     away = world.join(world.trainer("a"), 2)
