@@ -43,9 +43,10 @@ use_count: Any = torch.Tensor._use_count  # type: ignore[attr-defined]
 class StandIn(Parameter):
     """A leaf on a parameter's storage that detects writes to it. Torch's version counter misses writes through `.data`,
     which has a counter of its own. So that tensor is kept. `data_was_read` tells whether code has asked for the `.data`
-    of any leaf of this process."""
+    of any leaf of this process. Its version was raised `told` times for writes to the storage in another way."""
 
     data_was_read = False
+    told = 0
 
     @property
     def data(self) -> torch.Tensor:
@@ -82,7 +83,7 @@ def is_stand_in(leaf: torch.Tensor) -> bool:
 
 def is_written(leaf: torch.Tensor) -> bool:
     """Whether code has written to a leaf in place."""
-    if leaf._version:
+    if leaf._version > getattr(leaf, "told", 0):
         return True
     given = leaf.__dict__.get("_data")
     return given is not None and bool(given._version)
@@ -232,6 +233,7 @@ class SharedLeaves:
         pointer = self._parameters[i].data_ptr()
         for leaf in (self.tensors[i], *(each() for each in self._former[i])):
             if leaf is not None and leaf.data_ptr() == pointer:
+                leaf.told += 1
                 increment_version(leaf)
         self.dropped.add(i)
 

@@ -162,6 +162,8 @@ class ParameterLocks:
         with self.lock:
             for parameter in parameters:
                 parameter.requires_grad_(requires_grad)
+            if requires_grad and not all(map(self.lends, parameters)):
+                self.has_other_leaves = True
             for readers in readers_of(self.known(parameters)):
                 readers.note_moved()
 

@@ -82,6 +82,11 @@ class ViewBinding(Binding):
                 self.views.refuse(self._view, self.kind)
                 self._shared.dropped.update(self._touched)
                 self._overtaken = set(filter(self._begun.is_overtaken, self._touched))
+                for i in self._touched:
+                    if is_written(self.leaves[i].tensor) and not self._begun.is_moved(i):
+                        state = self.hosted.parameter_states[i]
+                        for readers in readers_of([state]):
+                            readers.note_written(state)
                 if self._leaves_histories:
                     self.internals.end_histories(())
                 if changes:
@@ -120,9 +125,6 @@ class ViewBinding(Binding):
             # Open passes that have saved the leaf, or that of another module, need the values from before.
             increment_version(leaf)
             self.parameter_locks.note_written(state.pin)
-            with self.parameter_locks.lock:
-                for readers in readers_of([state]):
-                    readers.note_written(state)
             state.writes += 1
         if i in self._overtaken and (is_moved or is_written(leaf)):
             failed = self.overtaken(i)
@@ -145,6 +147,7 @@ class ViewBinding(Binding):
                 original.__dict__.pop(name, None)
             else:
                 original.__dict__[name] = parts.of(self.internals.without_history(value))
+        self.internals.learn()
         return None
 
 

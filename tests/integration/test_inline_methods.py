@@ -14,6 +14,7 @@ from ps_service.hosting import objects
 from ps_service.hosting.objects import SHORT_CALLS, Method
 from ps_service.hosting.views import CLEAN_CALLS
 from ps_service.server import Server
+from ps_wire.decorators import remote
 from ps_wire.runtime.scopes import current_scope
 from tests import hosted_models
 from tests.conftest import StartProcess
@@ -146,6 +147,35 @@ async def test_what_was_done_before_a_method_asks_others_is_not_done_again(
         await scaling(X)
     assert torch.equal(await scaling(X), 2 * X)
     assert len(ran_in) == 2 and "ps-compute" in ran_in[1]
+
+
+async def test_what_a_method_keeps_since_its_first_calls_is_not_changed_twice(
+    owner: Server, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    asks = False
+
+    def forward(self: hosted_models.Scaling, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() < 0:
+            self.counts = counts
+        elif hasattr(self, "counts"):
+            self.counts.append(1)
+        scope = current_scope.get()
+        if asks and scope is not None:
+            scope.within(None)  # as before each nested request
+        return x * self.scale
+
+    monkeypatch.setattr(hosted_models.Scaling, "forward", forward)
+    monkeypatch.setattr(hosted_models.Scaling, "again", remote(forward), raising=False)
+    scaling = await ps.module(SCALING)
+    for _ in range(CLEAN_CALLS + SHORT_CALLS + 1):
+        await scaling(X)
+        await scaling.call("again", X)
+    await scaling(-X)
+    asks = True
+    with pytest.raises(tc.errors.ContextLostError, match="had to wait"):
+        await scaling.call("again", X)
+    assert counts == [1]
 
 
 async def test_a_call_with_a_handle_changes_its_module_once(ps: tc.Client) -> None:

@@ -7,8 +7,10 @@ import threading
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import Parameter
 
+from ps_service.hosting.objects import HostedObject
 from ps_service.parameters import locks
 from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
 from tests.ps_service.parameters.watch import LARGE, Watch, sum_of_leaves
@@ -369,3 +371,16 @@ def test_readers_see_whole_steps_however_many_there_are(sizes: tuple[int, ...]) 
         worker.result()
     assert [parameter.detach()[0].item() for parameter in watch.parameters] == [50.0, 50.0]
     assert [state.pin.reading for state in watch.states] == [0, 0]
+
+
+def test_leaves_of_no_module_are_known_once_they_are_trained() -> None:
+    known, leaf = ParameterLocks(), torch.zeros(3)
+    module = HostedObject("ps0", nn.Linear(3, 3), known)
+    HostedObject("ps0", leaf, known)
+    known.set_requires_grad(list(module.parameters.values()), True)
+    assert not known.has_other_leaves
+    known.set_requires_grad([leaf], True)
+    assert known.has_other_leaves
+    others = ParameterLocks()
+    HostedObject("ps0", Parameter(torch.zeros(3)), others)
+    assert others.has_other_leaves

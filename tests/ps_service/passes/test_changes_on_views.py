@@ -12,7 +12,7 @@ from ps_service.hosting.ordinary import is_ordinary
 from ps_service.passes.view_binding import ViewBinding
 from ps_wire.errors import ContextLostError, InvalidArgumentError
 from tests.ps_service.passes.viewed import Viewed, expected
-from tests.ps_service.passes.viewed_models import Normed, Switching, pauses
+from tests.ps_service.passes.viewed_models import Normed, Switching, meanwhile, pauses
 from tests.ps_service.threads import Worker
 
 X = torch.arange(6.0).reshape(2, 3) / 6
@@ -68,6 +68,30 @@ def test_a_late_write_never_reaches_open_passes_of_a_module_that_has_the_paramet
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         torch.autograd.grad(first.result.sum(), x)
     assert torch.equal(other.forward(X).result, module.layer(X))
+
+
+class Reading(nn.Module):
+    """Reads a layer that another module has, too."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layer(x)
+        meanwhile()
+        return found
+
+
+def test_a_call_that_reads_what_another_module_writes_to_has_written_nothing() -> None:
+    viewed, module = switched("nothing")
+    reading = Viewed(Reading(module.layer), X, locks=viewed.locks)
+    reading.forward(X)
+    module.what[0] = "clamp"
+    pauses.during = lambda: Worker(lambda: viewed.forward(X)).result()
+    reading.forward(X)
+    assert viewed.hosted.writers == {"forward"} and reading.hosted.writers == set()
+    assert reading.hosted.parameter_states[0].writes == 1
 
 
 @pytest.mark.parametrize("what", ["clamp", "data", "move"])
