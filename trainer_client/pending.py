@@ -252,6 +252,7 @@ class Pending(Unawaited, Generic[T]):
     def result(self) -> T:
         """The result, or the error of the operation. Must be done."""
         with self._mutex:
+            assert self.settled
             if self._outcome is not None:
                 try:
                     self._value = self._outcome()

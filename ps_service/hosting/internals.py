@@ -97,11 +97,6 @@ class Internals:
         """All buffers of the module, also those of normalization layers."""
         return list(filter(_is_there, chain.from_iterable(map(_values, map(_buffers_of, self._with_buffers)))))
 
-    @property
-    def are_none(self) -> bool:
-        """Whether the module keeps nothing that calls could change, besides its attributes themselves."""
-        return not self._places and not self.buffers()
-
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """Keeps normalization layers from changing their running statistics during a block."""

@@ -35,8 +35,19 @@ LONGEST_WAIT_SECONDS: Final = 0.25
 """Most seconds that a step waits for readers, and blocks new ones, however large the parameter is."""
 
 
+class _Stops(threading.local):
+    count = 0
+
+
 class WouldBlock(BaseException):
-    """A thread that must not block would have to wait. Hosted code that handles exceptions lets it pass."""
+    """A thread that must not block would have to wait. Hosted code that handles exceptions lets it pass; for code that
+    does not, `stops` counts those of this thread."""
+
+    stops: Final = _Stops()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stops.count += 1
 
 
 class ThisThread(threading.local):

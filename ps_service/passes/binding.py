@@ -113,10 +113,10 @@ class Binding:
                 self.finds_parameters()
         # The whole graph is examined in the first calls, and then now and then: that costs more than a small call. It
         # is each time where a leaf is hosted by itself, which the code may find in a global variable.
-        self.hosted.recorded[self.code] += 1
         count = self.hosted.recorded[self.code]
-        if count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0 or self.parameter_locks.has_other_leaves:
+        if count < FIRST_EXAMINED or count % EXAMINED_EVERY == 0 or self.parameter_locks.has_other_leaves:
             self._examine(_some_leaves(roots), known)
+        self.hosted.recorded[self.code] += 1  # what is refused does not count, and is refused again
         if has_own_functions() and runs_own_function(roots):
             self.hold()
 

@@ -195,12 +195,6 @@ class CallFrame(Borrower):
         """Whether the call uses one module, on a view of it."""
         return len(self._bindings) == 1 and isinstance(next(iter(self._bindings.values())), ViewBinding)
 
-    @property
-    def may_begin_again(self) -> bool:
-        """Whether the call can have changed nothing of the modules that it uses, so that nobody notices if it begins
-        again."""
-        return all(isinstance(each, ViewBinding) and each.is_unchanged() for each in self._bindings.values())
-
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
         for binding in self._bindings.values():
             name = binding.parameter_behind(leaf)

@@ -158,7 +158,7 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
             raise WouldBlock  # it may change the module, and must not begin twice
         if recorded:
             args, kwargs = arguments.enter((args, kwargs))
-        began = method.latency.begin()
+        began, stops = method.latency.begin(), WouldBlock.stops.count
         try:
             if target.layer_check is None:
                 result = run(*args, **kwargs)
@@ -166,15 +166,13 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
                 # Trainers choose the settings of torch's layers, so these are checked like functions by name.
                 with engine.allowlist.functions.checking(target.class_name, target.layer_check, args, kwargs):
                     result = run(*args, **kwargs)
-        except WouldBlock:
-            if may_restart:
+        finally:
+            if WouldBlock.stops.count != stops:
                 method.note(0.0, waited=True)  # it never runs here again
-                if not call_frame.may_begin_again:
-                    raise ContextLostError(
-                        f"{code} of {target} had to wait for others, which it never did before, and could not; what it "
-                        "has done so far may stay. Run the pass again"
-                    ) from None
-            raise
+                raise ContextLostError(
+                    f"{code} of {target} had to wait for others, which it never did before, and could not; what it has "
+                    "done so far may stay. Run the pass again"
+                ) from None
         seconds = method.latency.end(began, arguments.nbytes)
         if may_restart:
             this_thread.nonblocking = False  # it can no longer be restarted, and may wait from here on

@@ -52,10 +52,6 @@ class ViewBinding(Binding):
     def private_ids(self) -> set[int]:
         return self._view.private_ids()
 
-    def is_unchanged(self) -> bool:
-        """Whether the code, which was stopped, can have changed nothing of the module."""
-        return not (self.has_set or self._view.changes() or self._begun.touched()) and self.internals.are_none
-
     def kept(self) -> Found:
         """Notes what the code, which has ended, has changed; returns the tensors besides the parameters that stay."""
         tensors, is_all = self.internals.found()
@@ -120,6 +116,7 @@ class ViewBinding(Binding):
             self.hosted.writers.add(self.code)
             with self.parameter_locks.writing([parameter], [state], consistent=True):
                 parameter.data.copy_(leaf.detach())
+            increment_version(leaf)  # open passes that have saved it would find the new values
         elif is_written(leaf):
             self.hosted.writers.add(self.code)
             # Open passes that have saved the leaf, or that of another module, need the values from before.

@@ -3,7 +3,7 @@
 `run_handler.run_inline` asks this before a request is queued. Torch's own layers and optimizers never wait, and their
 time is measured. Other code is marked `@remote(inline=True)`, or it is a method of a module that has changed nothing of
 the module and waited for nobody in its first calls, gets no handles, and keeps none. A request that would have to wait
-raises `WouldBlock`, and begins again in a thread. If it may have changed something by then, it fails.
+raises `WouldBlock` before code of hosted classes begins, and begins again in a thread.
 """
 
 from __future__ import annotations

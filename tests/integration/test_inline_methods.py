@@ -101,7 +101,7 @@ async def test_a_backward_with_code_of_the_module_stays_in_a_thread(
     assert len(ran_in) == 1 and "ps-compute" in ran_in[0]
 
 
-async def test_a_method_that_asks_others_begins_again_in_a_thread(
+async def test_a_method_that_begins_to_ask_others_fails_once_and_runs_in_a_thread_then(
     owner: Server, ps: tc.Client, ran_in: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scaling = await ps.module(SCALING)
@@ -119,9 +119,35 @@ async def test_a_method_that_asks_others_begins_again_in_a_thread(
     monkeypatch.setattr(hosted_models.Scaling, "forward", asking)
     again = owner.engine.registry.find(scaling.ref).method("forward")
     again.may_run_inline, again.latency = known.may_run_inline, known.latency
+    with pytest.raises(tc.errors.ContextLostError, match="had to wait"):
+        await scaling(X)
     await called(scaling, 2)
     here = threading.current_thread().name
     assert ran_in[0] == here and "ps-compute" in ran_in[1] and "ps-compute" in ran_in[2]
+
+
+async def test_code_that_handles_everything_does_not_hide_that_it_was_stopped(
+    owner: Server, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaling = await ps.module(SCALING)
+    await called(scaling, CLEAN_CALLS + SHORT_CALLS + 1)
+
+    def asking(self: hosted_models.Scaling, x: torch.Tensor) -> torch.Tensor:
+        scope = current_scope.get()
+        assert scope is not None
+        try:
+            scope.within(None)  # as before each nested request
+        except BaseException:
+            return x
+        return x * self.scale
+
+    known = owner.engine.registry.find(scaling.ref).method("forward")
+    monkeypatch.setattr(hosted_models.Scaling, "forward", asking)
+    again = owner.engine.registry.find(scaling.ref).method("forward")
+    again.may_run_inline, again.latency = known.may_run_inline, known.latency
+    with pytest.raises(tc.errors.ContextLostError, match="had to wait"):
+        await scaling(X)
+    await called(scaling, 1)
 
 
 async def test_what_was_done_before_a_method_asks_others_is_not_done_again(

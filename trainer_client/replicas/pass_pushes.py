@@ -30,13 +30,13 @@ Pulls = dict[str, list[Pending[int]]]
 class PassPushes:
     """The pushes of some replicas through passes, by what each exchanges with its owner.
 
-    `unread` is the last push of which some of several owners may have counted gradients, until the parameters of all
+    `unread` marks the last push of which some of several owners may have counted gradients, until the parameters of all
     owners are here.
     """
 
     loop: asyncio.AbstractEventLoop
     exchanges: Sequence[Exchange]
-    unread: Pulls | None = None
+    unread: object = None
 
     def check(self, opt: Pushable) -> OwnersOptimizer:
         """The optimizer of the replicas. Refuses one that lacks a part for them, or has parameters in this process."""
@@ -91,7 +91,7 @@ class PassPushes:
         made = _PassPush(self, opt, of_push, joins, closes, several, added, sent, values, pull, counted)
         return Push(made.send, made.withdraw)
 
-    def is_read(self, unread: Pulls | None) -> None:
+    def is_read(self, unread: object) -> None:
         """The parameters after a push are here, on all replicas."""
         if self.unread is unread:
             self.unread = None
@@ -118,6 +118,7 @@ class _PassPush:
     pull: bool
     counted: Callable[[], None]
     pulls: Pulls = field(default_factory=dict)
+    mark: object = field(default_factory=object)
 
     def withdraw(self) -> None:
         """It will not be sent."""
@@ -137,7 +138,7 @@ class _PassPush:
         def taken_over() -> Stepped:
             stepped, asked = work.result()
             results(asked)
-            self.pushes.is_read(self.pulls)
+            self.pushes.is_read(self.mark)
             self.counted()
             return stepped
 
@@ -180,7 +181,7 @@ class _PassPush:
 
     def _step_is_sent(self, owner: str, follows: Sequence[InFlightRequest[Any]]) -> None:
         if self.several_owners:
-            self.pushes.unread = self.pulls
+            self.pushes.unread = self.mark
         own = [each for each in self.pushes.exchanges if each.session.owner == owner]
         _let_go([self.pulls.get(owner, ())])
         self.pulls[owner] = [each.pull(None, int, follows) for each in own if self.pull]

@@ -115,8 +115,9 @@ def get_rpc_timeout() -> float:
 
 def set_rpc_timeout(seconds: float) -> None:
     """Sets the default timeout of calls, in seconds; 0 is no limit."""
+    settings = agent().settings
     check_timeout(seconds or None)
-    agent().settings.timeout = seconds or None
+    settings.timeout = seconds or None
 
 
 def _call(

@@ -48,11 +48,8 @@ def test_a_late_write_to_a_parameter_reaches_later_passes_and_never_open_ones(wh
     module.what[0] = what
     viewed.forward(X)
     assert torch.equal(module.layer.weight, weight.clamp(max=0) if what != "move" else torch.zeros(3, 3))
-    if what == "move":
-        assert torch.equal(torch.autograd.grad(first.result.sum(), x)[0], torch.ones(2, 3) @ weight)
-    else:
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            torch.autograd.grad(first.result.sum(), x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(first.result.sum(), x)
     viewed.forward(X).backward(torch.ones(2, 3))
 
 
