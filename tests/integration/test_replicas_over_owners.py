@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
+from ps_wire.codec.payload import PayloadReader
 from ps_wire.compression.choice import Choice
 from tests.integration.replicas_over_owners import batches, begun, learn, local, pushers, same_everywhere
 from tests.integration.spanning import held, hosted, waiting
@@ -272,3 +275,20 @@ async def test_pushes_take_part_in_rounds_that_another_trainer_has_begun() -> No
             await same_everywhere(one, net)
             await same_everywhere(two, net)
         assert held(servers[1]) == 0
+
+
+async def test_a_push_whose_result_nobody_reads_keeps_no_parameters() -> None:
+    async with owners("ps0", "ps1") as servers, tc.connect(*(each.address for each in servers)) as ps:
+        one, other = [await ps.module(nn.Linear, 64, 64, owner=name) for name in ("ps0", "ps1")]
+        opt = await ps.optimizer(optim.SGD, [*one.parameters(), *other.parameters()], lr=0.1)
+        replica = await one.replica()
+        async with ps.context() as ctx:
+            await ctx.backward(replica(await other(torch.ones(1, 64))).sum())
+            await until(partial(getattr, replica.push(opt, context=ctx), "settled"))
+        del ctx
+
+        def answers() -> int:
+            gc.collect()
+            return sum(each.nbytes for each in gc.get_objects() if type(each) is PayloadReader)
+
+        await until(lambda: answers() == 0)
