@@ -72,8 +72,8 @@ class Block(ABC):
     """Something that is used with `async with`, or `with`.
 
     A block of `async with` ends when the backwards and steps that were begun in it have ended, also if the program does
-    not await them. If one of them fails, the block raises its error. A block that is left by an exception waits for
-    nothing.
+    not await them. If one of them fails meanwhile, the block raises its error; one that has failed before, and that
+    nobody has awaited, is reported in the log. A block that is left by an exception waits for nothing.
     """
 
     _begun: list[Pending[Any]]
