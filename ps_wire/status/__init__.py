@@ -5,5 +5,29 @@ proto/ps_wire/v1/operations.proto.
 """
 
 from ps_wire.status.owner import OwnerStatus
+from ps_wire.status.parts import (
+    CommunicatorStatus,
+    EventStatus,
+    MemberStatus,
+    MemoryStatus,
+    ObjectStatus,
+    OperationStatus,
+    OptimizerStatus,
+    PassStatus,
+    TableStatus,
+    TrainerStatus,
+)
 
-__all__ = ["OwnerStatus"]
+__all__ = [
+    "CommunicatorStatus",
+    "EventStatus",
+    "MemberStatus",
+    "MemoryStatus",
+    "ObjectStatus",
+    "OperationStatus",
+    "OptimizerStatus",
+    "OwnerStatus",
+    "PassStatus",
+    "TableStatus",
+    "TrainerStatus",
+]
