@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.passes.binding import FIRST_EXAMINED
 from tests import hooked_modules
 from tests.integration.odd_training import train_both, training
 from tests.odd_modules import SIZE
@@ -31,7 +32,7 @@ async def test_hooks_that_a_call_leaves_and_that_would_never_run_are_refused(ear
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.HookedOddly", early, late)
         async with ps.context() as ctx:
-            for _ in range(2):
+            for _ in range(FIRST_EXAMINED + 2):
                 with pytest.raises(
                     tc.errors.InvalidArgumentError, match=r"forward .*has registered a hook at .*constructor"
                 ):
