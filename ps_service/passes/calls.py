@@ -128,17 +128,17 @@ def _method_of_tensor(engine: PassHost, target: HostedObject, method: str, asked
 def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invocation) -> Any:
     method = asked.method or target.method(code)
     if method.is_deferred:
-        raise InvalidArgumentError(
-            f"{code} of {target} is decorated with @async_execution, which methods of modules cannot be: "
-            "parameters are lent to a call only while it runs. Decorate a function with it, and call the "
-            "module through its reference"
-        )
+        raise _cannot_be_deferred(target, code)
     arguments, args, kwargs, training, recording, keep, _ = asked
+    this_thread = engine.parameter_locks.this_thread
+    may_restart = not method.is_inline and this_thread.nonblocking
+    if may_restart and arguments.has_handles:
+        method.note(0.0, waited=True)  # it may wait for others, and never runs here
+        raise WouldBlock
     recorded = recording is not None
     context = None if recording is None else engine.contexts.open(recording.context, recording.call.caller)
     if code in MODES:
         training = None
-    this_thread = engine.parameter_locks.this_thread
     held = None if context is None else context.held
     nbytes = None if arguments.has_handles else arguments.nbytes
     with (
@@ -148,12 +148,8 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
         # For forward the module itself is called, so that its hooks and a `__call__` of its class run.
         function: Callable[..., Any] = operator.call if code == "forward" else method.function
         run = partial(function, call_frame.bind(target, is_target=True))
-        may_restart = not method.is_inline and this_thread.nonblocking
         if not may_restart:
             this_thread.nonblocking = False
-        elif arguments.has_handles:
-            method.note(0.0, waited=True)  # it may wait for others, and never runs here
-            raise WouldBlock
         elif not call_frame.is_on_view:
             raise WouldBlock  # it may change the module, and must not begin twice
         if recorded:
@@ -169,10 +165,7 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
         finally:
             if WouldBlock.stops.count != stops:
                 method.note(0.0, waited=True)  # it never runs here again
-                raise ContextLostError(
-                    f"{code} of {target} had to wait for others, which it never did before, and could not; what it has "
-                    "done so far may stay. Run the pass again"
-                ) from None
+                raise _stopped(target, code) from None
         seconds = method.latency.end(began, arguments.nbytes)
         if may_restart:
             this_thread.nonblocking = False  # it can no longer be restarted, and may wait from here on
@@ -189,6 +182,20 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
         others, shares = call_frame.uses_others, call_frame.count_saved()
         used = Used(call_frame.leaves, call_frame.steps, others, shares, call_frame.values)
         return record(engine, context, recording.call, arguments, used, result, latency)
+
+
+def _cannot_be_deferred(target: HostedObject, code: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{code} of {target} is decorated with @async_execution, which methods of modules cannot be: parameters are "
+        "lent to a call only while it runs. Decorate a function with it, and call the module through its reference"
+    )
+
+
+def _stopped(target: HostedObject, code: str) -> ContextLostError:
+    return ContextLostError(
+        f"{code} of {target} had to wait for others, which it never did before, and could not; what it has done so far "
+        "may stay. Run the pass again"
+    )
 
 
 def fetch(engine: PassHost, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:

@@ -40,6 +40,15 @@ async def called(scaling: tc.RemoteModule, times: int) -> None:
         assert torch.equal(await scaling(X), 2 * X)
 
 
+def run_here(owner: Server, scaling: tc.RemoteModule, forward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives the module another forward, which runs on the event loop as the one before does."""
+    hosted = owner.engine.registry.find(scaling.ref)
+    known = hosted.method("forward")
+    monkeypatch.setattr(hosted_models.Scaling, "forward", forward)
+    again = hosted.method("forward")
+    again.may_run_inline, again.latency = known.may_run_inline, known.latency
+
+
 async def test_a_method_that_was_short_and_called_nobody_comes_to_run_here(ps: tc.Client, ran_in: list[str]) -> None:
     await called(await ps.module(SCALING), CLEAN_CALLS + SHORT_CALLS + 2)
     assert all("ps-compute" in each for each in ran_in[:-2])
@@ -115,10 +124,7 @@ async def test_a_method_that_begins_to_ask_others_fails_once_and_runs_in_a_threa
         scope.within(None)  # as before each nested request
         return x * self.scale
 
-    known = owner.engine.registry.find(scaling.ref).method("forward")
-    monkeypatch.setattr(hosted_models.Scaling, "forward", asking)
-    again = owner.engine.registry.find(scaling.ref).method("forward")
-    again.may_run_inline, again.latency = known.may_run_inline, known.latency
+    run_here(owner, scaling, asking, monkeypatch)
     with pytest.raises(tc.errors.ContextLostError, match="had to wait"):
         await scaling(X)
     await called(scaling, 2)
@@ -141,10 +147,7 @@ async def test_code_that_handles_everything_does_not_hide_that_it_was_stopped(
             return x
         return x * self.scale
 
-    known = owner.engine.registry.find(scaling.ref).method("forward")
-    monkeypatch.setattr(hosted_models.Scaling, "forward", asking)
-    again = owner.engine.registry.find(scaling.ref).method("forward")
-    again.may_run_inline, again.latency = known.may_run_inline, known.latency
+    run_here(owner, scaling, asking, monkeypatch)
     with pytest.raises(tc.errors.ContextLostError, match="had to wait"):
         await scaling(X)
     await called(scaling, 1)
@@ -165,10 +168,7 @@ async def test_what_was_done_before_a_method_asks_others_is_not_done_again(
         scope.within(None)  # as before each nested request
         return x * self.asked
 
-    known = owner.engine.registry.find(scaling.ref).method("forward")
-    monkeypatch.setattr(hosted_models.Scaling, "forward", asking)
-    again = owner.engine.registry.find(scaling.ref).method("forward")
-    again.may_run_inline, again.latency = known.may_run_inline, known.latency
+    run_here(owner, scaling, asking, monkeypatch)
     with pytest.raises(tc.errors.ContextLostError, match=r"forward .* had to wait .* has done so far may stay"):
         await scaling(X)
     assert torch.equal(await scaling(X), 2 * X)
