@@ -62,6 +62,7 @@ class GrpcConnection(Connection):
         )
         self._call: grpc.aio.StreamStreamCall[Any, Any] = opening()
         self._reading = asyncio.Lock()
+        self._read: asyncio.Task[Packet | None] | None = None
         self._closed = False
         self._arrived: deque[Packet] = deque()
         forks.put_away_in_children(self)
@@ -75,8 +76,7 @@ class GrpcConnection(Connection):
     async def receive(self) -> Packet | None:
         if self._arrived:
             return self._arrived.popleft()
-        async with self._reading:
-            packet = await self._read()
+        packet = await self._next()
         if packet is None and self._closed:
             raise ConnectionBroken("the stream was closed on this side")
         if packet is None:
@@ -95,13 +95,31 @@ class GrpcConnection(Connection):
         finally:
             self._call.cancel()
             await self._channel.close()
+            if (read := self._read) is not None:
+                await asyncio.wait([read])
+                # Asked, so that the event loop does not report an error that nobody waits for.
+                if not read.cancelled():
+                    read.exception()
 
     def forked(self) -> None:
         """In a forked child, keeps the channel from being freed: gRPC would close the sockets of the parent."""
         for thing in (self._channel, self._call):
             forks.keep_for_ever(thing)
 
-    async def _read(self) -> Packet | None:
+    async def _next(self) -> Packet | None:
+        """What is read next. A receiver that is cancelled leaves it to the next one.
+
+        gRPC cancels the stream with a read, and would report that to the event loop later, when it may be closed.
+        """
+        async with self._reading:
+            if self._read is None:
+                self._read = asyncio.create_task(self._read_one())
+            # Unlike awaiting the task, this does not cancel it.
+            await asyncio.wait([self._read])
+            read, self._read = self._read, None
+            return read.result()
+
+    async def _read_one(self) -> Packet | None:
         with _breaking():
             item = await self._call.read()
             if item is grpc.aio.EOF:
@@ -119,9 +137,8 @@ class GrpcConnection(Connection):
         with suppress(TimeoutError, ConnectionBroken, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             async with asyncio.timeout(_LINGER):
                 await self._call.done_writing()
-                async with self._reading:
-                    while await self._read() is not None:
-                        pass
+                while await self._next() is not None:
+                    pass
 
 
 @contextmanager
