@@ -157,8 +157,10 @@ class Link:
             pause = min(delay * random.uniform(0.5, 1.0), left)
             # For people `Presence` tells it, once.
             _log.debug("no stream to %s (%s); next try in %.2f s", self._connector.address, reason, pause)
+            # Not `asyncio.wait_for`: in Python 3.11 it drops the cancellation by `stop` if it comes with `try_now`.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._hurry.wait()
             delay = min(2 * delay, _LONGEST_DELAY)
 
     async def _connect_once(self, waited: float) -> str:

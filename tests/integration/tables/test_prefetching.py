@@ -112,8 +112,9 @@ async def test_depth_0_has_the_bits_of_a_program_without_prefetching(ps: tc.Clie
 
 async def test_policies_count_the_steps_that_a_look_up_lacks(ps: tc.Client) -> None:
     items = await counting(ps, policy=tc.policies.Async(tc.policies.Reject(1)))
-    found = []
+    found: list[tc.Stepped] = []
     async for _, looked_up in ps.prefetch(BATCHES, items, depth=2):
+        await started(ps, 1 + 2 * min(len(found) + 3, COUNT))
         async with looked_up.context as ctx:
             found.append(await ctx.backward(-(await looked_up).sum(), step=items.optimizer))
     # After a rejected gradient there is a step less to lack.

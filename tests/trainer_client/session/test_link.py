@@ -354,6 +354,17 @@ async def test_stopping_while_it_waits_to_try_again(start: StartLink, diary: Dia
     assert diary.empty
 
 
+async def test_stopping_in_the_moment_in_which_it_is_told_to_try_again(start: StartLink, diary: Diary) -> None:
+    connector = Absent(10**6, MemoryConnector(owner("serves")))
+    link = start(connector)
+    await connector.tried.wait()
+    await waiting.until(lambda: diary.failures > 0)
+    link.try_now()
+    async with asyncio.timeout(5):
+        await link.stop()
+    assert diary.empty
+
+
 async def test_a_link_that_never_started_can_be_stopped(diary: Diary) -> None:
     await Link(MemoryConnector(owner("serves")), Settings(), diary).stop()
     assert diary.empty
