@@ -89,7 +89,7 @@ class Internals:
                 tensors.append(value)
             elif not isinstance(value, (dict, list)) or value:
                 is_all &= tensors_below(value, tensors)
-        if tensors:
+        if not self._parameters.isdisjoint(map(id, tensors)):
             tensors = [each for each in tensors if id(each) not in self._parameters]
         return Found(tensors, is_all)
 

@@ -19,7 +19,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 def memory_of(tensor: torch.Tensor) -> int:
     """Identifies the memory of a tensor; that of a sparse one by `id()`."""
-    return id(tensor) if tensor.is_sparse else storage_of(tensor)
+    return id(tensor) if tensor.is_sparse else tensor.untyped_storage().data_ptr()
 
 
 def lies_in(tensor: torch.Tensor, taken: Set[int] | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.group.peers import Over
@@ -52,15 +53,22 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
     reply.seconds.extend(progress.seconds)
     if request.checks:
         _check_ahead(ctx, request, id, reply)
-    stepped = not request.steps or _step(ctx, request, id, progress.versions, reply)
+    stepped = not request.steps or _step(ctx, request, id, progress, reply)
     reply.versions.extend(progress.versions)
-    if stepped:
-        _end_after(ctx, request, id)
+    after = partial(_after, ctx, request, id, progress.began, stepped)
+    if ctx.after is None:
+        after()
+    else:
+        ctx.after.append(after)
 
 
-def _end_after(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId) -> None:
-    """Ends the pass, if the request asks for it."""
-    if request.HasField("end"):
+def _after(
+    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, steps_began: Sequence[float], ends: bool
+) -> None:
+    """Counts steps whose arithmetic has followed the answer, and ends the pass, if the request asks for it."""
+    for began in steps_began:
+        ctx.engine.counters.note(("step", time.perf_counter() - began, 0, int(time.monotonic())))
+    if ends and request.HasField("end"):
         began, end = time.perf_counter(), request.end
         ctx.engine.contexts.end(id, Over(end.all_before, tuple(end.but)))
         ctx.engine.counters.note(("end_context", time.perf_counter() - began, 0, int(time.monotonic())))
@@ -88,12 +96,12 @@ def _propagate(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, 
 
 
 def _step(
-    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
+    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, progress: Progress, reply: pb.BackwardReply
 ) -> bool:
     """Steps the optimizers that have no version yet, up to the first that raises; says whether all have stepped. From
     the first optimizer with a policy on, the gradients are offered: the reply comes, and the pass ends, when their
     trainer may go on."""
-    engine = ctx.engine
+    engine, versions = ctx.engine, progress.versions
     if request.context.run:
         steps.note_attempt(engine, request)
     if request.together:
@@ -115,12 +123,15 @@ def _step(
                     seconds = optimizer.latency.expected(context.gradient_bytes)
                     if seconds >= latency.INLINE_SECONDS and not engine.inline_limit.admits(seconds):
                         raise WouldBlock
-                versions.append(optimizer.version if context is None else optimizer.step(context))
+                versions.append(steps.stepped(ctx, optimizer, context))
         except WouldBlock:
             raise
         except BaseException as raised:
             return _failed(ctx, reply, raised, began)
-        engine.counters.note(("step", time.perf_counter() - began, 0, int(time.monotonic())))
+        if ctx.after is None:
+            engine.counters.note(("step", time.perf_counter() - began, 0, int(time.monotonic())))
+        else:
+            progress.began.append(began)
     engine.sessions.stepped(ctx.trainer, id)
     return True
 
@@ -170,7 +181,7 @@ def _offer_rest(
 
     def finish(results: Sequence[offers.Result]) -> None:
         if offers.describe_all(ctx, id, reply, results):
-            _end_after(ctx, request, id)
+            _after(ctx, request, id, (), ends=True)
 
     ctx.defer(waiting, finish)
 

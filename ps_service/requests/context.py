@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from ps_wire.v1.values_pb2 import Handle, Value
 
 
+_log = logging.getLogger(__name__)
+
 _granting: Final = threading.Lock()
 """Held for microseconds, while references are granted, or given back because a request was given up."""
 
@@ -45,7 +48,7 @@ class RequestContext:
     if it `embeds` them, because it has no payload. A deferred reply has its `frame` meanwhile, and the payload if it
     `keeps_payload`. `began` is on the clock of `time.perf_counter`. Of an `abandoned` request the reply will not be
     sent, because it has another answer. One that `may_restart` runs code on the event loop that may make requests: it
-    restarts in a thread if the code does.
+    restarts in a thread if the code does. `after` takes what its answer need not wait for; None if it is to wait.
     """
 
     engine: Engine
@@ -65,6 +68,7 @@ class RequestContext:
     abandoned: bool = False
     method: Method | None = None
     may_restart: bool = False
+    after: list[Callable[[], object]] | None = None
     _reader: PayloadReader | None = None
     _written: PayloadWriter | None = None
     _found: HostedObject | None = None
@@ -190,6 +194,15 @@ class RequestContext:
             abandoned = self.abandoned
         if abandoned:
             deferred.drop()
+
+    def run_after(self) -> None:
+        """Does what the answer did not wait for, in order."""
+        after, self.after = self.after, None
+        for each in after or ():
+            try:
+                each()
+            except Exception:
+                _log.exception("a request of trainer %s failed after its answer", self.trainer.hex()[:8])
 
     def let_go(self) -> None:
         """Drops the payload, because it was read. Values that use its memory keep it."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ps_service.engine import Engine
+    from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
     from ps_service.training.aggregator import Aggregator
     from ps_service.training.joint_steps import Stepped
@@ -49,15 +50,25 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
 def _apply(ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequest, reply: pb.StepReply) -> None:
     """Steps at once. Values count also if the pass has no gradients here, because others may have some."""
     context = ctx.engine.contexts.get(fields.context_id(request))
-
-    def step() -> int:
-        return optimizer.version if context is None else optimizer.step(context)
-
+    step = partial(stepped, ctx, optimizer, context)
     reply.version = reported_values.step_with(ctx, optimizer, request, reply, step, context)
     if context is not None:
         reply.counted, reply.staleness = 1, context.last_staleness
         reply.dropped = why_left_out(context.attempt, optimizer)
         ctx.engine.sessions.stepped(ctx.trainer, context.id)
+
+
+def stepped(ctx: RequestContext, optimizer: HostedOptimizer, context: PassContext | None) -> int:
+    """The version after the step of a pass, which has no gradients here if it has no context. Its arithmetic follows
+    the answer, if that need not wait for it."""
+    if context is None:
+        return optimizer.version
+    if ctx.after is None:
+        return optimizer.step(context)
+    stepping = optimizer.stepping(context)
+    version = next(stepping)
+    ctx.after.append(partial(next, stepping, None))
+    return version
 
 
 def step_together(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:

@@ -93,10 +93,16 @@ class SessionHandler(Observer):
         answer, unanswered = self._look_back(follows, number) if follows else (None, ())
         is_full = operation.large and (engine.reply_cache.nbytes or engine.budget.unsent or self.made) and self.is_full
         if answer is None and not unanswered and not is_full:
+            ctx.after = [] if ctx.probe is None else None
             answer = run_inline(ctx, operation, request, number)
-        if answer is not None:
-            self._finish(operation, number, answer)
-        else:
+        try:
+            if answer is not None:
+                self._finish(operation, number, answer)
+        finally:
+            if ctx.after:
+                ctx.run_after()
+        if answer is None:
+            ctx.after = None
             self._queue(Execution(ctx, operation, request, self, number, seconds, envelope.depth), unanswered)
 
     def _look_back(self, numbers: Sequence[int], number: int) -> tuple[Answer | None, Sequence[int]]:

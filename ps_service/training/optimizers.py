@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ from ps_service.training import sparse_rules, torch_step
 from ps_service.training.reported_values import ReportedValues
 from ps_service.training.snapshots import Snapshot, copied
 from ps_service.training.step_access import StepAccess
-from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.errors import InternalError, InvalidArgumentError, NonFiniteGradientError
 from ps_wire.numerics.optimizer_validator import OptimizerValidator, is_torchs
 from ps_wire.runtime.latency import Latency
 
@@ -49,6 +49,8 @@ Present = tuple[Covered, int, torch.Tensor]
 """A covered parameter, the number of its parameter group, and its gradient."""
 
 _NUMBERS: Final = itertools.count()
+
+_NOTHING: Final = object()
 
 
 class HostedOptimizer:
@@ -93,6 +95,7 @@ class HostedOptimizer:
         self.rounds: Aggregator | None = None
         self.aggregator: Aggregator | None = None
         self.is_removed = False
+        self._failure: BaseException | None = None
 
     def step(self, context: PassContext | RoundGradients) -> int:
         """Applies the gradients of a context or a push: all of them, or, if anything raises, none.
@@ -109,6 +112,27 @@ class HostedOptimizer:
             if attempt is not None:
                 attempt.passed(self.number, applied)
             return self.version
+
+    def stepping(self, context: PassContext) -> Iterator[int]:
+        """Does what `step` does in two parts, so that an answer need not wait for the arithmetic.
+
+        The version comes when the step cannot be refused any more. The parameters are written when the iterator goes
+        on, and until then nobody can read them. If torch raises then, for want of memory, the next step says so.
+        """
+        with self.lock:
+            attempt = context.attempt
+            again = attempt is not None and attempt.was_applied(self.number)
+            applying = iter(()) if again else self._applying(context)
+            applied = next(applying, _NOTHING) is not _NOTHING
+            self.version += applied
+            if attempt is not None:
+                attempt.passed(self.number, applied)
+            yield self.version
+            try:
+                next(applying, None)
+            except BaseException as failure:
+                self._failure = failure
+                raise
 
     def end(self) -> None:
         """It was removed: steps that wait for a round are refused, and so are later ones."""
@@ -149,6 +173,12 @@ class HostedOptimizer:
 
     def check(self, gradients: PassContext | RoundGradients) -> list[Present]:
         """The checked gradients of a pass, a push or a round for covered parameters. Raises as `step`."""
+        if (failure := self._failure) is not None:
+            self._failure = None
+            raise InternalError(
+                f"step {self.version} of this optimizer failed after its answer, and may have been made in part: "
+                f"{failure!r}. Load a state of the module and of the optimizer before you go on"
+            )
         present = []
         for covered, group, gradient in zip(
             self.covered, self._group_of, gradients.gradients_of(self.parameters), strict=True
@@ -163,25 +193,37 @@ class HostedOptimizer:
 
     def apply(self, gradients: PassContext | RoundGradients) -> bool:
         """Applies gradients, if there are any, with the lock held. Restores everything if the step raises."""
+        return len(list(self._applying(gradients))) > 0
+
+    def _applying(self, gradients: PassContext | RoundGradients) -> Iterator[None]:
+        """Does what `apply` does, and pauses where nothing can be refused any more, if there are gradients."""
         began, nbytes = (time.perf_counter(), time.thread_time()), gradients.gradient_bytes
         present = self.check(gradients)
         if not present:
-            return False
+            return
+        is_whole = fits = sparse_rules.never_half_done(self.optimizer)
         parameters, parameter_states = [], []
-        for covered, _, _ in present:
-            parameters.append(covered.parameter)
+        for covered, _, gradient in present:
+            parameter = covered.parameter
+            fits = fits and gradient.dtype is parameter.dtype and gradient.shape == parameter.shape
+            parameters.append(parameter)
             parameter_states.append(covered.parameter_state)
         with StepAccess(self._parameter_locks, parameters, parameter_states, self.is_consistent):
-            undo = None if sparse_rules.never_half_done(self.optimizer) else Snapshot(self.optimizer, parameters)
-            try:
-                self.write(present)
+            if fits:
                 self.count(parameters, parameter_states, gradients)
-            except BaseException:
-                if undo is not None:
-                    undo.restore()
-                raise
+                yield
+                self.write(present)
+            else:
+                undo = None if is_whole else Snapshot(self.optimizer, parameters)
+                try:
+                    self.write(present)
+                    self.count(parameters, parameter_states, gradients)
+                except BaseException:
+                    if undo is not None:
+                        undo.restore()
+                    raise
+                yield
         self.latency.end(began, nbytes)
-        return True
 
     def count(
         self,

@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -103,10 +102,12 @@ class SegmentPool:
         Raises `OSError` if the system has no memory or descriptors left.
         """
         size = max(SMALLEST, 1 << (nbytes - 1).bit_length())
+        best, best_bytes = None, _MUCH_TOO_LARGE * size + 1
         # The one that came back last, so that surplus segments stay unused and can be dropped.
-        fitting = [segment for segment in reversed(self._free) if nbytes <= segment.nbytes <= _MUCH_TOO_LARGE * size]
-        if fitting:
-            best = min(fitting, key=_nbytes)
+        for segment in reversed(self._free):
+            if nbytes <= segment.nbytes < best_bytes:
+                best, best_bytes = segment, segment.nbytes
+        if best is not None:
             self._free.remove(best)
             return best
         if not self._make_room(size):
@@ -241,6 +242,3 @@ def _mapped(descriptor: int, nbytes: int) -> Buffer:
         raise OSError(f"memory cannot be mapped: {error}") from None
     array: Buffer = tensor.numpy()
     return array
-
-
-_nbytes: Final = attrgetter("nbytes")

@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import repeat
+from operator import call
 from typing import TYPE_CHECKING, Final
 
 from ps_wire.connections.connection import ConnectionBroken
@@ -122,7 +124,7 @@ class RecordWriter:
         self._ended = True
 
     def _take_postponed(self) -> bytes:
-        return b"".join([self._postponed.popleft() for _ in range(len(self._postponed))])
+        return b"".join(map(call, repeat(self._postponed.popleft, len(self._postponed))))
 
     def _collect(self, record: bytes, payload: Sequence[memoryview]) -> None:
         if self._postponed:

@@ -70,9 +70,8 @@ async def test_what_is_looked_up_lacks_depth_steps_and_its_staleness_says_so(
     items = await counting(ps, policy=tc.policies.Async(tc.policies.Reject(1000)))
     seen = []
     async for ids, looked_up in ps.prefetch(source(BATCHES), form(items), depth=depth):
-        number = len(seen)
+        number, begun = len(seen), min(len(seen) + depth + 1, COUNT)
         # Without waiting for it, the owner gets the look-ups of the batches up to this depth ...
-        begun = min(number + depth + 1, COUNT)
         if depth:
             await started(ps, 1 + 2 * begun)
         async with looked_up.context as ctx:
