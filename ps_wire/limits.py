@@ -34,7 +34,7 @@ MAX_NESTING: Final = 64
 SMALL_BYTES: Final = 64 * 1024
 """Payloads up to this size count towards no budget in bytes; `max_in_flight` bounds their number."""
 
-MAX_SEGMENT_BYTES: Final = 512 * MIB
+MAX_SEGMENT_BYTES: Final = 1024 * MIB
 """Most shared memory of one direction of a shared-memory connection; it is allocated as messages need it."""
 
 IDLE_SECONDS: Final = 5.0

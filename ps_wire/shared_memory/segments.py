@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import Buffer
 
 SMALLEST: Final = MIB // 4
-"""Smallest segment. Sizes are powers of two, so that few segments serve all messages."""
+"""Smallest segment. Sizes are powers of two, so that few segments serve all messages, or eighths of large ones."""
+
+_LARGE: Final = 64 * MIB
+"""Size from which on segments differ by eighths of a power of two: half of one would often be too much for the pool."""
 
 MOST: Final = 128
 """Most segments of one direction of a connection. They cost no descriptors once the receiver has mapped them."""
@@ -101,7 +104,8 @@ class SegmentPool:
 
         Raises `OSError` if the system has no memory or descriptors left.
         """
-        size = max(SMALLEST, 1 << (nbytes - 1).bit_length())
+        power = max(SMALLEST, 1 << (nbytes - 1).bit_length())
+        size = power if power <= _LARGE else -(-nbytes // (power // 8)) * (power // 8)
         best, best_bytes = None, _MUCH_TOO_LARGE * size + 1
         # The one that came back last, so that surplus segments stay unused and can be dropped.
         for segment in reversed(self._free):

@@ -54,6 +54,24 @@ def test_a_segment_is_given_back_when_the_last_tensor_over_it_dies() -> None:
     assert freed == [segment.number]
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "size"),
+    [
+        (1, SMALLEST),
+        (SMALLEST + 1, 2 * SMALLEST),
+        (33 * MIB, 64 * MIB),
+        (65 * MIB, 80 * MIB),
+        (640 * MIB, 640 * MIB),
+        (641 * MIB, 768 * MIB),
+    ],
+)
+def test_a_large_segment_is_little_larger_than_its_message(nbytes: int, size: int) -> None:
+    pool = SegmentPool(1024 * MIB)
+    segment = pool.take(nbytes)
+    assert segment is not None and segment.nbytes == size == pool.nbytes
+    pool.close()
+
+
 def test_segments_that_came_back_are_used_again_the_smallest_that_fits_first() -> None:
     pool = SegmentPool(64 * MIB)
     large, small = pool.take(2 * MIB), pool.take(10)
