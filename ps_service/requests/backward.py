@@ -53,22 +53,17 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
     reply.seconds.extend(progress.seconds)
     if request.checks:
         _check_ahead(ctx, request, id, reply)
-    stepped = not request.steps or _step(ctx, request, id, progress, reply)
+    stepped = not request.steps or _step(ctx, request, id, progress.versions, reply)
     reply.versions.extend(progress.versions)
-    after = partial(_after, ctx, request, id, progress.began, stepped)
-    if ctx.after is None:
-        after()
-    else:
-        ctx.after.append(after)
+    if stepped and ctx.after is not None:
+        ctx.after.append(partial(_end_after, ctx, request, id))
+    elif stepped:
+        _end_after(ctx, request, id)
 
 
-def _after(
-    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, steps_began: Sequence[float], ends: bool
-) -> None:
-    """Counts steps whose arithmetic has followed the answer, and ends the pass, if the request asks for it."""
-    for began in steps_began:
-        ctx.engine.counters.note(("step", time.perf_counter() - began, 0, int(time.monotonic())))
-    if ends and request.HasField("end"):
+def _end_after(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId) -> None:
+    """Ends the pass, if the request asks for it."""
+    if request.HasField("end"):
         began, end = time.perf_counter(), request.end
         ctx.engine.contexts.end(id, Over(end.all_before, tuple(end.but)))
         ctx.engine.counters.note(("end_context", time.perf_counter() - began, 0, int(time.monotonic())))
@@ -96,12 +91,12 @@ def _propagate(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, 
 
 
 def _step(
-    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, progress: Progress, reply: pb.BackwardReply
+    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
 ) -> bool:
     """Steps the optimizers that have no version yet, up to the first that raises; says whether all have stepped. From
     the first optimizer with a policy on, the gradients are offered: the reply comes, and the pass ends, when their
     trainer may go on."""
-    engine, versions = ctx.engine, progress.versions
+    engine = ctx.engine
     if request.context.run:
         steps.note_attempt(engine, request)
     if request.together:
@@ -128,10 +123,7 @@ def _step(
             raise
         except BaseException as raised:
             return _failed(ctx, reply, raised, began)
-        if ctx.after is None:
-            engine.counters.note(("step", time.perf_counter() - began, 0, int(time.monotonic())))
-        else:
-            progress.began.append(began)
+        engine.counters.note(("step", time.perf_counter() - began, 0, int(time.monotonic())))
     engine.sessions.stepped(ctx.trainer, id)
     return True
 
@@ -181,7 +173,7 @@ def _offer_rest(
 
     def finish(results: Sequence[offers.Result]) -> None:
         if offers.describe_all(ctx, id, reply, results):
-            _after(ctx, request, id, (), ends=True)
+            _end_after(ctx, request, id)
 
     ctx.defer(waiting, finish)
 

@@ -17,12 +17,10 @@ class Progress:
     in a thread.
 
     Of each call whose backward has run, the gradients of its inputs, and the seconds for which it has kept its thread
-    busy; the versions of the optimizers that have stepped, and when the steps began that are finished behind the
-    answer; and what became of a push whose reply is not written yet.
+    busy; the versions of the optimizers that have stepped; and what became of a push whose reply is not written yet.
     """
 
     of_inputs: list[list[torch.Tensor | None]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    began: list[float] = field(default_factory=list)
     pushed: Outcome | None = None

@@ -92,18 +92,20 @@ class SessionHandler(Observer):
             ctx.probe = probe_of(engine, envelope.probe, name, request)
         answer, unanswered = self._look_back(follows, number) if follows else (None, ())
         is_full = operation.large and (engine.reply_cache.nbytes or engine.budget.unsent or self.made) and self.is_full
-        if answer is None and not unanswered and not is_full:
-            ctx.after = [] if ctx.probe is None else None
-            answer = run_inline(ctx, operation, request, number)
         try:
+            if answer is None and not unanswered and not is_full:
+                ctx.after = [] if ctx.probe is None else None
+                answer = run_inline(ctx, operation, request, number)
             if answer is not None:
-                self._finish(operation, number, answer)
+                self._send(operation, number, answer)
         finally:
             if ctx.after:
                 ctx.run_after()
         if answer is None:
             ctx.after = None
             self._queue(Execution(ctx, operation, request, self, number, seconds, envelope.depth), unanswered)
+        elif self._followers.of and not session.ended:
+            self._followers.ended(number, answer)
 
     def _look_back(self, numbers: Sequence[int], number: int) -> tuple[Answer | None, Sequence[int]]:
         """The answer of a request that follows others, if one of them has failed; and those that have no answer yet."""
@@ -285,7 +287,9 @@ class SessionHandler(Observer):
     def finished(self, execution: Execution, answer: Answer) -> None:
         """Sends the answer of an execution. Its payload counts until its code has ended."""
         self._forget(execution)
-        self._finish(execution.operation, execution.number, answer)
+        self._send(execution.operation, execution.number, answer)
+        if self._followers.of and not self.session.ended:
+            self._followers.ended(execution.number, answer)
 
     def _forget(self, execution: Execution) -> None:
         if not execution.begun:
@@ -311,7 +315,7 @@ class SessionHandler(Observer):
             for execution in held:
                 execution.submit()
 
-    def _finish(self, operation: Operation, number: int, result: Answer) -> None:
+    def _send(self, operation: Operation, number: int, result: Answer) -> None:
         """Keeps an answer if its request must not run twice, and sends it."""
         if self.session.ended:
             self._engine.registry.revoke(self.session.trainer, result.granted)
@@ -324,8 +328,6 @@ class SessionHandler(Observer):
         if kept:
             self._engine.reply_cache.record(self.session.trainer, number, result)
         self.stream.send(result, result.unhurried or not operation.awaited, kept)
-        if self._followers.of:
-            self._followers.ended(number, result)
 
     def _refuse(self, error: Answer) -> None:
         self._engine.counters.refuse(error.reply.error.code)

@@ -8,12 +8,13 @@ element goes through the operations of torch's own loop, in its order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
 import torch
-from torch import Tensor, optim
+from torch import Tensor, nn, optim
 
 from ps_wire.limits import MIB
 
@@ -32,6 +33,8 @@ _NUMBERS: Final = ("lr", "weight_decay", "momentum", "dampening", "eps")
 
 _PLAIN: Final = {float, int, type(None)}
 
+_CLASSES: Final = (Tensor, nn.Parameter)
+
 _DTYPES: Final = (torch.float32, torch.float64)
 """For others `torch._foreach_*` may round in another way."""
 
@@ -42,52 +45,69 @@ _AVERAGE: Final = itemgetter("exp_avg")
 _SQUARE: Final = itemgetter("exp_avg_sq")
 
 
-def step(optimizer: optim.Optimizer) -> bool:
-    """Does what the optimizer's own step does, without hooks. False, with nothing changed, if only torch can do it: for
-    other classes, devices and options, and for the first step of a parameter, which makes its state."""
+def plan(optimizer: optim.Optimizer, present: Iterable[tuple[Tensor, int, Tensor]]) -> list[Callable[[], None]] | None:
+    """The parts of a step, which can raise only for want of memory; the caller has gradients disabled.
+
+    `present` has parameters, the numbers of their groups, and their gradients. None if only torch can make the step:
+    for other classes, devices, layouts and options, and for the first step of a parameter, which makes its state.
+    """
     rule = _RULES.get(type(optimizer))
     if rule is None:
-        return False
-    blocks: list[tuple[Group, list[Tensor], list[Tensor], list[State]]] = []
-    sparse: list[tuple[Group, Tensor, Tensor, State]] = []
-    for group in optimizer.param_groups:
-        numbers = {*map(type, map(group.get, _NUMBERS)), *map(type, group.get("betas", ()))}
-        if any(map(group.get, _OTHER_WAYS)) or not numbers <= _PLAIN:
-            return False
-        needed = ("momentum_buffer" if group["momentum"] else "") if rule is _sgd else "step"
-        takes_rows = rule is not _adam and needed != "momentum_buffer" and not group["weight_decay"]
-        left = 0
-        for parameter in group["params"]:
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            state: State = optimizer.state.get(parameter, _NO_STATE)
-            if not parameter.is_cpu or parameter.dtype not in _DTYPES or (needed and state.get(needed) is None):
-                return False
-            if gradient.layout is torch.strided:
-                if left <= 0:
-                    left = _BLOCK_BYTES
-                    blocks.append((group, [], [], []))
-                _, parameters, gradients, states = blocks[-1]
-                parameters.append(parameter)
-                gradients.append(gradient)
-                states.append(state)
-                left -= parameter.nbytes
-            elif (
-                takes_rows
-                and gradient.layout is torch.sparse_coo
-                and (rule is _sgd or (gradient.sparse_dim() == 1 and gradient.dense_dim() > 0))
+        return None
+    parts: list[Callable[[], None]] = []
+    block: tuple[list[Tensor], list[Tensor], list[State]] = ([], [], [])
+    known, left = -1, 0
+    for parameter, number, gradient in present:
+        if number != known:
+            known, left, group = number, 0, optimizer.param_groups[number]
+            if not _is_plain(group):
+                return None
+            names = () if rule is _sgd and not group["momentum"] else _STATES[rule]
+            takes_rows = not group["weight_decay"] and (rule is _adagrad or not names)
+        if (
+            type(parameter) not in _CLASSES
+            or type(gradient) is not Tensor
+            or not parameter.is_cpu
+            or parameter.dtype not in _DTYPES
+            or gradient.dtype is not parameter.dtype
+            or gradient.shape != parameter.shape
+        ):
+            return None
+        state: State = optimizer.state.get(parameter, _NO_STATE)
+        for name in names:
+            value = state.get(name)
+            if (
+                value is None
+                or value.layout is not torch.strided
+                or (name != "step" and value.shape != parameter.shape)
             ):
-                # Sparse single numbers torch adds with another rounding than rows.
-                sparse.append((group, parameter, gradient, state))
-            else:
-                return False
-    with torch.no_grad():
-        for options, parameters, gradients, states in blocks:
-            rule(parameters, gradients, states, options)
-        for each in sparse:
-            _step_rows(rule, *each)
-    return True
+                return None
+        if gradient.layout is torch.strided:
+            if left <= 0:
+                left, block = _BLOCK_BYTES, ([], [], [])
+                parts.append(partial(rule, *block, group))
+            block[0].append(parameter)
+            block[1].append(gradient)
+            block[2].append(state)
+            left -= parameter.nbytes
+        elif (
+            takes_rows
+            and gradient.layout is torch.sparse_coo
+            and gradient.sparse_dim() == 1
+            and gradient.dense_dim() > 0  # single numbers torch adds with another rounding
+            and parameter.numel()
+            and parameter.is_contiguous()
+        ):
+            parts.append(partial(_step_rows, rule, parameter, gradient, state, group))
+        else:
+            return None
+    return parts
+
+
+def _is_plain(group: Group) -> bool:
+    if any(map(group.get, _OTHER_WAYS)):
+        return False
+    return {*map(type, map(group.get, _NUMBERS)), *map(type, group.get("betas", ()))} <= _PLAIN
 
 
 def _sgd(parameters: list[Tensor], gradients: list[Tensor], states: list[State], group: Group) -> None:
@@ -131,7 +151,7 @@ def _adam(parameters: list[Tensor], gradients: list[Tensor], states: list[State]
     torch._foreach_addcdiv_(parameters, averages, roots, [-(lr / (1 - beta1**step)) for step in steps])
 
 
-def _step_rows(rule: Rule, group: Group, parameter: Tensor, gradient: Tensor, state: State) -> None:
+def _step_rows(rule: Rule, parameter: Tensor, gradient: Tensor, state: State, group: Group) -> None:
     """Steps the rows that have a gradient."""
     if rule is _sgd:
         parameter.add_(gradient, alpha=-group["lr"])
@@ -146,6 +166,12 @@ def _step_rows(rule: Rule, group: Group, parameter: Tensor, gradient: Tensor, st
 
 
 _NO_STATE: Final[State] = {}
+
+_STATES: Final[Mapping[Rule, tuple[str, ...]]] = {
+    _sgd: ("momentum_buffer",),
+    _adagrad: ("step", "sum"),
+    _adam: ("step", "exp_avg", "exp_avg_sq"),
+}
 
 _RULES: Final[Mapping[type, Rule]] = {
     optim.SGD: _sgd,

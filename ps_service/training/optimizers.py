@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.tables.stand_in import AllRows
-from ps_service.training import sparse_rules, torch_step
+from ps_service.training import foreach_steps, sparse_rules, torch_step
 from ps_service.training.reported_values import ReportedValues
 from ps_service.training.snapshots import Snapshot, copied
 from ps_service.training.step_access import StepAccess
@@ -51,6 +52,8 @@ Present = tuple[Covered, int, torch.Tensor]
 _NUMBERS: Final = itertools.count()
 
 _NOTHING: Final = object()
+
+_PARAMETER: Final = attrgetter("parameter")
 
 
 class HostedOptimizer:
@@ -95,7 +98,7 @@ class HostedOptimizer:
         self.rounds: Aggregator | None = None
         self.aggregator: Aggregator | None = None
         self.is_removed = False
-        self._failure: BaseException | None = None
+        self._failure: str | None = None
 
     def step(self, context: PassContext | RoundGradients) -> int:
         """Applies the gradients of a context or a push: all of them, or, if anything raises, none.
@@ -116,22 +119,23 @@ class HostedOptimizer:
     def stepping(self, context: PassContext) -> Iterator[int]:
         """Does what `step` does in two parts, so that an answer need not wait for the arithmetic.
 
-        The version comes when the step cannot be refused any more. The parameters are written when the iterator goes
-        on, and until then nobody can read them. If torch raises then, for want of memory, the next step says so.
+        The version comes when only a want of memory can stop the step. The parameters are written when the iterator
+        goes on, and until then no forward reads them. If that fails, the next step says so. Steps of other kinds, and
+        `inconsistent` ones, are whole before the version comes.
         """
         with self.lock:
             attempt = context.attempt
             again = attempt is not None and attempt.was_applied(self.number)
-            applying = iter(()) if again else self._applying(context)
+            applying = iter(()) if again else self._applying(context, ahead=self.is_consistent)
             applied = next(applying, _NOTHING) is not _NOTHING
             self.version += applied
             if attempt is not None:
                 attempt.passed(self.number, applied)
-            yield self.version
             try:
+                yield self.version
                 next(applying, None)
             except BaseException as failure:
-                self._failure = failure
+                self._failure = repr(failure)
                 raise
 
     def end(self) -> None:
@@ -170,15 +174,10 @@ class HostedOptimizer:
                 self.optimizer.load_state_dict(state)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InvalidArgumentError(f"the state does not fit this optimizer: {error}") from None
+            self._failure = None
 
     def check(self, gradients: PassContext | RoundGradients) -> list[Present]:
         """The checked gradients of a pass, a push or a round for covered parameters. Raises as `step`."""
-        if (failure := self._failure) is not None:
-            self._failure = None
-            raise InternalError(
-                f"step {self.version} of this optimizer failed after its answer, and may have been made in part: "
-                f"{failure!r}. Load a state of the module and of the optimizer before you go on"
-            )
         present = []
         for covered, group, gradient in zip(
             self.covered, self._group_of, gradients.gradients_of(self.parameters), strict=True
@@ -193,37 +192,48 @@ class HostedOptimizer:
 
     def apply(self, gradients: PassContext | RoundGradients) -> bool:
         """Applies gradients, if there are any, with the lock held. Restores everything if the step raises."""
-        return len(list(self._applying(gradients))) > 0
+        return len(list(self._applying(gradients, ahead=False))) > 0
 
-    def _applying(self, gradients: PassContext | RoundGradients) -> Iterator[None]:
-        """Does what `apply` does, and pauses where nothing can be refused any more, if there are gradients."""
+    def _applying(self, gradients: PassContext | RoundGradients, ahead: bool) -> Iterator[None]:
+        """Does what `apply` does, and pauses if there are gradients: `ahead` of the arithmetic where that cannot be
+        refused any more, and else at the end."""
+        if (failure := self._failure) is not None:
+            self._failure = None
+            raise InternalError(
+                f"step {self.version} of this optimizer failed after its answer, and may have been made in part: "
+                f"{failure}. Load a state of the module and of the optimizer before you go on"
+            )
         began, nbytes = (time.perf_counter(), time.thread_time()), gradients.gradient_bytes
         present = self.check(gradients)
         if not present:
             return
-        is_whole = fits = sparse_rules.never_half_done(self.optimizer)
         parameters, parameter_states = [], []
-        for covered, _, gradient in present:
-            parameter = covered.parameter
-            fits = fits and gradient.dtype is parameter.dtype and gradient.shape == parameter.shape
-            parameters.append(parameter)
+        for covered, _, _ in present:
+            parameters.append(covered.parameter)
             parameter_states.append(covered.parameter_state)
-        with StepAccess(self._parameter_locks, parameters, parameter_states, self.is_consistent):
-            if fits:
+        access = StepAccess(self._parameter_locks, parameters, parameter_states, self.is_consistent)
+        if ahead and (parts := self._parts(present)) is not None:
+            with access:
                 self.count(parameters, parameter_states, gradients)
+                paused = time.perf_counter(), time.thread_time()
                 yield
+                began = began[0] + time.perf_counter() - paused[0], began[1] + time.thread_time() - paused[1]
+                with torch.no_grad():
+                    for part in parts:
+                        part()
+            self.latency.end(began, nbytes)
+            return
+        with access:
+            undo = None if sparse_rules.never_half_done(self.optimizer) else Snapshot(self.optimizer, parameters)
+            try:
                 self.write(present)
-            else:
-                undo = None if is_whole else Snapshot(self.optimizer, parameters)
-                try:
-                    self.write(present)
-                    self.count(parameters, parameter_states, gradients)
-                except BaseException:
-                    if undo is not None:
-                        undo.restore()
-                    raise
-                yield
+                self.count(parameters, parameter_states, gradients)
+            except BaseException:
+                if undo is not None:
+                    undo.restore()
+                raise
         self.latency.end(began, nbytes)
+        yield
 
     def count(
         self,
@@ -238,11 +248,24 @@ class HostedOptimizer:
         for state in states:
             state.steps += 1
 
-    def write(self, present: Sequence[Present]) -> None:
-        """Has torch step the parameters, but for rows of tables that it refuses. The caller has them to itself.
+    def _parts(self, present: Sequence[Present]) -> list[Callable[[], None]] | None:
+        """The parts of the step where `foreach_steps` can make it."""
+        if not torch_step.is_plain(self.optimizer):
+            return None
+        covered, groups, gradients = zip(*present, strict=True)
+        return foreach_steps.plan(self.optimizer, zip(map(_PARAMETER, covered), groups, gradients, strict=True))
 
-        The gradients are removed from the parameters again, of which other optimizers may have some, too.
+    def write(self, present: Sequence[Present]) -> None:
+        """Steps the parameters, which the caller has to itself: by `foreach_steps` or by torch, but for rows of tables
+        that torch refuses.
+
+        Torch finds the gradients at the parameters. They are removed again, as other optimizers may bring theirs.
         """
+        if present and (parts := self._parts(present)) is not None:
+            with torch.no_grad():
+                for part in parts:
+                    part()
+            return
         groups, by_rows, sparse = self.optimizer.param_groups, [], []
         try:
             for covered, group, gradient in present:

@@ -1,4 +1,4 @@
-"""The step of a torch optimizer, in the shortest way that gives the same bits, and the first one of a process."""
+"""The step of a torch optimizer: without torch's wrapper for hooks and profilers, and the first one of a process."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from torch import optim
 from torch._C._autograd import _profiler_enabled
 from torch.optim import optimizer as _torchs
 
-from ps_service.training import foreach_steps
-
 _PRE_HOOKS: Final = _torchs._global_optimizer_pre_hooks
 _POST_HOOKS: Final = _torchs._global_optimizer_post_hooks
 
 
-def step(optimizer: optim.Optimizer) -> None:
-    """Does what `optimizer.step()` does. Torch wraps the method of each class in a function that calls hooks and tells
-    a profiler of the step, which for a few small parameters takes longer than the step itself. So the wrapped function,
-    or a shorter one, runs where there are no hooks, no scheduler that counts the steps, and no profiler."""
-    function: Any = type(optimizer).step
-    if (
-        getattr(function, "hooked", False)
+def is_plain(optimizer: optim.Optimizer) -> bool:
+    """Whether nothing else runs with a step: no hooks, no scheduler that counts the steps, and no profiler."""
+    return (
+        getattr(type(optimizer).step, "hooked", False)
         and "step" not in vars(optimizer)
         and not (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
         and not (_PRE_HOOKS or _POST_HOOKS)
         and not _profiler_enabled()
-    ):
-        if not foreach_steps.step(optimizer):
-            function.__wrapped__(optimizer)
+    )
+
+
+def step(optimizer: optim.Optimizer) -> None:
+    """Does what `optimizer.step()` does. Torch wraps the method of each class in a function that calls hooks and tells
+    a profiler of the step, which for a few small parameters takes longer than the step itself. So the wrapped function
+    is called where the step is plain."""
+    function: Any = type(optimizer).step
+    if is_plain(optimizer):
+        function.__wrapped__(optimizer)
     else:
         optimizer.step()
 
