@@ -30,10 +30,8 @@ class Ahead(NamedTuple):
 
 
 class Member:
-    """A trainer that uses the optimizer, with its offers that are not answered, oldest first.
-
-    `clock` counts its offers that have counted or were dropped, from the clock of the slowest when it joined.
-    """
+    """A trainer that uses the optimizer, with its offers that are not answered, oldest first. `clock` counts its offers
+    that have counted or were dropped, from the clock of the slowest when it joined."""
 
     def __init__(self, clock: int) -> None:
         self.offers: deque[Waiting] = deque()
@@ -47,9 +45,7 @@ Members = Mapping[bytes, Member]
 
 class Rule:
     """What rounds ask of a policy. This one takes every gradient by itself, and lets a trainer be `bound` steps ahead.
-
-    Where it `answers_at_once`, trainers go on before their round is complete, which it is with `count` gradients.
-    """
+    Where it `answers_at_once`, trainers go on before their round is complete, which it is with `count` gradients."""
 
     def __init__(
         self,
@@ -91,9 +87,7 @@ class Rule:
 
 class TogetherRule(Rule):
     """Takes the first gradients of several trainers for a round, one of each: of all members, if `trainers` is None.
-
-    Those of the others, which come late, may be dropped.
-    """
+    Those of the others, which come late, may be dropped."""
 
     def __init__(self, trainers: int | None, reduce: str, stale: Stale, drops_late: bool = False) -> None:
         super().__init__(stale, is_mean=reduce == "mean")

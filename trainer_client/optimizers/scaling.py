@@ -55,9 +55,7 @@ class Scaled:
 
     def step_unless_infinite(self, work: Work, scaler: torch.amp.GradScaler) -> Stepped | None:
         """Lets a scaler step, after it has unscaled the gradients unless that was done before; None if it skips it.
-
-        Raises the `RuntimeError` of the scaler, or one if it has unscaled another pass since its last update.
-        """
+        Raises the `RuntimeError` of the scaler, or one if it has unscaled another pass since its last update."""
         with self._working(work):
             stepped: Any = scaler.step(self)  # type: ignore[arg-type]
             self._check(work)
@@ -116,10 +114,8 @@ class PushScaling:
         self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]
     ) -> None:
         """Divides the gradients of a pass by the scale of its loss: those of its parts on owners, and of replicas here.
-
         Raises `InvalidArgumentError` if a gradient is float16, or those on owners were unscaled without those here, and
-        the `RuntimeError` of the scaler.
-        """
+        the `RuntimeError` of the scaler."""
         await BLOCKING.run(self.scaled.unscale, self._pushed(context, scaler, leaves), scaler)
 
     async def are_finite(self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]) -> bool:

@@ -28,11 +28,8 @@ Pulls = dict[str, list[Pending[int]]]
 
 @dataclass(slots=True)
 class PassPushes:
-    """The pushes of some replicas through passes, by what each exchanges with its owner.
-
-    `unread` marks the last push of which some of several owners may have counted gradients, until the parameters of all
-    owners are here.
-    """
+    """The pushes of some replicas through passes, by what each exchanges with its owner. `unread` marks the last push
+    of which some of several owners may have counted gradients, until the parameters of all owners are here."""
 
     loop: asyncio.AbstractEventLoop
     exchanges: Sequence[Exchange]

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 
 class Pushing(nn.Module, ABC):
-    """A local module whose gradients are pushed: a `Replica`, or the `Replicas` of several modules.
-
-    `current` returns the pass of this task or thread.
-    """
+    """A local module whose gradients are pushed: a `Replica`, or the `Replicas` of several modules. `current` returns
+    the pass of this task or thread."""
 
     def __init__(
         self, module: nn.Module, pushes: PassPushes, overlap: Overlap, current: Callable[[], OpenPass | None]
@@ -280,9 +278,7 @@ class Pushing(nn.Module, ABC):
         self, opt: OwnersOptimizer, run: Run, counted: Callable[[], None], values: Mapping[str, Reported]
     ) -> Pending[Stepped | None]:
         """Sends what local steps have changed, and pulls. This is one attempt of `run`; each owner counts one.
-
-        `counted` is called when the owners have answered, and their parameters are here.
-        """
+        `counted` is called when the owners have answered, and their parameters are here."""
 
     def nothing(self) -> Pending[Stepped | None]:
         """A result that is there: None."""

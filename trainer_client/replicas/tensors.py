@@ -94,10 +94,8 @@ class Tensors:
         return found
 
     def ask(self, request: PullRequest) -> int:
-        """Writes into a request what the replica has; returns the number of the request.
-
-        Parameters that were written to here count as not there, so that a pull brings them, too.
-        """
+        """Writes into a request what the replica has; returns the number of the request. Parameters that were written
+        to here count as not there, so that a pull brings them, too."""
         self._structure.check()
         if any(self._marks):
             if not self.is_anchored:
@@ -114,9 +112,7 @@ class Tensors:
     @torch.inference_mode(False)  # what is made in inference mode has no place in a backward
     def take(self, number: int, reply: PullReply, payload: PayloadReader) -> int:
         """Takes over the values of the answer to a request: all, or none if a later request was answered before.
-
-        Returns how many parameters have changed. If it raises, because the answer does not fit, none has.
-        """
+        Returns how many parameters have changed. If it raises, because the answer does not fit, none has."""
         decoder = Decoder(payload)
         values = decoder.decode(reply.parameters) if reply.HasField("parameters") else []
         buffers = decoder.decode(reply.buffers) if reply.HasField("buffers") else None
@@ -252,11 +248,8 @@ def _may_replace(parameter: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 class _Structure:
-    """Where the parameters of a module are.
-
-    Code that gives a module new parameters, such as a parametrization or an assignment, would otherwise go unnoticed:
-    the new ones get the gradients, and the old ones are pushed and pulled.
-    """
+    """Where the parameters of a module are. Code that gives a module new parameters, such as a parametrization or an
+    assignment, would otherwise go unnoticed: the new ones get the gradients, and the old ones are pushed and pulled."""
 
     def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
         known = {id(each) for each in parameters}
