@@ -150,18 +150,16 @@ class Pushing(nn.Module, ABC):
         """
         if context is None:
             scaler.unscale_(self._scaled)
+        elif opt is None:
+            raise InvalidArgumentError("unscale_() of a pass takes the optimizer, too: unscale_(…, context=…, opt=…)")
         else:
-            if opt is None:
-                raise InvalidArgumentError(
-                    "unscale_() of a pass takes the optimizer, too: unscale_(…, context=…, opt=…)"
-                )
             self._check_pass(opt, context)
             self._pushes.check(opt)
             context.check()
-        if context is None or opt is None or not scaler.is_enabled():
-            return Pending.run(self._overlap.loop, asyncio.sleep(0))
-        work = opt.unscale_pushed(context, scaler, self.pulled_parameters)
-        return context.waits_for(Pending.run(self._overlap.loop, work))
+            if scaler.is_enabled():
+                work = opt.unscale_pushed(context, scaler, self.pulled_parameters)
+                return context.waits_for(Pending.run(self._overlap.loop, work))
+        return Pending.run(self._overlap.loop, asyncio.sleep(0))
 
     # A push that joins a pass
 

@@ -26,6 +26,10 @@ _COPIES: Final = WeakIdKeyDictionary()
 """The parameters of all replicas, as long as they live."""
 
 
+_Link = tuple[dict[str, Any], str, object, str]
+"""A dict of entries, a name in it and what was there, and a dotted name from the module."""
+
+
 def is_copy(tensor: torch.Tensor) -> bool:
     """Whether a local parameter is that of a replica."""
     return tensor in _COPIES
@@ -56,7 +60,7 @@ class Tensors:
         self._asked = 0
         self._taken = 0
         self._anchors: list[torch.Tensor] = []
-        self._structure = _Structure(module, self.parameters)
+        self._links = _links(module, self.parameters)
         # The values as they were taken over, as far as torch tells whether they have changed since.
         self._states = [_state(each) for each in self.parameters]
         self._codecs: list[tuple[str, dict[str, Any]]] = []
@@ -76,7 +80,7 @@ class Tensors:
 
     def gradients(self, context: OpenPass | None = None) -> list[torch.Tensor | None]:
         """`.grad` of each parameter, or its gradient in a pass."""
-        self._structure.check()
+        self._check_links()
         if context is not None:
             return [context.gradient(each) for each in self.parameters]
         return [None if each.grad is None else each.grad.detach() for each in self.parameters]
@@ -96,7 +100,7 @@ class Tensors:
     def ask(self, request: PullRequest) -> int:
         """Writes into a request what the replica has; returns the number of the request. Parameters that were written
         to here count as not there, so that a pull brings them, too."""
-        self._structure.check()
+        self._check_links()
         if any(self._marks):
             if not self.is_anchored:
                 for position in self._changed():
@@ -177,6 +181,15 @@ class Tensors:
         """Positions of parameters that have been written to, moved or converted since `_note`."""
         return [i for i, each in enumerate(self.parameters) if _state(each) != self._states[i]]
 
+    def _check_links(self) -> None:
+        """Raises `InvalidArgumentError` if a parameter is not where it was."""
+        for entries, name, value, path in self._links:
+            if entries.get(name) is not value:
+                raise InvalidArgumentError(
+                    f"{path!r} of this replica is not the parameter any more that it was when the replica was made: it "
+                    "was replaced, or parametrized. Make a replica of the module as it is now: net.replica(function)"
+                )
+
     def _note(self, positions: Iterable[int]) -> None:
         for position in positions:
             self._states[position] = _state(self.parameters[position])
@@ -247,34 +260,22 @@ def _may_replace(parameter: torch.Tensor, value: torch.Tensor) -> bool:
     )
 
 
-class _Structure:
-    """Where the parameters of a module are. Code that gives a module new parameters, such as a parametrization or an
-    assignment, would otherwise go unnoticed: the new ones get the gradients, and the old ones are pushed and pulled."""
-
-    def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
-        known = {id(each) for each in parameters}
-        # By holder and name: its dict of entries, the name and what was there, and the dotted name from the module.
-        links: dict[tuple[int, str], tuple[dict[str, Any], str, object, str]] = {}
-        for path, found in module.named_parameters(remove_duplicate=False):
-            if id(found) not in known:
-                continue
-            holder, (*parents, leaf) = module, path.split(".")
-            for parent in parents:
-                child = holder._modules[parent]
-                assert child is not None
-                links.setdefault((id(holder), parent), (holder._modules, parent, child, path))
-                holder = child
-            links[id(holder), leaf] = (holder._parameters, leaf, found, path)
-        self._links = list(links.values())
-
-    def check(self) -> None:
-        """Raises `InvalidArgumentError` if a parameter is not where it was."""
-        for entries, name, value, path in self._links:
-            if entries.get(name) is not value:
-                raise InvalidArgumentError(
-                    f"{path!r} of this replica is not the parameter any more that it was when the replica was made: it "
-                    "was replaced, or parametrized. Make a replica of the module as it is now: net.replica(function)"
-                )
+def _links(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[_Link]:
+    """The entries of modules that lead to parameters. Code that gives a module new ones, such as a parametrization or
+    an assignment, would otherwise go unnoticed: the new ones get the gradients, and the old are pushed and pulled."""
+    known = {id(each) for each in parameters}
+    links: dict[tuple[int, str], _Link] = {}
+    for path, found in module.named_parameters(remove_duplicate=False):
+        if id(found) not in known:
+            continue
+        holder, (*parents, leaf) = module, path.split(".")
+        for parent in parents:
+            child = holder._modules[parent]
+            assert child is not None
+            links.setdefault((id(holder), parent), (holder._modules, parent, child, path))
+            holder = child
+        links[id(holder), leaf] = (holder._parameters, leaf, found, path)
+    return list(links.values())
 
 
 def _state(parameter: torch.Tensor) -> tuple[int, int, torch.dtype]:
