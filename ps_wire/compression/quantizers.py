@@ -14,6 +14,7 @@ import torch
 from ps_wire.compression import checks
 from ps_wire.compression.codec import Codec, State, vector, work_dtype
 from ps_wire.compression.pieces import blocks_in, pieces, scratch_for
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.numbers import check_whole
 
 _LARGEST = 127
@@ -193,7 +194,8 @@ def _scaled(
 ) -> torch.Tensor:
     """Blocks of integers times their scales. `integers` has those from one position to another."""
     numel = shape.numel()
-    checks.finite_scales(scales)
+    if scales.numel() and not (checks.finite(scales) and scales.min().item() >= 0):
+        raise InvalidArgumentError("a scale is negative or not finite")
     result = torch.empty(numel, dtype=dtype)
     scratch = scratch_for(numel, block, scales.dtype)
     for start, end, blocks, rows in pieces(numel, block):

@@ -18,7 +18,6 @@ from ps_wire.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.compression.choice import Choice
-    from ps_wire.compression.codec import Codec
     from ps_wire.v1.operations_pb2 import ParameterInfo, PullReply, PullRequest
     from trainer_client.replicas.protocols import OpenPass
 
@@ -63,10 +62,7 @@ class Tensors:
         self._links = _links(module, self.parameters)
         # The values as they were taken over, as far as torch tells whether they have changed since.
         self._states = [_state(each) for each in self.parameters]
-        self._codecs: list[tuple[str, dict[str, Any]]] = []
-        self._codec_of: list[int] = []
-        if pulls is not None:
-            self._compress(pulls)
+        self._codecs, self._codec_of = ([], []) if pulls is None else self._chosen(pulls)
 
     @property
     def is_anchored(self) -> bool:
@@ -108,7 +104,7 @@ class Tensors:
             request.marks.extend(self._marks)
         request.buffers_mark = self._buffers_mark
         if self._codecs:
-            Encoder(None).encode_into(request.codecs, [[name, parameters] for name, parameters in self._codecs])
+            Encoder(None).encode_into(request.codecs, self._codecs)
             request.codec_of.extend(self._codec_of)
         self._asked += 1
         return self._asked
@@ -138,15 +134,14 @@ class Tensors:
             self._buffers_mark = reply.buffers_mark
         return len(positions)
 
-    def _compress(self, pulls: Choice) -> None:
-        """Chooses a codec for each parameter."""
+    def _chosen(self, pulls: Choice) -> tuple[list[list[Any]], list[int]]:
+        """The codecs for pulls as messages have them, and the number of that of each parameter; 0 for none."""
         for codec in pulls.codecs:
             check_suitable(codec)
-        numbers: dict[Codec, int] = {}
-        for name, parameter in zip(self.names, self.parameters, strict=True):
-            chosen = pulls.codec_for(name, parameter)
-            self._codec_of.append(0 if chosen is None else numbers.setdefault(chosen, len(numbers) + 1))
-        self._codecs = [(each.name, each.parameters()) for each in numbers]
+        chosen = [pulls.codec_for(*each) for each in zip(self.names, self.parameters, strict=True)]
+        numbers = {each: number for number, each in enumerate(dict.fromkeys(filter(None, chosen)), 1)}
+        codecs = [[each.name, each.parameters()] for each in numbers]
+        return codecs, [0 if each is None else numbers[each] for each in chosen]
 
     def _checked(self, position: int, value: Any) -> torch.Tensor:
         """The value of a parameter in an answer."""
