@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -184,9 +184,9 @@ class Rounds:
         except PsError:
             pass  # it is freed when another trainer steps, or when the session of this one ends
 
-    def _afterwards(self, work: object) -> None:
+    def _afterwards(self, work: Coroutine[Any, Any, None]) -> None:
         """Lets a coroutine run beside what the caller does next."""
-        pending: Pending[None] = Pending.run(self._loop, work)  # type: ignore[arg-type]
+        pending: Pending[None] = Pending.run(self._loop, work)
         self._ending.add(pending)
         pending.on_done(lambda: self._ending.discard(pending))
 

@@ -31,13 +31,11 @@ class Work(NamedTuple):
 
 
 class Scaled:
-    """The optimizer that a GradScaler gets in place of a distributed optimizer.
+    """The optimizer that a GradScaler gets in place of a distributed optimizer, and always the same one for it, because
+    a scaler identifies an optimizer by its `id()`.
 
-    A scaler unscales the gradients of an optimizer's parameters and remembers whether one was not finite. Here the
-    owners unscale, when the scaler reads `param_groups`. It gets a single parameter, whose gradient is finite if all
-    gradients are. The scaler itself decides whether to step, and how the scale changes.
-
-    A scaler identifies an optimizer by its `id()`, so each distributed optimizer has one `Scaled` as long as it lives.
+    The owners unscale, when the scaler reads `param_groups`. It gets a single parameter, whose gradient is finite if
+    all gradients are. The scaler itself decides whether to step, and how the scale changes.
     """
 
     def __init__(self) -> None:
