@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from ps_service.functions import arguments, values
+from ps_service.functions import arguments
 
 if TYPE_CHECKING:
     from ps_service.functions.values import Check
@@ -278,14 +278,12 @@ GROUPS: Final = (
         "bitwise_left_shift bitwise_right_shift",
         level=Level.ALL,
         operators="__lshift__ __rshift__",
-        checks=dict.fromkeys(["bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__"], values.shifts),
     ),
     Group(
         "integers",
         "Element by element; the smallest number of each integer type is refused.",
         "gcd lcm",
         level=Level.ALL,
-        checks={"gcd": values.no_smallest, "lcm": values.no_smallest},
     ),
     Group(
         "statistics",

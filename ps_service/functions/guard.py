@@ -64,13 +64,17 @@ class Watch(TorchDispatchMode):
     def __exit__(self, *_: object) -> None:
         _pop_mode()
 
-    def _check_options(self, options: Mapping[str, Any], refusal: str) -> None:
-        """Checks the device and the dtype that an operation asks for; `refusal` begins the message."""
+    def _begin(self, options: Mapping[str, Any], too_many: str, refusal: str) -> None:
+        """Counts an operation, and checks the device and the dtype that it asks for. `too_many` ends the message about
+        the count, and `refusal` stands in that about the dtype."""
+        self._count += 1
+        if self._count > MAX_OPERATIONS:
+            raise TooLargeError(f"{self._what} takes more than {MAX_OPERATIONS:,} operations {too_many}")
         wanted, dtype = options.get("device"), options.get("dtype")
         if wanted is not None:
             self._check_device(wanted)
         if dtype is not None and dtype not in dtypes.ORDINARY:
-            raise InvalidArgumentError(f"{refusal} {dtype} here")
+            raise InvalidArgumentError(f"{self._what} {refusal} {dtype} here")
 
     def _check_device(self, device: torch.device | str | int) -> None:
         """Checks that a device that a trainer named is the owner's or the CPU."""
@@ -152,10 +156,7 @@ class Guard(Watch):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        self._count += 1
-        if self._count > MAX_OPERATIONS:
-            raise TooLargeError(f"{self._what} takes more than {MAX_OPERATIONS:,} operations of torch; ask for less")
-        self._check_options(kwargs, f"{self._what} does not compute in")
+        self._begin(kwargs, "of torch; ask for less", "does not compute in")
         layout = kwargs.get("layout")
         if layout is not None and layout is not torch.strided and not self._sparse:
             raise InvalidArgumentError(f"{self._what} makes dense tensors only")
@@ -186,12 +187,7 @@ class Budget(Watch):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        self._count += 1
-        if self._count > MAX_OPERATIONS:
-            raise TooLargeError(
-                f"{self._what} takes more than {MAX_OPERATIONS:,} operations to make; ask for fewer layers"
-            )
-        self._check_options(kwargs, f"{self._what} cannot be made with")
+        self._begin(kwargs, "to make; ask for fewer layers", "cannot be made with")
         expected = rule_for(func)(args, kwargs)
         if expected + self._made > self._limit:
             raise TooLargeError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -145,19 +145,15 @@ def rule_for(operation: Any) -> Rule:
         return lambda args, kwargs: 0
     if operation.is_view or not {torch.Tag.inplace, torch.Tag.reduction}.isdisjoint(operation.tags):
         return sizes.within
-    return _measured(operation)
+    return partial(_measured, operation)
 
 
-def _measured(operation: Callable[..., Any]) -> Rule:
+def _measured(operation: Callable[..., Any], args: Args, kwargs: dict[str, Any]) -> int:
     """The rule for other operations: runs the operation on meta tensors and measures the results."""
-
-    def rule(args: Args, kwargs: dict[str, Any]) -> int:
-        if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": torch.device("meta")}
-        made = operation(*tree_map(_meta, tuple(args)), **tree_map(_meta, kwargs))
-        return max((sizes.nbytes(each) for each in tree_leaves(made) if isinstance(each, Tensor)), default=0)
-
-    return rule
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": torch.device("meta")}
+    made = operation(*tree_map(_meta, tuple(args)), **tree_map(_meta, kwargs))
+    return max((sizes.nbytes(each) for each in tree_leaves(made) if isinstance(each, Tensor)), default=0)
 
 
 def _meta(value: Any) -> Any:

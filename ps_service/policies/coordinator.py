@@ -18,10 +18,8 @@ _MOST_LOST_JOINS: Final = 1 << 20
 
 
 class Coordinator(Rounds):
-    """Rounds whose decisions other owners carry out, too: the coordinator of a two-phase commit.
-
-    `log` has the decisions that these may not have, and `epochs` the number of the join of each member, out of `joins`.
-    """
+    """Rounds whose decisions other owners carry out, too: the coordinator of a two-phase commit. `log` has the
+    decisions that these may not have, and `epochs` the number of the join of each member, out of `joins`."""
 
     def __init__(self, policy: Policy, followers: Iterable[str], version: int = 0) -> None:
         super().__init__(policy, version)

@@ -77,10 +77,8 @@ class DecisionLog:
         return self.after(min((applied[name] for name in self.applied if name in applied), default=self.base))
 
     def note(self, applied: Mapping[str, int]) -> None:
-        """Notes what other owners have carried out, and forgets the decisions that all of them have.
-
-        One that has done more than was decided follows a later state of this owner, which is lost: numbers go on.
-        """
+        """Notes what other owners have carried out, and forgets the decisions that all of them have. One that has done
+        more than was decided follows a later state of this owner, which is lost: numbers go on."""
         for follower in self.applied.keys() & applied.keys():
             self.applied[follower] = max(self.applied[follower], applied[follower])
         newest = max(self.applied.values(), default=self.number)

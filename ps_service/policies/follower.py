@@ -55,10 +55,8 @@ class Follower:
         self._left: Recent[bytes] = Recent()
 
     def check(self, key: OfferKey, nbytes: int, most_bytes: int) -> None:
-        """Raises unless the gradients of an offer may be held: `OverloadedError`, if the bytes of all were too many.
-
-        A `SessionLostError` says that the trainer has left under this epoch, or has given the offer up.
-        """
+        """Raises unless the gradients of an offer may be held: `OverloadedError`, if the bytes of all were too many. A
+        `SessionLostError` says that the trainer has left under this epoch, or has given the offer up."""
         if key in self._over or key.epoch <= self._left.get(key.trainer, 0):
             raise SessionLostError("the trainer has left the rounds of this optimizer, or has given this offer up")
         if key in self.held:
@@ -80,10 +78,8 @@ class Follower:
         return self.held.pop(key, None) is not None
 
     def settle(self, base: int, entries: Sequence[Entry]) -> list[Decision | Gap]:
-        """Takes decisions, and returns in order those to carry out that were not before.
-
-        `base` is the last that the coordinator has forgotten. What comes after a gap waits until another brings all.
-        """
+        """Takes decisions, and returns in order those to carry out that were not before. `base` is the last that the
+        coordinator has forgotten. What comes after a gap waits until another brings all."""
         done: list[Decision | Gap] = []
         if base > self.applied:
             done.append(Gap(self.applied + 1, base))

@@ -62,10 +62,8 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """A gradient counts in the open round, and its trainer goes on now, at this version of the optimizer.
-
-    If it completes the round, its trainer goes on with the `Answer` after the `Close` instead.
-    """
+    """A gradient counts in the open round, and its trainer goes on now, at this version of the optimizer. If it
+    completes the round, its trainer goes on with the `Answer` after the `Close` instead."""
 
     counted: Counted
     version: int

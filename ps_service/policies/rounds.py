@@ -19,10 +19,8 @@ _MORE: Final = "more trainers to join"
 
 class Rounds:
     """The rounds of one optimizer, which are told what happens, and return events. `version` counts its steps.
-
     `members` are in the order in which they came, and at most so many at once since the policy was set. `pool` has the
-    offers of the open round that are answered already, oldest first.
-    """
+    offers of the open round that are answered already, oldest first."""
 
     def __init__(self, policy: Policy, version: int = 0) -> None:
         self.policy = policy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ps_service.policies.offers import Offer, OfferKey, Reason
@@ -30,10 +31,8 @@ class Ahead(NamedTuple):
 
 
 class Member:
-    """A trainer that uses the optimizer, with its offers that are not answered, oldest first.
-
-    `clock` counts its offers that have counted or were dropped, from the clock of the slowest when it joined.
-    """
+    """A trainer that uses the optimizer, with its offers that are not answered, oldest first. `clock` counts its offers
+    that have counted or were dropped, from the clock of the slowest when it joined."""
 
     def __init__(self, clock: int) -> None:
         self.offers: deque[Waiting] = deque()
@@ -45,37 +44,27 @@ Members = Mapping[bytes, Member]
 """The trainers that use the optimizer, by id."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Rule:
     """What rounds ask of a policy. This one takes every gradient by itself, and lets a trainer be `bound` steps ahead.
+    Where it `answers_at_once`, trainers go on before their round is complete, which it is with `count` gradients."""
 
-    Where it `answers_at_once`, trainers go on before their round is complete, which it is with `count` gradients.
-    """
-
-    def __init__(
-        self,
-        stale: Stale,
-        *,
-        is_mean: bool = True,
-        bound: float = math.inf,
-        answers_at_once: bool = False,
-        count: int = 1,
-    ) -> None:
-        self.is_mean = is_mean
-        self.bound = bound
-        self.answers_at_once = answers_at_once
-        self.count = count
-        self._stale = stale
-        self._oldest = stale.after if isinstance(stale, Reject) else math.inf
-        if isinstance(stale, Compensate):
-            self._oldest = OLDEST_COMPENSATED
+    stale: Stale
+    is_mean: bool = True
+    bound: float = math.inf
+    answers_at_once: bool = False
+    count: int = 1
 
     def weight(self, staleness: int) -> float:
         """What a gradient of this staleness is multiplied with."""
-        return 1.0 / staleness if isinstance(self._stale, Scale) and staleness > 1 else 1.0
+        return 1.0 / staleness if isinstance(self.stale, Scale) and staleness > 1 else 1.0
 
     def refusal(self, staleness: int) -> Reason | None:
         """Why an offer of this staleness does not count; None if it may."""
-        return Reason.STALE if staleness > self._oldest else None
+        oldest = OLDEST_COMPENSATED if isinstance(self.stale, Compensate) else math.inf
+        if isinstance(self.stale, Reject):
+            oldest = self.stale.after
+        return Reason.STALE if staleness > oldest else None
 
     def take(self, members: Members, most: int) -> Sequence[Offer] | None:
         """Removes the offers of the next round from the members, of which there were `most`; None if not complete."""
@@ -89,24 +78,21 @@ class Rule:
         return [trainer for trainer, member in members.items() if member.clock == slowest]
 
 
+@dataclass(eq=False, kw_only=True)
 class TogetherRule(Rule):
     """Takes the first gradients of several trainers for a round, one of each: of all members, if `trainers` is None.
+    Those of the others, which come late, may be dropped."""
 
-    Those of the others, which come late, may be dropped.
-    """
-
-    def __init__(self, trainers: int | None, reduce: str, stale: Stale, drops_late: bool = False) -> None:
-        super().__init__(stale, is_mean=reduce == "mean")
-        self._trainers = trainers
-        self._drops_late = drops_late
+    trainers: int | None
+    drops_late: bool = False
 
     def refusal(self, staleness: int) -> Reason | None:
-        return Reason.LATE if self._drops_late and staleness > 0 else super().refusal(staleness)
+        return Reason.LATE if self.drops_late and staleness > 0 else super().refusal(staleness)
 
     def take(self, members: Members, most: int) -> Sequence[Offer] | None:
         needed = len(members)
-        if self._trainers is not None:
-            needed = self._trainers if most < self._trainers else min(self._trainers, needed)
+        if self.trainers is not None:
+            needed = self.trainers if most < self.trainers else min(self.trainers, needed)
         ready = sum(bool(member.offers) for member in members.values())
         return _first(members, needed) if 0 < needed <= ready else None
 
@@ -126,13 +112,13 @@ def _first(members: Members, count: int) -> list[Offer]:
 def rule_of(policy: Policy) -> Rule:
     """The rule of a policy."""
     if isinstance(policy, Sync):
-        return TogetherRule(policy.trainers, policy.reduce, Apply())
+        return TogetherRule(stale=Apply(), is_mean=policy.reduce == "mean", trainers=policy.trainers)
     if isinstance(policy, BoundedStaleness):
-        return Rule(policy.stale, bound=policy.bound)
+        return Rule(stale=policy.stale, bound=policy.bound)
     if isinstance(policy, Quorum):
+        is_mean, late = policy.reduce == "mean", policy.late == "drop"
         if policy.of is None:
-            is_mean = policy.reduce == "mean"
-            return Rule(policy.stale, is_mean=is_mean, answers_at_once=True, count=policy.count)
-        return TogetherRule(policy.count, policy.reduce, policy.stale, drops_late=policy.late == "drop")
+            return Rule(stale=policy.stale, is_mean=is_mean, answers_at_once=True, count=policy.count)
+        return TogetherRule(stale=policy.stale, is_mean=is_mean, trainers=policy.count, drops_late=late)
     assert isinstance(policy, Async)
-    return Rule(policy.stale)
+    return Rule(stale=policy.stale)

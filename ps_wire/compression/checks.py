@@ -45,12 +45,6 @@ def finite(tensor: torch.Tensor) -> bool:
     return math.isfinite(low.item()) and math.isfinite(high.item())
 
 
-def finite_scales(scales: torch.Tensor) -> None:
-    """Checks that no scale that arrived is negative, infinite or NaN."""
-    if scales.numel() and not (finite(scales) and scales.min().item() >= 0):
-        raise InvalidArgumentError("a scale is negative or not finite")
-
-
 def finite_values(values: torch.Tensor) -> None:
     """Checks values that arrived from a codec that sends finite ones only."""
     if not finite(values):

@@ -117,11 +117,12 @@ class Codec:
         if self.dtypes and like.dtype not in self.dtypes:
             raise InvalidArgumentError(f"{self} does not decode {like.dtype} tensors")
         if not encoded.coordinates:
-            return self._decode(encoded.tensors, tuple(like.shape), like.dtype).to(like.device)
+            return self._decode(encoded.tensors, like.shape, like.dtype).to(like.device)
         if not self.takes_sparse:
             raise InvalidArgumentError(f"{self} has no sparse tensors")
         indices = self._decode_coordinates(encoded.coordinates, like.shape)
-        values = self._decode(encoded.tensors, (indices.shape[1], *like.shape[indices.shape[0] :]), like.dtype)
+        shape = torch.Size((indices.shape[1], *like.shape[indices.shape[0] :]))
+        values = self._decode(encoded.tensors, shape, like.dtype)
         try:
             return torch.sparse_coo_tensor(
                 indices, values, like.shape, is_coalesced=True, check_invariants=True, device=like.device
@@ -138,7 +139,7 @@ class Codec:
         """The tensors for dense values of any shape, strides and device. They are vectors that share no memory."""
         raise NotImplementedError
 
-    def _decode(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def _decode(self, parts: Sequence[torch.Tensor], shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         """The dense values of that shape and dtype."""
         raise NotImplementedError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_wire.compression import checks
-from ps_wire.compression.codec import FLOATS, Codec, Encoded, work_dtype
+from ps_wire.compression.codec import FLOATS, Encoded, work_dtype
 from ps_wire.compression.registry import decode
 from ps_wire.errors import InvalidArgumentError
 
@@ -64,7 +64,10 @@ class ErrorFeedback:
         state = dict(kept.state)
         residual = kept.residual
         if self._enabled and codec.feedback and gradient.layout is torch.strided:
-            encoded, residual = _with_feedback(codec, name, gradient.detach(), residual, spare, state)
+            residual = _with_residual(name, gradient.detach(), residual, spare)
+            encoded = codec.encode(residual.to(gradient.dtype), state)
+            codec.take_out(encoded, residual, gradient.detach())
+            checks.refuse_non_finite(checks.finite(residual), "error feedback")
         else:
             encoded = codec.encode(gradient, state)
         self._kept[name] = _Kept(residual, gradient.dtype, state)
@@ -153,15 +156,10 @@ class ErrorFeedback:
         }
 
 
-def _with_feedback(
-    codec: Codec,
-    name: str,
-    gradient: torch.Tensor,
-    residual: torch.Tensor | None,
-    spare: torch.Tensor | None,
-    state: dict[str, Any],
-) -> tuple[Encoded, torch.Tensor]:
-    """The message, and the new residual. It is written into `spare` if that fits."""
+def _with_residual(
+    name: str, gradient: torch.Tensor, residual: torch.Tensor | None, spare: torch.Tensor | None
+) -> torch.Tensor:
+    """The sum of a gradient and what was left out before it, in `spare` if that fits."""
     if residual is not None and residual.shape != gradient.shape:
         raise InvalidArgumentError(
             f"the residual of {name!r} has shape {tuple(residual.shape)}, its gradient {tuple(gradient.shape)}: "
@@ -174,7 +172,4 @@ def _with_feedback(
     if residual is not None:
         left.add_(residual)
     checks.refuse_non_finite(checks.finite(left), "error feedback")
-    encoded = codec.encode(left.to(gradient.dtype), state)
-    codec.take_out(encoded, left, gradient)
-    checks.refuse_non_finite(checks.finite(left), "error feedback")
-    return encoded, left
+    return left

@@ -43,7 +43,7 @@ class PowerSGD(Codec):
         check_whole("rank", self.rank, 1, 1 << 20)
 
     def _encode(self, values: torch.Tensor, state: State) -> Sequence[torch.Tensor]:
-        sizes = self._sizes(tuple(values.shape))
+        sizes = self._sizes(values.shape)
         if sizes is None:
             return (vector(values).clone(),)
         rows, columns = sizes
@@ -62,11 +62,11 @@ class PowerSGD(Codec):
             state["q"] = right
         return left.reshape(-1), right.reshape(-1).clone()
 
-    def _decode(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def _decode(self, parts: Sequence[torch.Tensor], shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         sizes = self._sizes(shape)
         if sizes is None:
             checks.number_of(parts, 1, self.name)
-            return checks.flat(parts[0], dtype, torch.Size(shape).numel(), "a small tensor").clone().view(shape)
+            return checks.flat(parts[0], dtype, shape.numel(), "a small tensor").clone().view(shape)
         checks.number_of(parts, 2, self.name)
         rows, columns = sizes
         left = checks.flat(parts[0], work_dtype(dtype), rows * self.rank, "the left factor of powersgd")
@@ -75,13 +75,12 @@ class PowerSGD(Codec):
         checks.finite_values(right)
         return (left.view(rows, self.rank) @ right.view(columns, self.rank).T).to(dtype).view(shape)
 
-    def _sizes(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
+    def _sizes(self, shape: torch.Size) -> tuple[int, int] | None:
         """Rows and columns; None for what is sent as it is."""
-        numel = torch.Size(shape).numel()
-        if len(shape) < 2 or not numel:
+        if len(shape) < 2 or not shape.numel():
             return None
-        rows, columns = shape[0], numel // shape[0]
-        return (rows, columns) if (rows + columns) * self.rank < numel else None
+        rows, columns = shape[0], shape[1:].numel()
+        return (rows, columns) if (rows + columns) * self.rank < rows * columns else None
 
 
 @lru_cache(maxsize=64)

@@ -14,6 +14,7 @@ import torch
 from ps_wire.compression import checks
 from ps_wire.compression.codec import Codec, State, vector, work_dtype
 from ps_wire.compression.pieces import blocks_in, pieces, scratch_for
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.numbers import check_whole
 
 _LARGEST = 127
@@ -30,10 +31,10 @@ class _Cast(Codec):
         cast = values.to(self.sent_as, copy=True).cpu()
         return (cast.reshape(-1).contiguous(),)
 
-    def _decode(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def _decode(self, parts: Sequence[torch.Tensor], shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         checks.number_of(parts, 1, self.name)
-        numel = torch.Size(shape).numel()
-        return checks.flat(parts[0], self.sent_as, numel, f"what {self.name} encodes").to(dtype).view(shape)
+        found = checks.flat(parts[0], self.sent_as, shape.numel(), f"what {self.name} encodes")
+        return found.to(dtype).view(shape)
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,9 @@ class Int8(Codec):
             integers[start:end].view(shape).copy_(torch.div(part, scale.unsqueeze(1), out=held).round_())
         return integers, scales
 
-    def _decode(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def _decode(self, parts: Sequence[torch.Tensor], shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         checks.number_of(parts, 2, self.name)
-        numel, work = torch.Size(shape).numel(), work_dtype(dtype)
+        numel, work = shape.numel(), work_dtype(dtype)
         integers = checks.flat(parts[0], torch.int8, numel, "the integers of int8")
         scales = checks.flat(parts[1], work, blocks_in(numel, self.block), "the scales of int8")
         return _scaled(scales, self.block, shape, dtype, lambda start, end: integers[start:end])
@@ -171,9 +172,9 @@ class Sign(Codec):
             scales[blocks] = scale
         return packed, scales
 
-    def _decode(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def _decode(self, parts: Sequence[torch.Tensor], shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         checks.number_of(parts, 2, self.name)
-        numel, work = torch.Size(shape).numel(), work_dtype(dtype)
+        numel, work = shape.numel(), work_dtype(dtype)
         packed = checks.flat(parts[0], torch.uint8, blocks_in(numel, 8), "the bits of sign").numpy()
         scales = checks.flat(parts[1], work, blocks_in(numel, self.block), "the scales of sign")
 
@@ -187,13 +188,14 @@ class Sign(Codec):
 def _scaled(
     scales: torch.Tensor,
     block: int,
-    shape: tuple[int, ...],
+    shape: torch.Size,
     dtype: torch.dtype,
     integers: Callable[[int, int], torch.Tensor],
 ) -> torch.Tensor:
     """Blocks of integers times their scales. `integers` has those from one position to another."""
-    numel = torch.Size(shape).numel()
-    checks.finite_scales(scales)
+    numel = shape.numel()
+    if scales.numel() and not (checks.finite(scales) and scales.min().item() >= 0):
+        raise InvalidArgumentError("a scale is negative or not finite")
     result = torch.empty(numel, dtype=dtype)
     scratch = scratch_for(numel, block, scales.dtype)
     for start, end, blocks, rows in pieces(numel, block):

@@ -57,9 +57,9 @@ class TopK(Codec):
         checks.refuse_non_finite(checks.finite(chosen), self.name)
         return positions.to(index_dtype(flat.numel())), chosen
 
-    def _decode(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def _decode(self, parts: Sequence[torch.Tensor], shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         checks.number_of(parts, 2, self.name)
-        numel = torch.Size(shape).numel()
+        numel = shape.numel()
         count = checks.share(self.fraction, numel)
         positions = checks.flat(parts[0], index_dtype(numel), count, "the positions of topk")
         values = checks.flat(parts[1], dtype, count, "the values of topk")
@@ -171,9 +171,9 @@ class RandomK(Codec):
         state.update(seed=seed, drawn=drawn + 1)
         return torch.tensor((step, begin)), chosen
 
-    def _decode(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def _decode(self, parts: Sequence[torch.Tensor], shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         checks.number_of(parts, 2, self.name)
-        numel = torch.Size(shape).numel()
+        numel = shape.numel()
         count = checks.share(self.fraction, numel)
         line = checks.flat(parts[0], torch.int64, 2, "the line of randomk")
         values = checks.flat(parts[1], dtype, count, "the values of randomk")

@@ -53,9 +53,9 @@ class Zstd(Codec):
     def _encode(self, values: torch.Tensor, state: State) -> Sequence[torch.Tensor]:
         return (self._compressed(values),)
 
-    def _decode(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def _decode(self, parts: Sequence[torch.Tensor], shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         checks.number_of(parts, 1, self.name)
-        return _decompressed(parts[0], torch.Size(shape).numel(), dtype).view(shape)
+        return _decompressed(parts[0], shape.numel(), dtype).view(shape)
 
     def _encode_coordinates(self, indices: torch.Tensor, largest: int) -> Sequence[torch.Tensor]:
         steps = indices.diff(dim=1, prepend=torch.zeros(len(indices), 1, dtype=torch.int64))

@@ -45,11 +45,9 @@ async def create(
     replace: bool = False,
     joins: bool = True,
 ) -> DistributedOptimizer:
-    """Makes the parts of an optimizer on the owners of its parameters; arguments as for `Client.optimizer`.
-
-    With `replace`, parts of an optimizer of that name that was made with something else are replaced, on all owners.
-    Without `joins`, this trainer takes part in the rounds of a policy with its first step, and not from now on.
-    """
+    """Makes the parts of an optimizer on the owners of its parameters; arguments as for `Client.optimizer`. With
+    `replace`, parts of an optimizer of that name that was made with something else are replaced, on all owners. Without
+    `joins`, this trainer takes part in the rounds of a policy with its first step, and not from now on."""
     if reads not in READS or non_finite not in _NON_FINITE:
         raise InvalidArgumentError(f"reads is one of {list(READS)} and non_finite one of {list(_NON_FINITE)}")
     if policy is not None:
@@ -87,10 +85,8 @@ async def create(
 
 
 class Made(NamedTuple):
-    """The part of an optimizer that an owner has made or found.
-
-    Its rounds are over `owners`, if there are several. The first decides, and has the epoch of this trainer's join.
-    """
+    """The part of an optimizer that an owner has made or found. Its rounds are over `owners`, if there are several. The
+    first decides, and has the epoch of this trainer's join."""
 
     handle: RemoteObject
     owners: tuple[str, ...]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -18,11 +20,9 @@ if TYPE_CHECKING:
 
 
 class Layout:
-    """Maps the groups of the user to the groups of each part, and converts between their state dicts.
-
-    `groups` has for each group, and each of its parameters, the name of its part, and its index in that part;
-    `own_group` has for each group, by part, the index of the group in that part.
-    """
+    """Maps the groups of the user to the groups of each part, and converts between their state dicts. `groups` has for
+    each group, and each of its parameters, the name of its part, and its index in that part; `own_group` has for each
+    group, by part, the index of the group in that part."""
 
     LOCAL: ClassVar[str] = ""
     """Name of the part in this process."""
@@ -30,15 +30,12 @@ class Layout:
     def __init__(self) -> None:
         self.groups: list[list[tuple[str, int]]] = []
         self.own_group: list[dict[str, int]] = []
-        self._sizes: dict[str, int] = {}
+        # The next index in each part.
+        self._indices: defaultdict[str, Iterator[int]] = defaultdict(count)
 
     def add_group(self, parts: Sequence[str], numbers: dict[str, int]) -> None:
         """Adds a group; `parts` names the part of each of its parameters."""
-        places = []
-        for part in parts:
-            places.append((part, self._sizes.get(part, 0)))
-            self._sizes[part] = places[-1][1] + 1
-        self.groups.append(places)
+        self.groups.append([(part, next(self._indices[part])) for part in parts])
         self.own_group.append(numbers)
 
     def places(self, group: int | None) -> list[tuple[str, int]]:
@@ -71,7 +68,7 @@ class Layout:
             raise InvalidArgumentError("the state has other parameter groups than this optimizer")
         if not whole["state"].keys() <= {index for group in whole["param_groups"] for index in group["params"]}:
             raise InvalidArgumentError("the state has parameters that are in none of its groups")
-        parts: dict[str, dict[str, Any]] = {part: {"state": {}, "param_groups": []} for part in self._sizes}
+        parts: dict[str, dict[str, Any]] = {part: {"state": {}, "param_groups": []} for part in self._indices}
         for places, numbers, group in zip(self.groups, self.own_group, whole["param_groups"], strict=True):
             for part in numbers:
                 own = [place for name, place in places if name == part]

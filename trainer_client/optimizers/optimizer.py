@@ -195,11 +195,9 @@ class DistributedOptimizer(OptimizerParts):
     async def finish_step(
         self, context: Context, parts: dict[str, Answered], values: Mapping[str, Reported] = NO_VALUES
     ) -> Stepped:
-        """What follows when owners have answered the steps of their parts. Raises as `step`.
-
-        If owners say that another trainer has given the optimizer its first policy, the step is made in a round. But if
-        an owner had no rounds yet, and has applied its part, the others do, too.
-        """
+        """What follows when owners have answered the steps of their parts. Raises as `step`. If owners say that another
+        trainer has given the optimizer its first policy, the step is made in a round. But if an owner had no rounds
+        yet, and has applied its part, the others do, too."""
         refused = {name: each.reply for name, each in parts.items() if each.reply.owners}
         if refused and len(refused) == len(parts):
             self._no_local_part()
@@ -290,11 +288,9 @@ class DistributedOptimizer(OptimizerParts):
     async def step_pushed(
         self, context: Context, added: Mapping[str, Sent], then: Then, values: Mapping[str, Reported]
     ) -> Stepped:
-        """Steps with the gradients of a context, once owners have accepted them. Raises the errors of `step`.
-
-        `added` has the requests that add gradients, by owner. `then` is called with an owner, and with requests after
-        which it has stepped; maybe again, with later ones.
-        """
+        """Steps with the gradients of a context, once owners have accepted them. Raises the errors of `step`. `added`
+        has the requests that add gradients, by owner. `then` is called with an owner, and with requests after which it
+        has stepped; maybe again, with later ones."""
         if self._rounds is not None:
             return await self._rounds.take_part(context, values, added, then)
         if (part := self._only) is not None:

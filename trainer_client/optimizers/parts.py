@@ -121,10 +121,8 @@ class RemoteOptimizer:
         return self.session.submit(frame, payload, read_push)
 
     def set_policy(self, policy: Value, owners: Sequence[str] = ()) -> Pending[pb.Decisions]:
-        """Changes when gradients count; the decisions are for other owners of the optimizer.
-
-        With `owners`, it takes part in rounds over these, unless it does already, and then the policy is not changed.
-        """
+        """Changes when gradients count; the decisions are for other owners of the optimizer. With `owners`, it takes
+        part in rounds over these, unless it does already, and then the policy is not changed."""
         request = pb.SetOptionsRequest(optimizer=self.name, owners=owners, policy=policy)
         return self.session.submit(Request(set_options=request), None, lambda reply, _: reply.set_options.decisions)
 
@@ -234,11 +232,9 @@ class LocalOptimizer:
             self._apply(context)
 
     def step_now(self, context: Context) -> bool:
-        """Like `step`, on the event loop, if the step is short and waits for nothing; says whether it was made.
-
-        Only the classes of torch are known to wait for nothing, and only without hooks. A block of autocast or of
-        inference mode that is open on the event loop would change what is computed.
-        """
+        """Like `step`, on the event loop, if the step is short and waits for nothing; says whether it was made. Only
+        the classes of torch are known to wait for nothing, and only without hooks. A block of autocast or of inference
+        mode that is open on the event loop would change what is computed."""
         optimizer = self.optimizer
         if (
             not self._latency.is_short

@@ -84,10 +84,8 @@ def stepped(owner: str, reply: Reply, payload: PayloadReader) -> Stepped:
 
 
 def stepped_beside(optimizer: object, owner: str, reply: Reply, payload: PayloadReader) -> Stepped:
-    """What an owner says of a step with a pass in which this program has called nothing there.
-
-    If the owner has no gradients of the pass either, that is logged, once for each optimizer.
-    """
+    """What an owner says of a step with a pass in which this program has called nothing there. If the owner has no
+    gradients of the pass either, that is logged, once for each optimizer."""
     found = stepped(owner, reply, payload)
     if not found.counted and not found.dropped and optimizer not in _told:
         _told.add(optimizer)

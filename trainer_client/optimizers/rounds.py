@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,11 +72,9 @@ class Rounds:
         added: Mapping[str, Sent] = _NOTHING,
         then: Then | None = None,
     ) -> Stepped:
-        """Offers the gradients of a context to a round; returns once that is complete on all owners.
-
-        The first owner counts the values. For gradients on their way see `DistributedOptimizer.step_pushed`. Raises
-        `ContextLostError` if an owner has lost gradients of the round, and has stepped without them.
-        """
+        """Offers the gradients of a context to a round; returns once that is complete on all owners. The first owner
+        counts the values. For gradients on their way see `DistributedOptimizer.step_pushed`. Raises `ContextLostError`
+        if an owner has lost gradients of the round, and has stepped without them."""
         for _ in range(_TRIES):
             number, epoch = next(_NUMBERS), self._epoch
             reply, of_round = await self._offer(context, number, epoch, values, added)
@@ -186,19 +184,17 @@ class Rounds:
         except PsError:
             pass  # it is freed when another trainer steps, or when the session of this one ends
 
-    def _afterwards(self, work: object) -> None:
+    def _afterwards(self, work: Coroutine[Any, Any, None]) -> None:
         """Lets a coroutine run beside what the caller does next."""
-        pending: Pending[None] = Pending.run(self._loop, work)  # type: ignore[arg-type]
+        pending: Pending[None] = Pending.run(self._loop, work)
         self._ending.add(pending)
         pending.on_done(lambda: self._ending.discard(pending))
 
 
 async def begun(parts: Mapping[str, RemoteOptimizer], policy: Value, loop: asyncio.AbstractEventLoop) -> Rounds:
-    """Has the parts of an optimizer without rounds take part in rounds over their owners, by name.
-
-    The policy counts if there are no such rounds yet. Raises `NameConflictError` if an owner has rounds over other
-    owners, or by itself. If one owner fails, others may take part.
-    """
+    """Has the parts of an optimizer without rounds take part in rounds over their owners, by name. The policy counts if
+    there are no such rounds yet. Raises `NameConflictError` if an owner has rounds over other owners, or by itself. If
+    one owner fails, others may take part."""
     owners = sorted(parts)
     told = await all_of({name: parts[name].set_policy(policy, owners) for name in owners})
     return Rounds({name: parts[name] for name in owners}, told[owners[0]].epoch, loop)

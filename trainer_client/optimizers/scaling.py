@@ -31,13 +31,11 @@ class Work(NamedTuple):
 
 
 class Scaled:
-    """The optimizer that a GradScaler gets in place of a distributed optimizer.
+    """The optimizer that a GradScaler gets in place of a distributed optimizer, and always the same one for it, because
+    a scaler identifies an optimizer by its `id()`.
 
-    A scaler unscales the gradients of an optimizer's parameters and remembers whether one was not finite. Here the
-    owners unscale, when the scaler reads `param_groups`. It gets a single parameter, whose gradient is finite if all
-    gradients are. The scaler itself decides whether to step, and how the scale changes.
-
-    A scaler identifies an optimizer by its `id()`, so each distributed optimizer has one `Scaled` as long as it lives.
+    The owners unscale, when the scaler reads `param_groups`. It gets a single parameter, whose gradient is finite if
+    all gradients are. The scaler itself decides whether to step, and how the scale changes.
     """
 
     def __init__(self) -> None:
@@ -55,9 +53,7 @@ class Scaled:
 
     def step_unless_infinite(self, work: Work, scaler: torch.amp.GradScaler) -> Stepped | None:
         """Lets a scaler step, after it has unscaled the gradients unless that was done before; None if it skips it.
-
-        Raises the `RuntimeError` of the scaler, or one if it has unscaled another pass since its last update.
-        """
+        Raises the `RuntimeError` of the scaler, or one if it has unscaled another pass since its last update."""
         with self._working(work):
             stepped: Any = scaler.step(self)  # type: ignore[arg-type]
             self._check(work)
@@ -116,10 +112,8 @@ class PushScaling:
         self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]
     ) -> None:
         """Divides the gradients of a pass by the scale of its loss: those of its parts on owners, and of replicas here.
-
         Raises `InvalidArgumentError` if a gradient is float16, or those on owners were unscaled without those here, and
-        the `RuntimeError` of the scaler.
-        """
+        the `RuntimeError` of the scaler."""
         await BLOCKING.run(self.scaled.unscale, self._pushed(context, scaler, leaves), scaler)
 
     async def are_finite(self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]) -> bool:

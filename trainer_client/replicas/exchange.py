@@ -40,11 +40,9 @@ _log: Final = logging.getLogger("trainer_client")
 
 @dataclass(slots=True)
 class Sent:
-    """The gradients of one request, by its number among those of the replica.
-
-    `encoded` are those that a codec has encoded, by name, and `gradients` those of them that have a residual. They are
-    `open` as long as it is not decided whether they count.
-    """
+    """The gradients of one request, by its number among those of the replica. `encoded` are those that a codec has
+    encoded, by name, and `gradients` those of them that have a residual. They are `open` as long as it is not decided
+    whether they count."""
 
     number: int
     encoded: Mapping[str, Encoded]
@@ -53,10 +51,8 @@ class Sent:
 
 
 class Exchange:
-    """What one replica sends to the module on its owner, encoded by `feedback`, if any, and pulls from it.
-
-    Gradients may be written and given up by several threads.
-    """
+    """What one replica sends to the module on its owner, encoded by `feedback`, if any, and pulls from it. Gradients
+    may be written and given up by several threads."""
 
     def __init__(self, source: Source, tensors: Tensors, reads: pb.Reads, feedback: ErrorFeedback | None) -> None:
         self.source = source
@@ -134,10 +130,8 @@ class Exchange:
         self, context: OpenPass, opt: OwnersOptimizer, lends: bool, of_pass: bool
     ) -> tuple[Sent, Callable[[], InFlightRequest[None]]]:
         """Writes gradients to add to those that a pass has on the owner, for a step of `opt`; what sends them, too.
-
         They are those that the pass has here, if they are `of_pass`; otherwise `.grad`, or with local steps the
-        difference that these have made. With `lends` they are not written to from now on.
-        """
+        difference that these have made. With `lends` they are not written to from now on."""
         tensors = self.tensors
         gradients = tensors.differences() if tensors.is_anchored else tensors.gradients(context if of_pass else None)
         frame, payload = Frame(), PayloadWriter()
@@ -161,11 +155,9 @@ class Exchange:
         gradients: Sequence[torch.Tensor | None],
         lends: bool,
     ) -> Sent:
-        """Writes gradients. That there are none is logged, once for each replica.
-
-        With `lends` they are not copied, because no other code writes to them from now on. If it raises, because a
-        gradient cannot be sent, or its codec has no form for NaN and infinity, nothing is changed.
-        """
+        """Writes gradients. That there are none is logged, once for each replica. With `lends` they are not copied,
+        because no other code writes to them from now on. If it raises, because a gradient cannot be sent, or its codec
+        has no form for NaN and infinity, nothing is changed."""
         if not self._is_told and all(each is None for each in gradients):
             self._is_told = True
             _log.warning(

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
 
 class Overlap:
-    """Keeps the latest pushes, of which at most `most` are under way, and returns the one before them.
-
-    An owner may run requests that come together in any order, and the steps of a replica have one. So a push is sent
-    when the one before has ended, well or not.
-    """
+    """Keeps the latest pushes, of which at most `most` are under way, and returns the one before them. An owner may run
+    requests that come together in any order, and the steps of a replica have one. So a push is sent when the one before
+    has ended, well or not."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
         if type(most) is not int or most < 0:
@@ -36,11 +34,9 @@ class Overlap:
         self._turn: Pending[None] | None = None
 
     def push(self, push: Push) -> Pending[Stepped | None]:
-        """Makes a push in its turn; gives the outcome of the push to wait for now, or None if there is none.
-
-        Cancelling it cancels the push that is made here, and not the earlier one whose outcome it is: that one can be
-        waited for again.
-        """
+        """Makes a push in its turn; gives the outcome of the push to wait for now, or None if there is none. Cancelling
+        it cancels the push that is made here, and not the earlier one whose outcome it is: that one can be waited for
+        again."""
         before, turn = self._turn, Pending[None](self.loop)
         if before is None or before.settled:
             try:
@@ -108,9 +104,7 @@ class Overlap:
 
     def finish(self) -> Pending[list[Stepped | None]]:
         """Waits for all of them. The result has what became of each; or it is the first error, once all have ended.
-
-        Cancelling it cancels none of them: they can be waited for again.
-        """
+        Cancelling it cancels none of them: they can be waited for again."""
         waiting = list(self._in_flight)
         self._in_flight.clear()
         all_ended: Pending[list[Stepped | None]] = Pending(

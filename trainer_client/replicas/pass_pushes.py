@@ -22,17 +22,11 @@ if TYPE_CHECKING:
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.stepped import Stepped
 
-Pulls = dict[str, list[Pending[int]]]
-"""The pulls of a push, by owner. There are some once a step was sent, or a round of several owners was decided."""
-
 
 @dataclass(slots=True)
 class PassPushes:
-    """The pushes of some replicas through passes, by what each exchanges with its owner.
-
-    `unread` marks the last push of which some of several owners may have counted gradients, until the parameters of all
-    owners are here.
-    """
+    """The pushes of some replicas through passes, by what each exchanges with its owner. `unread` marks the last push
+    of which some of several owners may have counted gradients, until the parameters of all owners are here."""
 
     loop: asyncio.AbstractEventLoop
     exchanges: Sequence[Exchange]
@@ -62,26 +56,23 @@ class PassPushes:
         """Sends gradients, or differences, to the owners, where they count once the push is sent, too.
 
         With `joins` the pass belongs to the program, and has the gradients; with `hands_over` it is over for the
-        program, and ends with the push. Otherwise the pass is only for this push, and the gradients are `.grad`, or the
-        differences that local steps have made. With `lends` they are not written to from now on. `counted` is called
-        when the owners have answered, and their parameters are here.
+        program, and ends with the push. Otherwise it is only for this push. Else as `Exchange.add_to_pass`; `counted`
+        is called when the owners have answered, and their parameters are here.
         """
         own = self.check(opt)
         sent: list[Sent] = []
-        sends: list[Callable[[], InFlightRequest[None]]] = []
+        sends: dict[str, list[Callable[[], InFlightRequest[None]]]] = {}
         try:
             for each in self.exchanges:
                 gradients, send = each.add_to_pass(context, own, lends=lends, of_pass=joins)
                 sent.append(gradients)
-                sends.append(send)
+                sends.setdefault(each.session.owner, []).append(send)
         except BaseException:
             self.undo(sent)
             if not joins:
                 context.close()
             raise
-        added: dict[str, list[InFlightRequest[None]]] = {}
-        for each, send in zip(self.exchanges, sends, strict=True):
-            added.setdefault(each.session.owner, []).append(send())
+        added = {owner: [send() for send in of_owner] for owner, of_owner in sends.items()}
         try:
             of_push = context.hand_over() if hands_over else context
         except BaseException:
@@ -104,7 +95,8 @@ class PassPushes:
 
 @dataclass(slots=True)
 class _PassPush:
-    """A push whose gradients are on their way: `added` has the requests. It ends its pass if it `closes` it."""
+    """A push whose gradients are on their way: `added` has the requests. It ends its pass if it `closes` it. There are
+    `pulls`, by owner, once a step was sent, or a round of several owners was decided."""
 
     pushes: PassPushes
     opt: Pushable
@@ -117,7 +109,7 @@ class _PassPush:
     values: Mapping[str, Reported]
     pull: bool
     counted: Callable[[], None]
-    pulls: Pulls = field(default_factory=dict)
+    pulls: dict[str, list[Pending[int]]] = field(default_factory=dict)
     mark: object = field(default_factory=object)
 
     def withdraw(self) -> None:

@@ -71,9 +71,7 @@ class OwnersPart(Protocol):
 
 class Pushable(Protocol):
     """An optimizer that steps replicas, maybe together with tables; see `PushScaling`. A pass is a `Context`.
-
-    `of_parameters` is the optimizer of what is no table; None if there are only tables.
-    """
+    `of_parameters` is the optimizer of what is no table; None if there are only tables."""
 
     @property
     def of_parameters(self) -> OwnersOptimizer | None: ...

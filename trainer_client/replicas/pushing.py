@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 
 class Pushing(nn.Module, ABC):
-    """A local module whose gradients are pushed: a `Replica`, or the `Replicas` of several modules.
-
-    `current` returns the pass of this task or thread.
-    """
+    """A local module whose gradients are pushed: a `Replica`, or the `Replicas` of several modules. `current` returns
+    the pass of this task or thread."""
 
     def __init__(
         self, module: nn.Module, pushes: PassPushes, overlap: Overlap, current: Callable[[], OpenPass | None]
@@ -152,18 +150,16 @@ class Pushing(nn.Module, ABC):
         """
         if context is None:
             scaler.unscale_(self._scaled)
+        elif opt is None:
+            raise InvalidArgumentError("unscale_() of a pass takes the optimizer, too: unscale_(…, context=…, opt=…)")
         else:
-            if opt is None:
-                raise InvalidArgumentError(
-                    "unscale_() of a pass takes the optimizer, too: unscale_(…, context=…, opt=…)"
-                )
             self._check_pass(opt, context)
             self._pushes.check(opt)
             context.check()
-        if context is None or opt is None or not scaler.is_enabled():
-            return Pending.run(self._overlap.loop, asyncio.sleep(0))
-        work = opt.unscale_pushed(context, scaler, self.pulled_parameters)
-        return context.waits_for(Pending.run(self._overlap.loop, work))
+            if scaler.is_enabled():
+                work = opt.unscale_pushed(context, scaler, self.pulled_parameters)
+                return context.waits_for(Pending.run(self._overlap.loop, work))
+        return Pending.run(self._overlap.loop, asyncio.sleep(0))
 
     # A push that joins a pass
 
@@ -280,9 +276,7 @@ class Pushing(nn.Module, ABC):
         self, opt: OwnersOptimizer, run: Run, counted: Callable[[], None], values: Mapping[str, Reported]
     ) -> Pending[Stepped | None]:
         """Sends what local steps have changed, and pulls. This is one attempt of `run`; each owner counts one.
-
-        `counted` is called when the owners have answered, and their parameters are here.
-        """
+        `counted` is called when the owners have answered, and their parameters are here."""
 
     def nothing(self) -> Pending[Stepped | None]:
         """A result that is there: None."""

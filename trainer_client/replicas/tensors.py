@@ -18,12 +18,15 @@ from ps_wire.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.compression.choice import Choice
-    from ps_wire.compression.codec import Codec
     from ps_wire.v1.operations_pb2 import ParameterInfo, PullReply, PullRequest
     from trainer_client.replicas.protocols import OpenPass
 
 _COPIES: Final = WeakIdKeyDictionary()
 """The parameters of all replicas, as long as they live."""
+
+
+_Link = tuple[dict[str, Any], str, object, str]
+"""A dict of entries, a name in it and what was there, and a dotted name from the module."""
 
 
 def is_copy(tensor: torch.Tensor) -> bool:
@@ -56,13 +59,10 @@ class Tensors:
         self._asked = 0
         self._taken = 0
         self._anchors: list[torch.Tensor] = []
-        self._structure = _Structure(module, self.parameters)
+        self._links = _links(module, self.parameters)
         # The values as they were taken over, as far as torch tells whether they have changed since.
         self._states = [_state(each) for each in self.parameters]
-        self._codecs: list[tuple[str, dict[str, Any]]] = []
-        self._codec_of: list[int] = []
-        if pulls is not None:
-            self._compress(pulls)
+        self._codecs, self._codec_of = ([], []) if pulls is None else self._chosen(pulls)
 
     @property
     def is_anchored(self) -> bool:
@@ -76,7 +76,7 @@ class Tensors:
 
     def gradients(self, context: OpenPass | None = None) -> list[torch.Tensor | None]:
         """`.grad` of each parameter, or its gradient in a pass."""
-        self._structure.check()
+        self._check_links()
         if context is not None:
             return [context.gradient(each) for each in self.parameters]
         return [None if each.grad is None else each.grad.detach() for each in self.parameters]
@@ -94,11 +94,9 @@ class Tensors:
         return found
 
     def ask(self, request: PullRequest) -> int:
-        """Writes into a request what the replica has; returns the number of the request.
-
-        Parameters that were written to here count as not there, so that a pull brings them, too.
-        """
-        self._structure.check()
+        """Writes into a request what the replica has; returns the number of the request. Parameters that were written
+        to here count as not there, so that a pull brings them, too."""
+        self._check_links()
         if any(self._marks):
             if not self.is_anchored:
                 for position in self._changed():
@@ -106,7 +104,7 @@ class Tensors:
             request.marks.extend(self._marks)
         request.buffers_mark = self._buffers_mark
         if self._codecs:
-            Encoder(None).encode_into(request.codecs, [[name, parameters] for name, parameters in self._codecs])
+            Encoder(None).encode_into(request.codecs, self._codecs)
             request.codec_of.extend(self._codec_of)
         self._asked += 1
         return self._asked
@@ -114,9 +112,7 @@ class Tensors:
     @torch.inference_mode(False)  # what is made in inference mode has no place in a backward
     def take(self, number: int, reply: PullReply, payload: PayloadReader) -> int:
         """Takes over the values of the answer to a request: all, or none if a later request was answered before.
-
-        Returns how many parameters have changed. If it raises, because the answer does not fit, none has.
-        """
+        Returns how many parameters have changed. If it raises, because the answer does not fit, none has."""
         decoder = Decoder(payload)
         values = decoder.decode(reply.parameters) if reply.HasField("parameters") else []
         buffers = decoder.decode(reply.buffers) if reply.HasField("buffers") else None
@@ -138,15 +134,14 @@ class Tensors:
             self._buffers_mark = reply.buffers_mark
         return len(positions)
 
-    def _compress(self, pulls: Choice) -> None:
-        """Chooses a codec for each parameter."""
+    def _chosen(self, pulls: Choice) -> tuple[list[list[Any]], list[int]]:
+        """The codecs for pulls as messages have them, and the number of that of each parameter; 0 for none."""
         for codec in pulls.codecs:
             check_suitable(codec)
-        numbers: dict[Codec, int] = {}
-        for name, parameter in zip(self.names, self.parameters, strict=True):
-            chosen = pulls.codec_for(name, parameter)
-            self._codec_of.append(0 if chosen is None else numbers.setdefault(chosen, len(numbers) + 1))
-        self._codecs = [(each.name, each.parameters()) for each in numbers]
+        chosen = [pulls.codec_for(*each) for each in zip(self.names, self.parameters, strict=True)]
+        numbers = {each: number for number, each in enumerate(dict.fromkeys(filter(None, chosen)), 1)}
+        codecs = [[each.name, each.parameters()] for each in numbers]
+        return codecs, [0 if each is None else numbers[each] for each in chosen]
 
     def _checked(self, position: int, value: Any) -> torch.Tensor:
         """The value of a parameter in an answer."""
@@ -180,6 +175,15 @@ class Tensors:
     def _changed(self) -> list[int]:
         """Positions of parameters that have been written to, moved or converted since `_note`."""
         return [i for i, each in enumerate(self.parameters) if _state(each) != self._states[i]]
+
+    def _check_links(self) -> None:
+        """Raises `InvalidArgumentError` if a parameter is not where it was."""
+        for entries, name, value, path in self._links:
+            if entries.get(name) is not value:
+                raise InvalidArgumentError(
+                    f"{path!r} of this replica is not the parameter any more that it was when the replica was made: it "
+                    "was replaced, or parametrized. Make a replica of the module as it is now: net.replica(function)"
+                )
 
     def _note(self, positions: Iterable[int]) -> None:
         for position in positions:
@@ -251,37 +255,22 @@ def _may_replace(parameter: torch.Tensor, value: torch.Tensor) -> bool:
     )
 
 
-class _Structure:
-    """Where the parameters of a module are.
-
-    Code that gives a module new parameters, such as a parametrization or an assignment, would otherwise go unnoticed:
-    the new ones get the gradients, and the old ones are pushed and pulled.
-    """
-
-    def __init__(self, module: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
-        known = {id(each) for each in parameters}
-        # By holder and name: its dict of entries, the name and what was there, and the dotted name from the module.
-        links: dict[tuple[int, str], tuple[dict[str, Any], str, object, str]] = {}
-        for path, found in module.named_parameters(remove_duplicate=False):
-            if id(found) not in known:
-                continue
-            holder, (*parents, leaf) = module, path.split(".")
-            for parent in parents:
-                child = holder._modules[parent]
-                assert child is not None
-                links.setdefault((id(holder), parent), (holder._modules, parent, child, path))
-                holder = child
-            links[id(holder), leaf] = (holder._parameters, leaf, found, path)
-        self._links = list(links.values())
-
-    def check(self) -> None:
-        """Raises `InvalidArgumentError` if a parameter is not where it was."""
-        for entries, name, value, path in self._links:
-            if entries.get(name) is not value:
-                raise InvalidArgumentError(
-                    f"{path!r} of this replica is not the parameter any more that it was when the replica was made: it "
-                    "was replaced, or parametrized. Make a replica of the module as it is now: net.replica(function)"
-                )
+def _links(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[_Link]:
+    """The entries of modules that lead to parameters. Code that gives a module new ones, such as a parametrization or
+    an assignment, would otherwise go unnoticed: the new ones get the gradients, and the old are pushed and pulled."""
+    known = {id(each) for each in parameters}
+    links: dict[tuple[int, str], _Link] = {}
+    for path, found in module.named_parameters(remove_duplicate=False):
+        if id(found) not in known:
+            continue
+        holder, (*parents, leaf) = module, path.split(".")
+        for parent in parents:
+            child = holder._modules[parent]
+            assert child is not None
+            links.setdefault((id(holder), parent), (holder._modules, parent, child, path))
+            holder = child
+        links[id(holder), leaf] = (holder._parameters, leaf, found, path)
+    return list(links.values())
 
 
 def _state(parameter: torch.Tensor) -> tuple[int, int, torch.dtype]:
