@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ps_service.functions.layers import LayerCheck
 
 _NO_SCHEMA: Final = "Overloaded torch operator invoked from Python failed to match any schema"
+
+_OWN: Final = ("input", "self", "A")
+"""Names of a function's first argument."""
 
 SMALL: Final = 1 << 20
 """Most elements to which the arguments could broadcast for a call to skip the checks."""
@@ -99,10 +102,11 @@ class TorchFunctions:
                     return function(*args)
                 guard = Guard(entry.name, self._max_result_bytes, self.device, sparse)
                 guard.admit(args, kwargs)
+                checked = args or _own(kwargs)
                 if check is not None:
-                    check(args, kwargs)
+                    check(checked, kwargs)
                 if entry.writes:
-                    _check_writable(entry.name, args)
+                    _check_writable(entry.name, checked)
                 with guard:
                     return function(*args, **kwargs)
             except TypeError as error:
@@ -143,3 +147,8 @@ def _check_writable(what: str, args: tuple[Any, ...]) -> None:
     """Refuses to write to integer tensors: another thread may have checked them as indices already."""
     if not args or not isinstance(args[0], Tensor) or args[0].dtype not in dtypes.FLOATING | dtypes.COMPLEX:
         raise InvalidArgumentError(f"{what} writes to floating-point tensors only; make a new one instead")
+
+
+def _own(kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The first argument of a call that gives it by its name."""
+    return tuple(kwargs[name] for name in _OWN if name in kwargs)

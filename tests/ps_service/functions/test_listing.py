@@ -124,6 +124,27 @@ def test_what_could_take_long_is_refused(name: str, args: tuple[Any, ...], error
         offered(*args)
 
 
+@pytest.mark.parametrize(
+    ("name", "kwargs", "error"),
+    [
+        ("torch.linalg.norm", {"input": torch.full((3, 3), torch.nan), "ord": 2}, InvalidArgumentError),
+        ("torch.linalg.norm", {"A": torch.full((3, 3), torch.nan), "ord": 2}, InvalidArgumentError),
+        ("torch.linalg.matrix_norm", {"input": torch.zeros(1, 5000), "ord": "nuc"}, TooLargeError),
+        ("torch.linalg.matrix_power", {"input": torch.full((3, 3), torch.nan), "n": -1}, InvalidArgumentError),
+        ("torch.bincount", {"input": torch.tensor([1 << 40])}, TooLargeError),
+        ("torch.histc", {"input": torch.ones(3), "bins": 1 << 40}, InvalidArgumentError),
+        ("torch.tensor_split", {"input": torch.ones(3), "indices_or_sections": 1 << 40}, InvalidArgumentError),
+    ],
+)
+def test_an_argument_given_by_its_name_is_checked_like_the_first(
+    name: str, kwargs: dict[str, Any], error: type[Exception]
+) -> None:
+    offered = TorchFunctions(Level.ALL).get(name)
+    assert offered is not None
+    with pytest.raises(error):
+        offered(**kwargs)
+
+
 def test_only_listed_functions_of_python_can_be_called() -> None:
     functions = TorchFunctions(Level.ALL)
     for name in ("eval", "exec", "open", "__import__", "getattr", "compile", "pow", "map", "print", "range", "input"):
