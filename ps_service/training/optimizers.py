@@ -266,10 +266,13 @@ class HostedOptimizer:
                 for part in parts:
                     part()
             return
-        groups, by_rows, sparse = self.optimizer.param_groups, [], []
+        groups, by_rows, sparse, taken = self.optimizer.param_groups, [], [], set()
         try:
             for covered, group, gradient in present:
                 parameter, options = covered.parameter, groups[group]
+                if id(gradient) in taken:
+                    gradient = gradient.clone()  # parameters that are added share it, and torch may write to it
+                taken.add(id(gradient))
                 if gradient.is_sparse and self.is_torchs:
                     if options.get("fused") and sparse_rules.can_step_rows(self.optimizer, options, gradient):
                         by_rows.append((parameter, gradient, options))

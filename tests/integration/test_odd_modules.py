@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -112,3 +114,22 @@ async def test_hooks_that_cannot_run_are_refused_when_the_module_is_made() -> No
     async with training() as (_, ps):
         with pytest.raises(tc.errors.InvalidArgumentError, match=r"'layer\.bias'.*register_hook"):
             await ps.module(f"{MODELS}.PostAccumulating")
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+async def test_parameters_with_the_same_gradient_are_stepped_as_locally(foreach: bool) -> None:
+    options: Any = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "foreach": foreach}
+    async with training() as (_, ps):
+        net = await ps.module("tests.parameter_modules.Added")
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), **options)
+        local = parameter_modules.Added()
+        local_opt = torch.optim.SGD(local.parameters(), **options)
+        for _ in range(3):
+            x = torch.ones(odd_modules.SIZE)
+            async with ps.context() as ctx:
+                await ctx.backward((await net(x)).sum(), step=opt)
+            local_opt.zero_grad()
+            local(x).sum().backward()
+            local_opt.step()
+        state = await net.state_dict()
+        assert all(torch.equal(state[name], value) for name, value in local.state_dict().items())
