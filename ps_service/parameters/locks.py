@@ -268,7 +268,8 @@ class ParameterLocks:
 
 
 def _copied_bytes(parameters: Sequence[torch.Tensor], states: Sequence[ParameterState]) -> int:
-    """Bytes of large parameters that would be copied only because forwards are reading them."""
+    """Bytes of large parameters that may be copied only because forwards are reading them. What those on views refer to
+    cannot be told from what open graphs have saved until they have ended."""
     large = [
         (state, nbytes)
         for parameter, state in zip(parameters, states, strict=True)
@@ -278,7 +279,9 @@ def _copied_bytes(parameters: Sequence[torch.Tensor], states: Sequence[Parameter
         return 0
     large_states = [state for state, _ in large]
     uses = _uses(large_states, readers_of(large_states))
-    return sum(nbytes for (_, nbytes), (is_read, is_saved) in zip(large, uses, strict=True) if is_read and not is_saved)
+    return sum(
+        nbytes for (state, nbytes), (is_read, _) in zip(large, uses, strict=True) if is_read and not state.pin.saved
+    )
 
 
 def _uses(states: Sequence[ParameterState], all_readers: Iterable[Readers]) -> list[tuple[bool, bool]]:
