@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,14 +29,12 @@ from ps_wire.limits import Limits
 from ps_wire.status import OwnerStatus
 from tests.conftest import OwnerProcess, StartProcess
 from tests.integration.support import COUNTER, GATE, MODELS, Cuttable, in_memory, serving, until
+from tests.waiting import SECONDS
 from trainer_client.transport.grpc_stream import GrpcConnector
 
 SERVICE = "ps_wire.v1.Owner"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-MEASUREMENTS = 50
-"""Times that objects are counted before those that are too many count as left behind."""
-
 PASSING = {"TimerHandle", "Context", "hamt", "hamt_bitmap_node", "hamt_array_node"}
 
 
@@ -170,9 +169,8 @@ class Visitors:
             await self.come(warm_up)
             found.append(_tracked())
         # Connections that have ended stay a while, on a busy machine more of them.
-        for _ in range(MEASUREMENTS):
-            if not _grown(found, warm_up):
-                break
+        deadline = time.monotonic() + SECONDS
+        while _grown(found, warm_up) and time.monotonic() < deadline:
             await self.watch.status()
             found[-1] = _tracked()
         status = await until(self.watch, lambda status: status.kept_answers == 0)
