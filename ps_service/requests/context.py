@@ -201,7 +201,7 @@ class RequestContext:
         for each in after or ():
             try:
                 each()
-            except BaseException:
+            except BaseException:  # what follows gives locks back
                 _log.exception("a request of trainer %s failed after its answer", self.trainer.hex()[:8])
 
     def let_go(self) -> None:
