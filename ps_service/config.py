@@ -53,7 +53,7 @@ class OwnerConfig(BaseSettings):
     checkpoint_every: FiniteFloat = Field(
         0.0, ge=0, description="Seconds between checkpoints in data_dir while it serves; 0: only when it drains."
     )
-    device: str = Field("cpu", description="Where hosted modules live: cpu, cuda:0 …")
+    device: str = Field("cpu", description="Where hosted modules live: cpu, cuda:0 … Rows of tables stay on the CPU.")
     threads: int = Field(0, ge=0, description="Compute threads; 0 chooses by the number of cores.")
     spare_threads: int = Field(
         0, ge=0, description="Threads that replace those held by abandoned work; 0: as many as threads, at least 16."

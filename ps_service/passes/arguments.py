@@ -69,11 +69,19 @@ class Arguments:
     The request names results that stay on this owner and are arguments by value. `nbytes` is the length of the message
     with the arguments, and the bytes of such results. `wanting` are the tensors that need a gradient, and `kept` the
     inputs that are results of earlier calls of the pass and stayed on this owner. They enter the graph at the node
-    `entry`; that is None if there are none. It `has_handles` if objects are among the arguments.
+    `entry`; that is None if there are none. It `has_handles` if objects are among the arguments. Tensors go to the
+    `device`, or to that of the owner.
     """
 
-    def __init__(self, engine: PassHost, context: ContextId | None = None, request: CallRequest | None = None) -> None:
+    def __init__(
+        self,
+        engine: PassHost,
+        context: ContextId | None = None,
+        request: CallRequest | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         self._engine = engine
+        self._device = device or engine.device
         self._context = context
         self.nbytes = 0
         self.wanting: list[torch.Tensor] = []
@@ -89,8 +97,8 @@ class Arguments:
     def tensor(self, tensor: torch.Tensor, wants_grad: bool) -> torch.Tensor:
         """The tensor that hosted code gets for a received one. Outside of a pass it is a leaf if this owner is one of
         several: the code may call them in its own pass."""
-        if self._engine.device.type != "cpu":
-            tensor = tensor.to(self._engine.device)
+        if self._device.type != "cpu":
+            tensor = tensor.to(self._device)
         if not wants_grad:
             return tensor
         if self._context is not None:
@@ -131,7 +139,7 @@ class Arguments:
         return kept_values.by_value(hosted.value, self._copying[position])
 
     def _copied(self, hosted: HostedObject, tensor: torch.Tensor) -> torch.Tensor:
-        copy = kept_values.copied(tensor)
+        copy = kept_values.copied(tensor, self._device)
         self.nbytes += held.size(copy)
         return self._noted(hosted, tensor, copy)
 

@@ -72,9 +72,11 @@ def nbytes(engine: Host, object_ids: Iterable[str]) -> int:
     return sum(held.size(tensor) for value in found for tensor in tensors_in(value))
 
 
-def copied(tensor: torch.Tensor) -> torch.Tensor:
+def copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A row-major copy without a history, as if the tensor had been sent: hosted code may write to its arguments."""
     tensor = tensor.detach()
+    if tensor.device != device:
+        tensor = tensor.to(device)
     if tensor.layout is torch.strided:
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor.clone()

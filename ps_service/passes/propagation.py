@@ -37,26 +37,26 @@ def backward(
     Gradients of results of earlier calls wait for the backward of those calls. An `Encoded` is decoded with the shape
     and dtype of its output. Without a turn, gradients are added as they arrive. Raises as `Record.backward`.
     """
-    on_device: list[Any] = []
-    any_encoded = False
+    found_all, as_sent = True, engine.device.type == "cpu"
     for gradient in gradients:
-        if isinstance(gradient, torch.Tensor):
-            on_device.append(gradient.to(engine.device))
-        elif isinstance(gradient, Encoded):
-            on_device.append(gradient)
-            any_encoded = True
-    if not len(positions) == len(gradients) == len(on_device):
+        if isinstance(gradient, Encoded):
+            as_sent = False
+        elif not isinstance(gradient, torch.Tensor):
+            found_all = False
+    if not found_all or len(positions) != len(gradients):
         raise InvalidArgumentError(f"{len(positions)} outputs need as many gradients, all of them tensors")
     context = engine.contexts.find(context_id)
     record = context.record(call)
-    if any_encoded:
-        on_device = [record.decoded(*each).to(engine.device) for each in zip(positions, on_device, strict=True)]
-    found = record.backward(positions, on_device, retain_graph, 0 if turn is None else turn.backward)
+    if not as_sent:
+        gradients = list(map(record.placed, positions, gradients))
+    found = record.backward(positions, gradients, retain_graph, 0 if turn is None else turn.backward)
     context.accumulate(found.of_parameters, turn)
     for kept, gradient in found.of_kept:
         place = (call.number,) if turn is None else turn.place
-        gathered = Gathered(place, gradient, context.held.shares(gradient))
-        context.record(kept.call).gather(kept.position, gathered)
+        of_kept = context.record(kept.call)
+        if engine.device.type != "cpu":
+            gradient = of_kept.placed(kept.position, gradient)
+        of_kept.gather(kept.position, Gathered(place, gradient, context.held.shares(gradient)))
     return found.of_inputs
 
 

@@ -79,6 +79,7 @@ class Output(NamedTuple):
     edge: GradientEdge
     shape: torch.Size
     dtype: torch.dtype
+    device: torch.device
 
 
 class KeptInput(NamedTuple):
@@ -145,7 +146,7 @@ class Record:
                 continue
             # Torch keeps a node written in Python alive through a view, and sparse tensors have no views.
             held = output if output.layout is torch.strided else output.clone()
-            self._outputs.append(Output(get_gradient_edge(held), held.shape, held.dtype))
+            self._outputs.append(Output(get_gradient_edge(held), held.shape, held.dtype, held.device))
         # Positions of the outputs whose graph a backward has freed.
         self._spent: set[int] = set()
         self._entry = entry
@@ -227,18 +228,18 @@ class Record:
                 stack.enter_context(values.found())
             yield
 
-    def decoded(self, position: int, gradient: torch.Tensor | Encoded) -> torch.Tensor:
-        """The gradient of an output that a codec may have encoded. Its lengths are checked before it is allocated: if
-        it does not fit, it is an `InvalidArgumentError`."""
-        if isinstance(gradient, torch.Tensor):
-            return gradient
+    def placed(self, position: int, gradient: torch.Tensor | Encoded) -> torch.Tensor:
+        """The gradient of an output, on the device of that. A codec may have encoded it: its lengths are checked before
+        it is allocated, and if it does not fit, it is an `InvalidArgumentError`."""
         output = self._outputs[position] if position < len(self._outputs) else None
         if output is None:
             raise _no_gradient(position)
+        if isinstance(gradient, torch.Tensor):
+            return gradient.to(output.device)
         found = decode(gradient, torch.empty((), dtype=output.dtype).expand(output.shape))
         if found.layout is not torch.strided:
             raise InvalidArgumentError(f"output {position} of the call is dense, and its encoded gradient is sparse")
-        return found
+        return found.to(output.device)
 
     @property
     def expected_seconds(self) -> float:

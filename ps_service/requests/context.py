@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+
 from ps_service.group.peers import Foreign
 from ps_service.passes import calls
 from ps_service.passes.arguments import Arguments
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+
+_CPU: Final = torch.device("cpu")
 
 _granting: Final = threading.Lock()
 """Held for microseconds, while references are granted, or given back because a request was given up."""
@@ -105,7 +109,10 @@ class RequestContext:
 
         `results` is the request if its arguments may be results that stay on this owner.
         """
-        arguments = Arguments(self.engine, None if self.recording is None else self.recording.context, results)
+        found, recording = self._found, self.recording
+        # Rows of tables are in the memory of the CPU, wherever modules are.
+        device = _CPU if found is not None and found.is_table else None
+        arguments = Arguments(self.engine, None if recording is None else recording.context, results, device)
         has_args, has_kwargs = request.HasField("args"), request.HasField("kwargs")
         if not has_args and not has_kwargs:
             return arguments, (), {}

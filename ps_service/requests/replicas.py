@@ -42,7 +42,7 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
         # On the event loop, the step was made and the copy would have had to wait.
         _finish(ctx, hosted, request, reply, ctx.progress.pushed)
         return
-    pushed = pushes.read(hosted, request.positions, ctx.read(request.gradients), request.steps)
+    pushed = pushes.read(hosted, request.positions, ctx.read_plain(request.gradients), request.steps)
     attempt = None
     if request.run:
         # It may be made again. Unlike a pass, a push has no end that would refuse it if it comes late.
@@ -66,7 +66,7 @@ def add_gradients(ctx: RequestContext, request: pb.AddGradientsRequest, reply: p
     hosted = ctx.find(request.target)
     pushes.check_covered(optimizer_of(ctx.engine.registry.find(Ref.from_message(request.optimizer))), hosted)
     ctx.engine.held.check(ctx.trainer)
-    pushed = pushes.read(hosted, request.positions, ctx.read(request.gradients), request.steps)
+    pushed = pushes.read(hosted, request.positions, ctx.read_plain(request.gradients), request.steps)
     context = ctx.engine.contexts.open(fields.context_id(request), ctx.trainer)
     context.bring([each.gradient for each in pushed], [each.steps for each in pushed])
 
