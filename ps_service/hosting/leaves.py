@@ -9,7 +9,7 @@ from operator import attrgetter, gt, is_not, methodcaller, or_, sub
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
-from torch.autograd.graph import increment_version
+from torch.autograd.graph import GradientEdge, get_gradient_edge, increment_version
 from torch.nn import Parameter
 
 from ps_service.parameters.state import ParameterState
@@ -91,12 +91,13 @@ def is_written(leaf: torch.Tensor) -> bool:
 
 class Leaf(NamedTuple):
     """The leaf of a parameter in a recorded call. If it `is_shared`, other calls have it, too. `ref` is the parameter's
-    handle; None if it does not belong to a hosted module."""
+    handle; None if it does not belong to a hosted module. Its gradient arrives at the `edge`, if that is known."""
 
     ref: Ref | None
     parameter: torch.Tensor
     tensor: torch.Tensor
     is_shared: bool = False
+    edge: GradientEdge | None = None
 
 
 class LeafSet:
@@ -175,7 +176,9 @@ class SharedLeaves:
         # backward of a pass whose parameters another trainer has stepped, although the values it needs still exist.
         leaf = self._states[i].visible_of(parameter).data.requires_grad_(parameter.requires_grad)
         leaf.__class__ = StandIn
-        return Leaf(self._refs[i], parameter, leaf, is_shared=True)
+        # A backward that refers to the leaf itself would look like a graph that has saved it.
+        edge = get_gradient_edge(leaf) if leaf.requires_grad else None
+        return Leaf(self._refs[i], parameter, leaf, is_shared=True, edge=edge)
 
     def renew(self) -> None:
         """Replaces the leaves of parameters that have moved, were frozen or were written to by hosted code."""

@@ -152,13 +152,16 @@ class Record:
         self._entry = entry
         self._wanted = wanted
         self.leaves: list[Leaf] = []
-        # For each leaf that is a parameter itself, which may be frozen meanwhile, where its gradient arrives.
+        # For each leaf that is shared, or a parameter itself, which may be frozen meanwhile, where gradients arrive.
         self._edges: list[GradientEdge | None] = []
         self.steps: list[int] = []
         for leaf, count in zip(leaves, steps, strict=True):
             if leaf.tensor.requires_grad:
                 self.leaves.append(leaf)
-                self._edges.append(get_gradient_edge(leaf.tensor) if leaf.tensor is leaf.parameter else None)
+                edge = leaf.edge
+                if edge is None and leaf.tensor is leaf.parameter:
+                    edge = get_gradient_edge(leaf.tensor)
+                self._edges.append(edge)
                 self.steps.append(count)
         self._values = values
         self._kept_inputs = kept_inputs

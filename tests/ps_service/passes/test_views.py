@@ -14,6 +14,7 @@ from torch import nn
 
 from ps_service.hosting import views
 from ps_service.parameters.locks import COPY_AT_MOST
+from ps_service.passes.records import Record
 from ps_wire.decorators import hosted
 from tests.ps_service.passes.viewed import Viewed, expected
 from tests.ps_service.passes.viewed_models import ALL, KEEP_PARTS, Tied, pauses
@@ -100,6 +101,19 @@ def test_a_large_table_is_not_copied_while_another_pass_has_looked_up_in_it() ->
         assert viewed.step() == [False]
         viewed.forward(IDS).backward(torch.ones(3, 4))
     assert open_pass.backward(torch.ones(3, 4))[0].shape == viewed.parameters[0].shape
+
+
+def test_what_a_running_backward_has_not_saved_is_not_copied() -> None:
+    viewed = Viewed(nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4)), IDS % 5)
+    moved = []
+    forward = viewed.forward(IDS % 5)
+    # It runs before the weight is needed for the gradient of the layer's input.
+    forward.result.grad_fn.register_prehook(lambda gradients: moved.append(viewed.step()))  # type: ignore[union-attr]
+    record = Record([forward.result], None, 0, forward.leaves, [forward.steps] * 3)
+    del forward
+    found = record.backward([0], [torch.ones(3, 4)], retain_graph=False)
+    assert [each.parameter for each in found.of_parameters] == viewed.parameters
+    assert moved == [[False, True, False]]
 
 
 def test_tied_parameters_and_classes_are_those_of_the_module() -> None:
