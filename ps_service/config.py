@@ -53,6 +53,12 @@ class OwnerConfig(BaseSettings):
     checkpoint_every: FiniteFloat = Field(
         0.0, ge=0, description="Seconds between checkpoints in data_dir while it serves; 0: only when it drains."
     )
+    keep_checkpoints: int = Field(
+        2, ge=1, description="How many checkpoints stay in data_dir; older ones are removed after a new one is whole."
+    )
+    leave_out: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Names or ids of objects in the checkpoint that are not to be restored (separated by commas)."
+    )
     device: str = Field("cpu", description="Where hosted modules live: cpu, cuda:0 … Rows of tables stay on the CPU.")
     threads: int = Field(0, ge=0, description="Compute threads; 0 chooses by the number of cores.")
     spare_threads: int = Field(
@@ -112,9 +118,14 @@ class OwnerConfig(BaseSettings):
     @property
     def serving(self) -> dict[str, Any]:
         """The settings that are arguments of `Server`, by their names there."""
-        return self.model_dump(include={"listen", "insecure", "http", "direct_port", "checkpoint_every"})
+        return self.model_dump(
+            include={
+                *("listen", "insecure", "http", "direct_port"),
+                *("checkpoint_every", "keep_checkpoints", "leave_out"),
+            }
+        )
 
-    @field_validator("imports", mode="before")
+    @field_validator("imports", "leave_out", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         entries = [value] if isinstance(value, str) else value

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
@@ -62,6 +63,8 @@ class Server:
         http: str = "",
         direct_port: int | Literal["off"] = "off",
         checkpoint_every: float = 0.0,
+        keep_checkpoints: int = 2,
+        leave_out: Collection[str] = (),
     ) -> None:
         for address in filter(None, (listen, http)):
             addresses.check_allowed(address, insecure)
@@ -77,6 +80,8 @@ class Server:
         self._web: Web | None = None
         self._serving = False
         self._keeper: Keeper | None = None
+        self._keep_checkpoints = keep_checkpoints
+        self._leave_out = leave_out
         self._orderly = True
         self._health = Health()
         self._server: grpc.aio.Server | None = None
@@ -122,7 +127,7 @@ class Server:
 
     async def _begin(self) -> None:
         if self.engine.data_dir is not None:
-            self._keeper = Keeper(self.engine, self.engine.data_dir)
+            self._keeper = Keeper(self.engine, self.engine.data_dir, self._keep_checkpoints, self._leave_out)
             await BLOCKING.run(self._keeper.resume)
             self.engine.checkpoints.write = self._keeper.write_now
         keep_free_memory()

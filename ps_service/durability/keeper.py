@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,11 +26,13 @@ _log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Keeps the state of one owner, which must not host anything yet, in its data directory."""
+    """Keeps the state of one owner, which must not host anything yet, in its data directory: its last checkpoints, as
+    many as are to be `kept`. Objects whose name or id is to be left out are not restored."""
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
+    def __init__(self, engine: Engine, folder: Path, kept: int = 2, leave_out: Collection[str] = ()) -> None:
         self._engine = engine
-        self._store = Store(folder)
+        self._store = Store(folder, kept)
+        self._leave_out = leave_out
         self._lock = ReportingLock()
         self._is_over = False
 
@@ -41,10 +44,13 @@ class Keeper:
             _log.info("%s starts empty; its state will be kept in %s", name, self._store.folder)
             return
         folder, manifest = newest
-        restore(self._engine, folder, manifest)
+        left_out = restore(self._engine, folder, manifest, self._leave_out)
         hosted, sessions = len(self._engine.registry), len(self._engine.sessions)
         text = f"{name} resumes from {folder} of {manifest.written}: {hosted} objects, {sessions} sessions"
         self._engine.events.note("restored", text)
+        if self._leave_out:
+            what = ", ".join(left_out) or f"nothing: {folder.name} has no object {' or '.join(self._leave_out)}"
+            self._engine.events.note("restored", f"left out, as it was asked to: {what}", "warning")
 
     async def keep(self, orderly: bool) -> None:
         """Writes a checkpoint of an owner that accepts no requests. Raises `CheckpointError` if it cannot be written.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Container, Iterable, Iterator, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +15,7 @@ from ps_service.durability.tensors import TensorReader
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes.runs import AppliedRun
 from ps_service.requests.context import RequestContext
+from ps_service.requests.creation import messages_in
 from ps_service.requests.operations import remake
 from ps_service.sessions.reply_cache import Answer
 from ps_service.training.aggregator import PLAIN
@@ -27,6 +28,7 @@ from ps_wire.number_set import SeenNumbers
 from ps_wire.policies import from_plain
 from ps_wire.refs import Ref
 from ps_wire.v1.frames_pb2 import Frame
+from ps_wire.v1.values_pb2 import Handle
 
 if TYPE_CHECKING:
     from ps_service.durability.manifest import Manifest
@@ -37,10 +39,11 @@ if TYPE_CHECKING:
 _NO_TRAINER: Final = bytes(16)
 
 
-def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
+def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Container[str] = ()) -> list[str]:
     """Restores a checkpoint into an owner of the same name that hosts nothing yet, or raises `CheckpointError`.
 
     Objects keep their ids, so that handles stay valid. Sessions keep the numbers of the requests that were executed.
+    Objects whose name or id is to be left out are not made, nor is what was made from them. Returns what was left out.
     """
     if manifest.owner != engine.name:
         raise CheckpointError(
@@ -48,6 +51,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
             "give each a directory of its own"
         )
     checkpoint = parsed(folder)
+    left_out = _leave_out(checkpoint, leave_out)
     tensors = TensorReader(folder, manifest.files)
     made = [_made(engine, record, tensors) for record in checkpoint.objects]
     for record, hosted in zip(checkpoint.objects, made, strict=True):
@@ -70,6 +74,26 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
         # Last, because constructing objects draws random numbers too.
         torch.set_rng_state(torch.frombuffer(bytearray(checkpoint.generator), dtype=torch.uint8))
     engine.incarnations.earlier = manifest.incarnations
+    return left_out
+
+
+def _leave_out(checkpoint: pb.Checkpoint, named: Container[str]) -> list[str]:
+    """Removes objects with these names or ids from a checkpoint, and those that were made from them."""
+    gone: set[str] = set()
+    left, left_out = [], []
+    for record in checkpoint.objects:
+        kind = record.WhichOneof("made")
+        handles = messages_in(getattr(record, kind), Handle) if kind else ()
+        is_named = record.object_id in named or (record.name and record.name in named)
+        if is_named or any(each.object_id in gone for each in handles):
+            gone.add(record.object_id)
+            left_out.append(_what(record))
+        else:
+            left.append(record)
+    if gone:
+        del checkpoint.objects[:]
+        checkpoint.objects.extend(left)
+    return left_out
 
 
 def _runs(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[AppliedRun]:
@@ -97,7 +121,7 @@ def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> Hos
     except Exception as error:  # constructors may raise anything
         raise CheckpointError(
             f"{_what(record)} cannot be made again: {error}. Import the modules that it was made with (--import), in "
-            "the same release of them, or start with another data directory"
+            f"the same release of them, {_ways_out(record)}"
         ) from error
 
 
@@ -117,8 +141,12 @@ def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, tensors
     except Exception as error:  # a hosted load_state_dict may raise anything
         raise CheckpointError(
             f"the state of {_what(record)} does not fit its class: {error}. If the class has changed, start with the "
-            "release that wrote the state, or with another data directory"
+            f"release that wrote the state, {_ways_out(record)}"
         ) from error
+
+
+def _ways_out(record: pb.ObjectRecord) -> str:
+    return f"without it (--leave-out {record.name or record.object_id}), or with another data directory"
 
 
 def _what(record: pb.ObjectRecord) -> str:

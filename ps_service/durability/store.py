@@ -27,9 +27,6 @@ STATE: Final = "state.pb"
 _CHECKPOINT: Final = re.compile(r"(?:damaged-)?checkpoint-(\d{6,})")
 _DAMAGED: Final = "damaged-"
 _LOCK: Final = "lock"
-_KEPT: Final = 2
-"""Number of checkpoints to keep: the newest, and one to fall back on if the disk damages it."""
-
 _PRIVATE: Final = 0o700
 """Mode of folders: a checkpoint holds the model and the sessions' secrets."""
 
@@ -42,11 +39,13 @@ class Store:
     """A data directory, which is created if it is missing. Raises `CheckpointError` if another owner uses it.
 
     A checkpoint is a folder. It is filled under a temporary name, and renamed once every byte is on the disk; only then
-    are older ones removed. So once a checkpoint was written, there is a complete one at any moment.
+    are older ones removed, but for as many as are to be `kept`. So once a checkpoint was written, there is a complete
+    one at any moment.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kept: int = 2) -> None:
         self.folder = folder
+        self._kept = kept
         self._lock = _locked(folder)
 
     def close(self) -> None:
@@ -100,7 +99,7 @@ class Store:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or repr(error)
             before = f"{known[0].name} is still valid" if known else "there is no earlier one"
             raise CheckpointError(f"the checkpoint {final} could not be written: {reason}; {before}") from error
-        for folder in self._checkpoints()[_KEPT:]:
+        for folder in self._checkpoints()[self._kept :]:
             shutil.rmtree(folder, ignore_errors=True)
         return final, manifest
 
@@ -141,14 +140,18 @@ class Store:
         folder.rename(name)
 
     def _checkpoints(self) -> list[Path]:
-        """The undamaged checkpoints, newest first."""
-        found = [path for path in self._all() if not path.name.startswith(_DAMAGED)]
-        return sorted(found, key=_number, reverse=True)
+        """The checkpoints that were not set aside, newest first."""
+        return [path for path in self._all() if not path.name.startswith(_DAMAGED)]
 
     def _all(self) -> list[Path]:
         """All checkpoints, damaged ones included: their numbers are not used again."""
-        there = self.folder.iterdir() if self.folder.is_dir() else ()
-        return [path for path in there if _CHECKPOINT.fullmatch(path.name)]
+        return checkpoints_in(self.folder)
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints in a data directory, newest first, with those that were set aside because they are damaged."""
+    there = folder.iterdir() if folder.is_dir() else ()
+    return sorted((path for path in there if _CHECKPOINT.fullmatch(path.name)), key=_number, reverse=True)
 
 
 def parsed(folder: Path) -> pb.Checkpoint:

@@ -38,6 +38,8 @@ FIELDS: dict[str, Field] = {
     "http": Field("", ('"127.0.0.1:9464"', "127.0.0.1:9464"), ("localhost:0", "localhost:0"), "[::1]:9464"),
     "data_dir": Field(None, ('"here/data"', Path("here/data")), ("there", Path("there")), Path("elsewhere")),
     "checkpoint_every": Field(0.0, ("0.5", 0.5), ("4", 4.0), 60.0),
+    "keep_checkpoints": Field(2, ("3", 3), ("4", 4), 1),
+    "leave_out": Field((), ('["a", "b"]', ("a", "b")), ("c, d,", ("c", "d")), ("e",)),
     "device": Field("cpu", ('"meta"', "meta"), ("cpu:0", "cpu:0"), "cpu"),
     "threads": Field(0, ("3", 3), ("4", 4), 0),
     "spare_threads": Field(0, ("3", 3), ("4", 4), 5),
@@ -134,6 +136,7 @@ def test_modules_may_be_given_by_several_flags() -> None:
 def test_the_arguments_of_a_server_are_its_settings() -> None:
     settings = config.load(listen="127.0.0.1:7", insecure=True)
     expected = {"listen": "127.0.0.1:7", "insecure": True, "http": "", "direct_port": 0, "checkpoint_every": 0.0}
+    expected |= {"keep_checkpoints": 2, "leave_out": ()}
     assert settings.serving == expected
     assert settings.serving.keys() <= inspect.signature(Server).parameters.keys()
 

@@ -1,0 +1,71 @@
+"""What `ps-service inspect` prints."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ps_service.cli.status_tables import table
+from ps_service.cli.units import brief, size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ps_service.durability.inspection import Inspected
+
+
+def as_json(found: Sequence[Inspected]) -> dict[str, Any]:
+    """The checkpoints as JSON, newest first, with the field names of `Inspected`. The age of one whose manifest cannot
+    be read is null."""
+    plain = [{**asdict(each), "folder": str(each.folder)} for each in found]
+    for each in plain:
+        if not each["written"]:
+            each["age_seconds"] = None
+    return {"checkpoints": plain}
+
+
+def show(folder: Path, found: Sequence[Inspected]) -> None:
+    """Prints the checkpoints as tables."""
+    console = Console()
+    if not found:
+        console.print(f"{folder} holds no checkpoint", soft_wrap=True, markup=False, highlight=False)
+        return
+    listed = table("Checkpoints", "name", ("age", "objects", "sessions", "bytes"), ("state",))
+    for each in found:
+        whole = not each.damage
+        listed.add_row(
+            each.folder.name,
+            Text("whole" if whole else "damaged", "" if whole else "red"),
+            brief(each.age_seconds) if each.written else "",
+            f"{len(each.objects):,}" if whole else "",
+            f"{each.sessions:,}" if whole else "",
+            size(each.nbytes) if each.written else "",
+        )
+    console.print(listed)
+    for each in found:
+        if each.damage:
+            console.print(Text(each.damage, "red"), soft_wrap=True)
+    newest = next((each for each in found if not each.damage), None)
+    if newest is not None:
+        console.print()
+        _show_objects(console, newest)
+
+
+def _show_objects(console: Console, newest: Inspected) -> None:
+    title = f"{newest.folder.name} of {newest.owner}, written {newest.written} by release {newest.release}"
+    listed = table(title, "object", ("steps", "rows", "tensors", "bytes"), ("class",))
+    anonymous = [each for each in newest.objects if not each.name]
+    for each in newest.objects:
+        if each.name:
+            counts = ("" if count is None else f"{count:,}" for count in (each.version, each.rows))
+            listed.add_row(each.name, each.class_name, *counts, f"{each.tensors:,}", size(each.nbytes))
+    console.print(listed)
+    if anonymous:
+        nbytes = size(sum(each.nbytes for each in anonymous))
+        console.print(f"and {len(anonymous):,} without a name, {nbytes}", highlight=False)
+    for lost in newest.left_out:
+        console.print(f"not in it: {lost['class']} {lost['name']!r}: {lost['why']}", soft_wrap=True, markup=False)
