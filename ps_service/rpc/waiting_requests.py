@@ -76,17 +76,19 @@ class Deadlines:
     was known when it was set. One for each request would cost more than many requests do, and nearly all are answered
     long before their deadline."""
 
-    __slots__ = ("_running", "_timer")
+    __slots__ = ("_due", "_running", "_timer")
 
     def __init__(self, running: Mapping[int, Execution]) -> None:
         self._running = running
-        self._timer: asyncio.TimerHandle | None = None
+        # Not a timer always: uvloop runs at once what is due within half a millisecond.
+        self._timer: asyncio.Handle | None = None
+        self._due = 0.0
 
     def watch(self, execution: Execution) -> None:
         """Ends a request at its deadline, unless it has been removed by then."""
         loop = asyncio.get_running_loop()
         execution.deadline = deadline = loop.time() + execution.seconds
-        if self._timer is None or deadline < self._timer.when():
+        if self._timer is None or deadline < self._due:
             self._set(loop, deadline)
 
     def close(self) -> None:
@@ -97,7 +99,7 @@ class Deadlines:
 
     def _set(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         self.close()
-        self._timer = loop.call_at(deadline, self._look)
+        self._timer, self._due = loop.call_at(deadline, self._look), deadline
 
     def _look(self) -> None:
         self._timer = None

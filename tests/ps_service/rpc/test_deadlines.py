@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+import uvloop
+
 from ps_service.rpc.waiting_requests import Deadlines
 
 
@@ -38,6 +41,20 @@ async def test_requests_end_at_their_deadlines_in_whatever_order_they_came() -> 
         assert await expired(requests[index]) >= requests[index].deadline - 0.002
     assert list(running.values()) == [requests[2]]
     expiry.close()
+
+
+@pytest.mark.parametrize("seconds", [0.0001, 1e-9])
+def test_uvloop_takes_no_timer_for_what_is_due_at_once(seconds: float) -> None:
+    async def watch() -> None:
+        running: dict[int, Any] = {}
+        expiry = Deadlines(running)
+        first, second = Request(running, 1, seconds), Request(running, 2, 0.01)
+        for request in (first, second):
+            expiry.watch(request)  # type: ignore[arg-type]
+        for request in (first, second):
+            await expired(request)
+
+    uvloop.run(watch())
 
 
 async def test_a_request_that_has_its_answer_is_left_alone() -> None:
