@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_wire import policies
+from ps_wire.compression.choice import Choice, Compress, choice_of
 from ps_wire.compression.registry import check_suitable_for_rows
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnknownNameError
 from ps_wire.runtime.failures import Origin
@@ -19,16 +20,13 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
-from trainer_client.replicas.options import choice_of
 from trainer_client.tables.table import Table, delete_rows
 from trainer_client.tables.together import OptimizerWithTables
 from trainer_client.tables.wanted import check_only_tables, check_policies, differences
 
 if TYPE_CHECKING:
-    from ps_wire.compression.choice import Choice
     from ps_wire.policies import Policy
     from trainer_client.optimizers.creation import NonFinite
-    from trainer_client.replicas.options import Compress
     from trainer_client.session.session import Session
     from trainer_client.tables.wanted import Wanted
 
