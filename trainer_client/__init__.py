@@ -34,8 +34,7 @@ from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.scheduler import DistributedScheduler
 from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import DiLoCo, LocalSGD, LocalSteps
-from trainer_client.replicas.replica import Replica
-from trainer_client.replicas.several import Replicas
+from trainer_client.replicas.replica import Replica, Replicas
 from trainer_client.reporting.progress import Progress, StepNumbers, progress
 from trainer_client.reporting.tensorboard import TensorBoard
 from trainer_client.session.presence import ConnectionState

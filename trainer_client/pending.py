@@ -338,6 +338,13 @@ def when_all_done(parts: Iterator[Pending[Any]], tell: Callable[[], Any]) -> Non
     tell()
 
 
+def all_ended(loop: asyncio.AbstractEventLoop, parts: Iterable[Pending[Any]]) -> Pending[None]:
+    """Done when all are, well or not. Cancelling it cancels none of them."""
+    whole: Pending[None] = Pending(loop)
+    when_all_done(iter(parts), partial(whole.resolve, result=None))
+    return whole
+
+
 def results(parts: Iterable[Pending[T]]) -> list[T]:
     """The results of several that are done, or the first error. Like `asyncio.gather`, this counts as reading all."""
     parts = list(parts)

@@ -72,6 +72,15 @@ class Choice:
         return codec if held.numel() >= self._min_numel else None
 
 
+Compress = Codec | str | Mapping[str, Codec | str | None] | Choice | None
+"""Codecs for gradients; see `Choice`."""
+
+
+def choice_of(compress: Compress) -> Choice:
+    """The choice of codecs. Raises `InvalidArgumentError` if it is none."""
+    return compress if isinstance(compress, Choice) else Choice(compress)
+
+
 def _codec_of(entry: Codec | str | None) -> Codec | None:
     if entry is None or isinstance(entry, Codec):
         return entry

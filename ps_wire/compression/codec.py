@@ -108,12 +108,9 @@ class Codec:
         return Encoded(self.name, self.parameters(), tuple(self._encode(tensor.values(), state)), coordinates)
 
     def decode(self, encoded: Encoded, like: torch.Tensor) -> torch.Tensor:
-        """Decodes what `encode` of a codec with the same parameters made of a tensor of the shape and dtype of `like`.
-
-        The result is on the device of `like`, sparse if a sparse tensor was encoded, and contiguous otherwise. The
-        encoded tensor may come from anywhere: all lengths are checked before anything of that size is allocated, and
-        what no `encode` makes is an `InvalidArgumentError`.
-        """
+        """Decodes what `encode` made of a tensor of the shape and dtype of `like`, on the device of that; dense results
+        are contiguous. What is decoded may come from anywhere: all lengths are checked before anything of that size is
+        allocated, and what no `encode` makes is an `InvalidArgumentError`."""
         if self.dtypes and like.dtype not in self.dtypes:
             raise InvalidArgumentError(f"{self} does not decode {like.dtype} tensors")
         if not encoded.coordinates:

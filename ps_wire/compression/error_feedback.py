@@ -32,11 +32,7 @@ class ErrorFeedback:
     With residual e, gradient g and codec C: send C(g + e), keep e' = (g + e) - C(g + e). So the sum of what the
     receiver decodes differs from the sum of the gradients by one residual. e is float64 for float64 gradients, else
     float32. Codecs for which it makes no sense (`Codec.feedback`), sparse gradients, and parameters without a codec
-    have no residual. The state of codecs is kept in any case.
-
-    If the receiver refuses a message, `rollback` forgets the gradient, `retract` does so after later encodings, and
-    `put_back` keeps it: the next message carries it. Two buffers are kept for each parameter with a residual: the
-    residual, and the one before, for `rollback`. Not safe to use from several threads at once.
+    have none. States of codecs are kept, too, and residuals before the last encoding for `rollback`. Not thread-safe.
 
     Sources: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al., "Error Feedback
     Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
@@ -49,12 +45,10 @@ class ErrorFeedback:
         self._before: dict[str, _Kept] = {}
 
     def encode(self, name: str, gradient: torch.Tensor) -> torch.Tensor | Encoded:
-        """What to send for a gradient: an `Encoded`, or the tensor itself where the choice has no codec for it.
-
-        Raises `InvalidArgumentError` if the residual of that name has another shape, and `NonFiniteGradientError` if
-        NaN or infinity would get into a message that has no form for them, or into a residual. Residual and state stay
-        as they are then, and `rollback` does not go back behind it.
-        """
+        """What to send for a gradient: an `Encoded`, or the tensor itself where the choice has no codec for it. Raises
+        `InvalidArgumentError` if the residual of that name has another shape, and `NonFiniteGradientError` if NaN or
+        infinity would get into a message that has no form for them, or into a residual. Residual and state stay as they
+        are then, and `rollback` does not go back behind it."""
         codec = self._choice.codec_for(name, gradient)
         spare = self._before.pop(name, _Kept()).residual
         if codec is None:

@@ -123,9 +123,8 @@ def encode(codec: Codec, value: torch.Tensor) -> torch.Tensor | Encoded:
 
 
 def decode(value: torch.Tensor | Encoded, like: torch.Tensor) -> torch.Tensor:
-    """The tensor that a sender encoded with any known codec, or sent as it is. If it does not have the shape and dtype
-    of the receiver's own tensor, or names a codec that is not known in this process, that is an `InvalidArgumentError`.
-    """
+    """The tensor that a sender encoded with any known codec, or sent as it is. A codec that is not known in this
+    process, or another shape or dtype than that of the receiver's own tensor, is an `InvalidArgumentError`."""
     if isinstance(value, torch.Tensor):
         return _same_form(value, like, "the message").to(like.device)
     return codec_named(value.codec, value.parameters if value.codec in CLASSES else None).decode(value, like)

@@ -1,7 +1,6 @@
 """The status of an owner, as `Client.status`, `ps-service status --json` and `/status.json` give it.
 
-docs/status.md is made from the docstrings of this package. The fields have the names of those of `StatusReply` in
-proto/ps_wire/v1/operations.proto.
+docs/status.md is made from its docstrings. Fields have the names of `StatusReply` in proto/ps_wire/v1/operations.proto.
 """
 
 from ps_wire.status.owner import OwnerStatus

@@ -23,7 +23,7 @@ from tests.integration.restarting import Owner
 from tests.integration.spanning import held, hosted
 from tests.integration.support import AFFINE, bits, until
 from tests.waiting import until as waiting_until
-from trainer_client.replicas.several import Replicas
+from trainer_client.replicas.replica import Replicas
 from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 from trainer_client.transport.in_process import MemoryConnector
 

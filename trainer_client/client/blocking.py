@@ -20,8 +20,7 @@ from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.scheduler import DistributedScheduler
 from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import LocalSteps
-from trainer_client.replicas.replica import Replica
-from trainer_client.replicas.several import Replicas
+from trainer_client.replicas.replica import Replica, Replicas
 from trainer_client.tables.schedules import SchedulerWithTables
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import OptimizerWithTables

@@ -25,7 +25,7 @@ from trainer_client.handles.parameters import RemoteParameter, set_everywhere
 from trainer_client.optimizers import creation, scheduler
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.replicas import local_steps
-from trainer_client.replicas.several import Replicas
+from trainer_client.replicas.replica import Replica, Replicas
 from trainer_client.tables import schedules
 from trainer_client.tables.creation import Tables
 from trainer_client.tables.offered import OffersTables
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from trainer_client.handles.references import RRef
     from trainer_client.optimizers.creation import NonFinite
     from trainer_client.optimizers.optimizer import DistributedOptimizer
-    from trainer_client.replicas.options import Reads
-    from trainer_client.replicas.replica import Replica
+    from trainer_client.replicas.exchange import Reads
     from trainer_client.session.settings import Settings
     from trainer_client.tables.table import Table
 

@@ -21,7 +21,7 @@ from ps_wire.runtime.threads import BLOCKING
 from trainer_client.graph.engine import propagate, propagate_from
 from trainer_client.graph.leaves import LocalGradients, borrowed_grads, grads_of, reservations
 from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
-from trainer_client.graph.short_graphs import short_graph, whole_graph
+from trainer_client.graph.short_graphs import Graph, Second, short_graph, whole_graph
 from trainer_client.pending import Pending, when_all_done
 from trainer_client.session.in_flight import InFlightRequest
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from trainer_client.contexts.closing import Closing
     from trainer_client.graph.batch import Answer, Follow
     from trainer_client.graph.recorder import RecordingPass
-    from trainer_client.graph.short_graphs import Graph, Second
     from trainer_client.session.session import Session
 
 
@@ -101,10 +100,8 @@ class Queue:
 
 
 class Backwards:
-    """Runs the backwards of a context, without a reference to it. The `thread` runs torch's engine for `running`.
-
-    There is a `store` of gradients once one is needed, or was given.
-    """
+    """Runs the backwards of a context, without a reference to it. The `thread` runs torch's engine for `running`. There
+    is a `store` of gradients once one is needed, or was given."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: LocalGradients | None) -> None:
         self.running: LocalBackward | None = None
@@ -140,10 +137,7 @@ class Backwards:
             return [each for each in self._unfinished.values() if each is not None]
 
     def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
-        """The requests of the only unfinished backward, if all it needs was sent to one owner.
-
-        What follows tells of failures.
-        """
+        """The requests of the only unfinished backward, if all went to one owner. What follows tells of failures."""
         number, posts = self._sent
         if list(self._unfinished) != [number] or threading.get_ident() == self.thread:
             return ()
@@ -154,11 +148,8 @@ class Backwards:
         return sent
 
     def begin(self, context: RecordingPass, start: Start) -> Pending[Any]:
-        """Begins a backward: on the event loop if it is short, otherwise in a thread. Steps may follow.
-
-        Torch's engine blocks while it waits for owners, so it must not run on the event loop then. If it would wait
-        once, it runs twice there.
-        """
+        """Begins a backward, and the steps that follow: on the event loop if it is short, and otherwise in a thread,
+        because torch's engine blocks while it waits for owners. If it would wait once, it runs twice on the loop."""
         graph, turn, closing = None, None, start.closing
         if asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
             graph = short_graph(start.roots, context)
@@ -308,11 +299,7 @@ class Backwards:
                 self.gradients.add(grads_of(graph.leaves))
 
     def _propagate(
-        self,
-        current: LocalBackward,
-        latency: Latency | None,
-        follow: Follow | None,
-        engine: Callable[[], None],
+        self, current: LocalBackward, latency: Latency | None, follow: Follow | None, engine: Callable[[], None]
     ) -> None:
         """Runs torch's engine in this thread, notes how long graphs of the kind take, and sends the gradients."""
         self.running, self.thread = current, threading.get_ident()
@@ -326,11 +313,7 @@ class Backwards:
         current.finish(follow)
 
     def _propagate_further(
-        self,
-        current: LocalBackward,
-        second: Second,
-        start: Start,
-        answer: tuple[Pending[Answer], int],
+        self, current: LocalBackward, second: Second, start: Start, answer: tuple[Pending[Answer], int]
     ) -> None:
         """Runs torch's engine from the inputs of the call that was answered, or raises the owner's error."""
         post, index = answer

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from functools import partial
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, ExitStack, suppress
 from itertools import filterfalse
 from operator import attrgetter
 from types import TracebackType
@@ -19,12 +17,9 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime import forks
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Frame
-from trainer_client.pending import Pending, when_all_done
+from trainer_client.pending import Pending, all_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Set
-    from contextlib import AbstractContextManager
-
     from ps_wire.refs import ContextId
     from ps_wire.tracing import Span, Tracing
     from ps_wire.v1.operations_pb2 import ContextId as ContextMessage
@@ -68,23 +63,14 @@ class PassSpan:
             span.end()
 
 
-class Block(ABC):
-    """Something that is used with `async with`, or `with`.
+class Block:
+    """The block of a context. With `async with` it ends when what was begun in it has ended, also if the program does
+    not await that. If some of it fails meanwhile, the block raises the error; what has failed before, and nobody has
+    awaited, is reported in the log. A block that is left by an exception waits for nothing."""
 
-    A block of `async with` ends when the backwards and steps that were begun in it have ended, also if the program does
-    not await them. If one of them fails meanwhile, the block raises its error; one that has failed before, and that
-    nobody has awaited, is reported in the log. A block that is left by an exception waits for nothing.
-    """
-
+    enter: Callable[[], None]
+    end: Callable[..., None]
     _begun: list[Pending[Any]]
-
-    @abstractmethod
-    def enter(self) -> None:
-        """Begins the block."""
-
-    @abstractmethod
-    def end(self, *, error: BaseException | None = None) -> None:
-        """Ends the block, maybe with an exception."""
 
     def waits_for(self, work: Pending[T]) -> Pending[T]:
         """The block will end after this. Returns it."""
@@ -154,9 +140,7 @@ async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], 
     """Runs a coroutine once all have succeeded, or raises the first error. Cancelling it cancels none of them."""
     try:
         if parts:
-            whole: Pending[None] = Pending(loop)
-            when_all_done(iter(parts), partial(whole.resolve, nothing))
-            await whole
+            await all_ended(loop, parts)
             for part in parts:
                 part.passed_on()
     except BaseException:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context as Variables
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ps_wire.errors import CancelledCallError, InvalidArgumentError
 from ps_wire.runtime.failures import Failure, Origin
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from trainer_client.graph.batch import Answer, Batch
     from trainer_client.session.session import Session
 
-Versions = dict[str, int]
-"""The version of an optimizer on each owner."""
-
-
+_WITHDRAWN: Final = "the step was cancelled before it began"
 _NOTE: Final = "The step raised this. The backward has succeeded, and the context holds its gradients."
 
 
@@ -36,18 +33,11 @@ class Part(NamedTuple):
     name: Handle
 
 
-C_contra = TypeVar("C_contra", contravariant=True)
-"""The class of passes."""
-
-
-class Stepping(ABC, Generic[C_contra]):
-    """An optimizer, as far as a backward has to know it. `step` is for a coroutine, `apply` for a thread that may wait.
-
-    It is joinable if its parts are on one owner, and may step as soon as the backward there has succeeded. There is
-    only one then, unless all of them step or none (`steps_together`). The local part steps parameters of this
-    process. Parts on several owners may check the gradients before one of them steps (`checks_ahead`), if nobody
-    else has to.
-    """
+class Stepping(ABC):
+    """An optimizer, as far as a backward has to know it. It is joinable if its parts are on one owner, and may step as
+    soon as the backward there has succeeded. There is only one then, unless all step or none (`steps_together`), of
+    which `merged` makes one result. A local part is stepped by `step_local_part`, or `apply_local_part` in a thread.
+    Parts on several owners may check gradients before one steps (`checks_ahead`), if nobody else has to."""
 
     parts: Sequence[Part]
     is_joinable: bool
@@ -56,60 +46,39 @@ class Stepping(ABC, Generic[C_contra]):
     checks_ahead: bool = False
 
     @abstractmethod
-    def step(self, context: C_contra) -> Pending[Any]:
+    def step(self, context: Any) -> Pending[Any]:
         """Applies the gradients of a context. Gives the versions of the optimizer."""
 
-    def apply(self, context: C_contra) -> Versions | None:
+    def apply(self, context: Any) -> Any:
         """Like `step`, in this thread, which must not be that of the client's event loop."""
-        stepped: Versions | None = self.step(context).wait()
-        return stepped
+        return self.step(context).wait()
 
     @abstractmethod
-    def step_accepted(self, context: C_contra) -> Pending[Any]:
+    def step_accepted(self, context: Any) -> Pending[Any]:
         """Like `step`, once all owners have accepted the gradients, and all backwards have ended."""
 
-    def apply_accepted(self, context: C_contra) -> Versions | None:
+    def apply_accepted(self, context: Any) -> Any:
         """Like `step_accepted`, in this thread, which must not be that of the client's event loop."""
-        stepped: Versions | None = self.step_accepted(context).wait()
-        return stepped
-
-    def merged(self, steps: Sequence[Stepped]) -> Stepped:
-        """The result of the steps of all parts on an owner."""
-        (only,) = steps
-        return only
-
-    async def step_local_part(self, context: C_contra) -> None:
-        """Steps the parameters of this process, after the part on an owner has stepped."""
-
-    def apply_local_part(self, context: C_contra) -> None:
-        """Like `step_local_part`, in this thread."""
+        return self.step_accepted(context).wait()
 
 
 class ClosedPass(Protocol):
-    """A pass that a step may end; see `Context`."""
+    """A pass that a step may end: a `Context`."""
 
     stepped: set[str]
 
-    def check(self, *sessions: Session) -> None:
-        """Checks that the pass is open and that these sessions may take part in it."""
-
-    def write_end(self, request: EndContextRequest) -> None:
-        """Asks an owner to end the pass, in a request that does more."""
-
-    def finish(self, *, told: Session | None = None) -> None:
-        """Ends the pass inside of its block; `told` has ended it already."""
+    def check(self, *sessions: Session) -> None: ...
+    def write_end(self, request: EndContextRequest) -> None: ...
+    def finish(self, *, told: Session | None = None) -> None: ...
 
 
 class Closing:
-    """Steps optimizers after a backward has succeeded everywhere, and then ends the pass, if it `ends`.
+    """Steps optimizers after a backward has succeeded everywhere, and then ends the pass, if it `ends`. The last
+    request of the backward asks for it if all is for its owner. Otherwise requests of their own follow; and if the
+    backward ends with one request to each owner of an optimizer that checks ahead, these ask for the checks. Raises
+    `InvalidArgumentError` if this is no optimizer, or one of another client, and as `Context.check`."""
 
-    The last request of the backward asks for it if all is for its owner. Otherwise requests of their own follow; and
-    if the backward ends with one request to each owner of an optimizer that checks ahead, these ask for the checks.
-    Making it raises `InvalidArgumentError` if this is no optimizer, or one of another client, and the errors of
-    `Context.check`.
-    """
-
-    def __init__(self, context: ClosedPass, step: Stepping[Any] | Sequence[Stepping[Any]], ends: bool) -> None:
+    def __init__(self, context: ClosedPass, step: Stepping | Sequence[Stepping], ends: bool) -> None:
         self._single = isinstance(step, Stepping)
         self._optimizers: Sequence[Any] = (step,) if isinstance(step, Stepping) else tuple(step)
         self._context = context
@@ -173,7 +142,7 @@ class Closing:
         """Steps, because the backward has succeeded. The result has the versions of the optimizer, or of each."""
         try:
             if self._cancelled:
-                raise _withdrawn()
+                raise CancelledCallError(_WITHDRAWN)
             if not self._is_asked or self._has_local_part:
                 steps = self._steps = variables.run(Pending.run, loop, self._step())
                 steps.origin = Origin("a pass", "backward with a step")
@@ -195,7 +164,7 @@ class Closing:
         versions = []
         for optimizer in self._optimizers:
             if self._cancelled:
-                raise _withdrawn()
+                raise CancelledCallError(_WITHDRAWN)
             with _explained():
                 step = optimizer.step_accepted if self._are_accepted() else optimizer.step
                 versions.append(await step(self._context))
@@ -252,10 +221,6 @@ class Closing:
             answer.cancel()
         if self._steps is not None:
             self._steps.cancel()
-
-
-def _withdrawn() -> CancelledCallError:
-    return CancelledCallError("the step was cancelled before it began")
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.block import Block, PassSpan, after, end_freed, tell_end, tell_untrained
 from trainer_client.contexts.closing import Closing, Part, Stepping
 from trainer_client.contexts.gradients import clip, gradients
-from trainer_client.graph.current import current_context, entered
+from trainer_client.graph.current import Openings, current_context, entered
 from trainer_client.graph.nodes import ROOT, WayBack
-from trainer_client.graph.recorder import RecordedCall, Reserved, token_of
+from trainer_client.graph.recorder import RecordedCall, RecordingPass, Reserved, token_of
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
 
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from ps_wire.tracing import Tracing
     from ps_wire.v1.operations_pb2 import EndContextRequest
     from trainer_client.contexts.gradients import Reach
-    from trainer_client.graph.current import Openings
     from trainer_client.graph.leaves import LocalGradients
-    from trainer_client.graph.recorder import RecordingPass
     from trainer_client.graph.running_backward import LocalBackward
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
@@ -160,7 +158,7 @@ class Context(Block):
         roots: torch.Tensor | Sequence[torch.Tensor],
         gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
         retain_graph: bool = False,
-        step: Stepping[Context] | Sequence[Stepping[Context]] | None = None,
+        step: Stepping | Sequence[Stepping] | None = None,
     ) -> Pending[Any]:
         """Propagates from one or more roots, through local and remote parts. May also step, and end the pass.
 
@@ -196,7 +194,7 @@ class Context(Block):
         roots: torch.Tensor | Sequence[torch.Tensor],
         gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
         retain_graph: bool = False,
-        step: Stepping[Context] | Sequence[Stepping[Context]] | None = None,
+        step: Stepping | Sequence[Stepping] | None = None,
     ) -> Any:
         """Like `backward`, in this thread, which must not be that of the client's event loop."""
         roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
@@ -206,10 +204,7 @@ class Context(Block):
 
     @property
     def current_backward(self) -> LocalBackward | None:
-        """The backward that runs in this thread.
-
-        In a process that is also an owner, another thread may run the backward of a call whose graph reaches this pass.
-        """
+        """The backward that runs in this thread. In an owner, another may run that of a call that reaches this pass."""
         backwards = self._backwards
         return backwards.running if backwards.thread == threading.get_ident() else None
 
@@ -303,10 +298,7 @@ class Context(Block):
             self.span.begin()
 
     def end(self, over: tuple[int, Sequence[int]] | None = None, error: BaseException | None = None) -> None:
-        """Ends the block, maybe with an exception.
-
-        All other contexts below the number in `over` are over, but for some.
-        """
+        """Ends the block, maybe with an exception. Other contexts below the number in `over` are over, but for some."""
         if self.span is not None:
             self.span.end(error)
         if self._token is not None:
@@ -343,12 +335,8 @@ class Context(Block):
         self.close(told=told)
 
     def hand_over(self) -> Context:
-        """Makes a new object stand for the pass, which outlives the block; `close` of that ends the pass on the owners.
-
-        For the program the pass is over: calls in the rest of its block are like calls outside of it, and the end of
-        the block tells owners nothing. If the new object is freed before it is closed, the pass ends.
-        Raises as `check`.
-        """
+        """Makes a new object stand for the pass, which ends when that is closed or freed; raises as `check`. For the
+        program it is over: calls in the rest of the block are like calls outside, and its end tells owners nothing."""
         self.check()
         # It takes the place of this one among the open contexts, so that the end of this one does not end the pass.
         other = Context(self.id, self._loop, self._reach, None, self._openings, self.local)

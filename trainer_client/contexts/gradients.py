@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +15,6 @@ from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import ContextId, GradientsRequest, NormRequest, ScaleRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from ps_wire.codec.payload import PayloadReader
     from trainer_client.graph.leaves import LocalGradients
     from trainer_client.handles.parameters import RemoteParameter
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
     Bare = Callable[[Session, Ref, torch.Tensor], RemoteParameter]
     Reach = Callable[[str], Awaitable[Session]]
-
 
 _SMALL = 1e-6
 """Torch adds this to the norm before it divides; added here, too, so that results are equal."""

@@ -204,11 +204,8 @@ def _in_turn_of_thread(window: _Window[B, R]) -> Generator[tuple[B, LookedUp[R]]
 
 
 class _Window(Generic[B, R]):
-    """The batches whose look-ups have begun, and that were not handed out yet.
-
-    When the batch with number n is asked for, the look-ups of the batches up to `n + depth` may begin, and no later
-    ones. So a look-up lacks `depth` steps of its own program at most.
-    """
+    """The batches whose look-ups have begun, and that were not handed out yet. When batch n is asked for, those up to
+    `n + depth` may begin, so that a look-up lacks at most `depth` steps of its own program."""
 
     def __init__(self, source: Any, begin: Callable[[B], LookedUp[R]], depth: int) -> None:
         self.ready: deque[tuple[B, LookedUp[R]]] = deque()

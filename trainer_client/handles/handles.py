@@ -21,11 +21,12 @@ from trainer_client.replicas.classes import local_module
 from trainer_client.replicas.replica import Replica
 
 if TYPE_CHECKING:
+    from ps_wire.compression.choice import Compress
     from ps_wire.v1.operations_pb2 import ObjectInfo
     from trainer_client.graph.nodes import Encode
     from trainer_client.pending import Pending
     from trainer_client.replicas.classes import Factory, MadeBy
-    from trainer_client.replicas.options import Compress, Reads
+    from trainer_client.replicas.exchange import Reads
     from trainer_client.session.session import Session
 
 

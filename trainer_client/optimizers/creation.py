@@ -21,7 +21,7 @@ from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.rounds import Rounds
-from trainer_client.replicas.options import READS, Reads
+from trainer_client.replicas.exchange import READS, Reads
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 
 class Layout:
-    """Maps the groups of the user to the groups of each part, and converts between their state dicts. `groups` has for
-    each group, and each of its parameters, the name of its part, and its index in that part; `own_group` has for each
-    group, by part, the index of the group in that part."""
+    """Maps the groups of the user to those of each part, and converts between their state dicts. `groups` has the part
+    of each parameter of each group, and its index there; `own_group` for each group, by part, its index there."""
 
     LOCAL: ClassVar[str] = ""
     """Name of the part in this process."""

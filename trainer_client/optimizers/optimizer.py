@@ -16,10 +16,11 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId
 from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.failures import Origin
+from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
 from trainer_client.contexts.closing import Part
-from trainer_client.optimizers.replies import Answered, answered, joined, stepped, stepped_beside, version
+from trainer_client.optimizers.replies import Answered, answered, joined, stepped, stepped_beside
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.rounds import Rounds, begun
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
@@ -221,11 +222,7 @@ class DistributedOptimizer(OptimizerParts):
         values: Values = None,
         reduce: Reductions = "mean",
     ) -> Stepped | None:
-        """Like `step`, in this thread, which must not be that of the client's event loop.
-
-        Raises:
-            PsError, RuntimeError: As in `step`.
-        """
+        """Like `step`, in this thread, which must not be that of the client's event loop; raises as that."""
         sent = self._reported(values, reduce)
         if scaler is not None and scaler.is_enabled():
             self.check_pass(context)
@@ -236,7 +233,7 @@ class DistributedOptimizer(OptimizerParts):
         if self._rounds is None and self._checks_first(values):
             self.check_pass(context)
             self.check_local_part(context)
-            all_here(self._steps_on(self.remotes, context, version, values, check_only=True))
+            all_here(self._steps_on(self.remotes, context, nothing, values, check_only=True))
         return self.apply_accepted(context, values)
 
     def apply_accepted(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Stepped:
@@ -301,7 +298,7 @@ class DistributedOptimizer(OptimizerParts):
         # An owner that has lost the session would take this for a pass without gradients there.
         context.check()
         if self._checks_first(values):
-            await all_of(self._steps_on(self.remotes, context, version, values, check_only=True))
+            await all_of(self._steps_on(self.remotes, context, nothing, values, check_only=True))
             context.check()
         steps = self._steps_on(self.remotes, context, answered, values, apart=True)
         for name, step in steps.items():

@@ -80,13 +80,10 @@ class RemoteOptimizer:
         values: Mapping[str, Reported] | None = None,
         more: Sequence[RemoteOptimizer] = (),
     ) -> InFlightRequest[T]:
-        """Applies the gradients of the pass; with `check_only`, only fails if they would be refused.
-
-        The step follows the requests of a backward, which has to succeed. With `apart`, other owners step their parts
-        by themselves: if the optimizer has rounds over them, nothing is applied, and the reply says so; but with
-        `finish` it is, because another owner had no rounds yet, and has applied its part. The optimizers in `more`, on
-        the same owner, step with this one: all of them, or none.
-        """
+        """Applies the gradients of the pass, after the requests of a backward, which has to succeed; with `check_only`,
+        only fails if they would be refused. With `apart`, other owners step their parts by themselves: if the optimizer
+        has rounds over them, nothing is applied, and the reply says so; but with `finish` it is, because another owner
+        had no rounds yet, and has applied its part. With optimizers in `more`, on the same owner, all step or none."""
         frame = Frame()
         request = frame.request.step
         request.optimizer.CopyFrom(self.name)
@@ -140,9 +137,7 @@ class RemoteOptimizer:
         """Multiplies the gradients of these parameters."""
         request = pb.UnscaleRequest(optimizer=self.name, context=context.message, factor=factor)
         return self.session.submit(
-            Request(unscale=request),
-            None,
-            lambda reply, _: Unscaled(reply.unscale.present, reply.unscale.non_finite),
+            Request(unscale=request), None, lambda reply, _: Unscaled(reply.unscale.present, reply.unscale.non_finite)
         )
 
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> Pending[None]:
@@ -232,9 +227,8 @@ class LocalOptimizer:
             self._apply(context)
 
     def step_now(self, context: Context) -> bool:
-        """Like `step`, on the event loop, if the step is short and waits for nothing; says whether it was made. Only
-        the classes of torch are known to wait for nothing, and only without hooks. A block of autocast or of inference
-        mode that is open on the event loop would change what is computed."""
+        """Like `step`, on the event loop, if it is short and waits for nothing, as only torch's classes without hooks
+        are known to; says whether it was made. An open block of autocast or of inference mode would change results."""
         optimizer = self.optimizer
         if (
             not self._latency.is_short

@@ -45,11 +45,6 @@ class ReportedValues(dict[str, Any]):
         return f"ReportedValues({super().__repr__()}, gradients={self.gradients})"
 
 
-def version(reply: Reply, payload: PayloadReader) -> int:
-    """How many steps an optimizer has made."""
-    return reply.step.version
-
-
 class Answered(NamedTuple):
     """All that an owner says of a step, and the values of its round."""
 

@@ -32,11 +32,8 @@ class Work(NamedTuple):
 
 class Scaled:
     """The optimizer that a GradScaler gets in place of a distributed optimizer, and always the same one for it, because
-    a scaler identifies an optimizer by its `id()`.
-
-    The owners unscale, when the scaler reads `param_groups`. It gets a single parameter, whose gradient is finite if
-    all gradients are. The scaler itself decides whether to step, and how the scale changes.
-    """
+    a scaler identifies an optimizer by its `id()`. The owners unscale, when the scaler reads `param_groups`. It gets a
+    single parameter, whose gradient is finite if all gradients are, and decides itself whether to step."""
 
     def __init__(self) -> None:
         self._lock = ReportingLock()
@@ -111,9 +108,8 @@ class PushScaling:
     async def unscale_pushed(
         self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]
     ) -> None:
-        """Divides the gradients of a pass by the scale of its loss: those of its parts on owners, and of replicas here.
-        Raises `InvalidArgumentError` if a gradient is float16, or those on owners were unscaled without those here, and
-        the `RuntimeError` of the scaler."""
+        """Divides gradients of a pass by the scale of its loss, on owners and here. Raises `InvalidArgumentError` if
+        one is float16, or those on owners were unscaled without those here, and the scaler's `RuntimeError`."""
         await BLOCKING.run(self.scaled.unscale, self._pushed(context, scaler, leaves), scaler)
 
     async def are_finite(self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]) -> bool:

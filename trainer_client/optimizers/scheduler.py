@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.parts import RemoteOptimizer
 
-
 _NO_NAME: Final = "with local parameters, give the scheduler's class instead of its name"
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class OptimizerParts(Stepping["Context"], PushScaling):
+class OptimizerParts(Stepping, PushScaling):
     """An optimizer over several owners, without its steps on owners.
 
     Attributes:

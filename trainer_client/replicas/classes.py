@@ -30,9 +30,8 @@ class MadeBy(NamedTuple):
 
 
 def local_module(made_by: MadeBy | None, factory: Factory | None, class_name: str) -> nn.Module:
-    """A new module of this process, of `factory` or else as it was made by this client, if that did not only attach.
-    The default generator of torch is left as it was. Raises `InvalidArgumentError` if the class or its arguments are
-    not known, or no module was made."""
+    """A new module of this process, of `factory` or else as this client has made it, if it did not only attach. Torch's
+    default generator stays as it was. Raises `InvalidArgumentError` if that is not known, or makes no module."""
     if factory is None:
         if made_by is None:
             raise InvalidArgumentError(

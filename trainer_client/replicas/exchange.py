@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import torch
 
@@ -17,16 +17,13 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reported, write
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.runtime.nothing import nothing
+from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
-from trainer_client.replicas.checks import has_counted
-from trainer_client.replicas.options import Reads, known_reads
-from trainer_client.replicas.protocols import Push
+from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, OwnersPart, Push, Source, has_counted
 
 if TYPE_CHECKING:
     from ps_wire.compression.error_feedback import ErrorFeedback
-    from ps_wire.v1 import operations_pb2 as pb
     from trainer_client.pending import Pending
-    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, OwnersPart, Source
     from trainer_client.replicas.tensors import Tensors
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.runs import Run
@@ -38,11 +35,16 @@ T = TypeVar("T")
 _log: Final = logging.getLogger("trainer_client")
 
 
+Reads = Literal["consistent", "inconsistent"]
+"""Whether all values that are read together are from between the same two steps."""
+
+READS: Final[dict[str, pb.Reads]] = {"consistent": pb.READS_CONSISTENT, "inconsistent": pb.READS_INCONSISTENT}
+
+
 @dataclass(slots=True)
 class Sent:
-    """The gradients of one request, by its number among those of the replica. `encoded` are those that a codec has
-    encoded, by name, and `gradients` those of them that have a residual. They are `open` as long as it is not decided
-    whether they count."""
+    """The gradients of one request, by its number. `encoded` are those that a codec has encoded, by name, and
+    `gradients` those of them that have a residual. They are `open` until it is decided whether they count."""
 
     number: int
     encoded: Mapping[str, Encoded]
@@ -51,8 +53,7 @@ class Sent:
 
 
 class Exchange:
-    """What one replica sends to the module on its owner, encoded by `feedback`, if any, and pulls from it. Gradients
-    may be written and given up by several threads."""
+    """What one replica sends, encoded by `feedback` if any, and pulls. Several threads may write and undo gradients."""
 
     def __init__(self, source: Source, tensors: Tensors, reads: pb.Reads, feedback: ErrorFeedback | None) -> None:
         self.source = source
@@ -207,6 +208,13 @@ class Exchange:
                     self._feedback.rollback([name])
                 elif name in sent.gradients:
                     self._feedback.retract(name, sent.gradients[name], each)
+
+
+def known_reads(reads: str) -> pb.Reads:
+    """How consistent a pull is, as messages have it. Raises `InvalidArgumentError` if there is no such kind."""
+    if reads not in READS:
+        raise InvalidArgumentError(f"reads are 'consistent' or 'inconsistent', not {reads!r}")
+    return READS[reads]
 
 
 def _is_part(gradient: torch.Tensor) -> bool:

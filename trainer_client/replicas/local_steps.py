@@ -16,11 +16,10 @@ from ps_wire.numbers import check_finite, check_whole
 from ps_wire.numerics.reducer import Kind, Reducer, kind_of
 from ps_wire.policies import Policy, Sync
 from ps_wire.reported import Reductions, Reported, reported
-from trainer_client.replicas.checks import check_gradients, take_gradients
+from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, check_backward, check_gradients
 
 if TYPE_CHECKING:
     from trainer_client.pending import Pending
-    from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer
     from trainer_client.replicas.pushing import Pushing
     from trainer_client.session.runs import Run
     from trainer_client.session.stepped import Stepped
@@ -163,7 +162,7 @@ class LocalSteps:
         report = self._values.read(values, reduce)
         parameters = [each for group in self.inner.param_groups for each in group["params"]]
         if context is not None:
-            take_gradients(context, parameters, closure)
+            _take_gradients(context, parameters, closure)
         elif closure is None:
             check_gradients(parameters, self._replica.current())
         if scaler is not None:
@@ -248,6 +247,17 @@ def _check_inner(replica: Pushing, inner: optim.Optimizer) -> None:
         raise InvalidArgumentError(
             "the local optimizer steps no parameter of the replica: make it of replica.parameters()"
         )
+
+
+def _take_gradients(context: OpenPass, parameters: Sequence[torch.Tensor], closure: object) -> None:
+    """Makes the gradients of a pass `.grad` of parameters, for an optimizer of torch; raises as `LocalSteps.step`."""
+    if closure is not None:
+        raise InvalidArgumentError("a closure computes gradients by itself; a step takes it, or a context")
+    context.check()
+    check_backward(context)
+    for parameter in parameters:
+        parameter.grad = context.gradient(parameter)
+    context.drop(parameters)
 
 
 class _Values:

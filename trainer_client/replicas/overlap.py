@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 
 class Overlap:
-    """Keeps the latest pushes, of which at most `most` are under way, and returns the one before them. An owner may run
-    requests that come together in any order, and the steps of a replica have one. So a push is sent when the one before
-    has ended, well or not."""
+    """Keeps the latest pushes, of which at most `most` are under way, and returns the one before them. Owners may run
+    requests that come together in any order, so a push is sent when the one before has ended, well or not."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
         if type(most) is not int or most < 0:
@@ -34,9 +33,8 @@ class Overlap:
         self._turn: Pending[None] | None = None
 
     def push(self, push: Push) -> Pending[Stepped | None]:
-        """Makes a push in its turn; gives the outcome of the push to wait for now, or None if there is none. Cancelling
-        it cancels the push that is made here, and not the earlier one whose outcome it is: that one can be waited for
-        again."""
+        """Makes a push in its turn; gives the outcome to wait for now, or None if there is none. Cancelling it cancels
+        the push that is made here, not the earlier one whose outcome it is, which can be waited for again."""
         before, turn = self._turn, Pending[None](self.loop)
         if before is None or before.settled:
             try:
@@ -107,11 +105,9 @@ class Overlap:
         Cancelling it cancels none of them: they can be waited for again."""
         waiting = list(self._in_flight)
         self._in_flight.clear()
-        all_ended: Pending[list[Stepped | None]] = Pending(
-            self.loop, lambda: self._in_flight.extendleft(reversed(waiting))
-        )
-        when_all_done(iter(waiting), lambda: all_ended.resolve(partial(_outcomes, waiting)))
-        return all_ended
+        done: Pending[list[Stepped | None]] = Pending(self.loop, lambda: self._in_flight.extendleft(reversed(waiting)))
+        when_all_done(iter(waiting), lambda: done.resolve(partial(_outcomes, waiting)))
+        return done
 
 
 def _outcomes(waiting: Sequence[Pending[Stepped | None]]) -> list[Stepped | None]:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.nothing import nothing
-from trainer_client.pending import Pending, results, when_all_done
-from trainer_client.replicas.checks import has_counted, of_parameters
-from trainer_client.replicas.protocols import Push
+from trainer_client.pending import Pending, all_ended, results
+from trainer_client.replicas.protocols import Push, has_counted, of_parameters
 
 if TYPE_CHECKING:
     import asyncio
@@ -53,12 +52,10 @@ class PassPushes:
         counted: Callable[[], None] = nothing,
         hands_over: bool = False,
     ) -> Push:
-        """Sends gradients, or differences, to the owners, where they count once the push is sent, too.
-
-        With `joins` the pass belongs to the program, and has the gradients; with `hands_over` it is over for the
-        program, and ends with the push. Otherwise it is only for this push. Else as `Exchange.add_to_pass`; `counted`
-        is called when the owners have answered, and their parameters are here.
-        """
+        """Sends gradients, or differences, to the owners, as `Exchange.add_to_pass`. They count once the push is sent,
+        too. With `joins` the pass belongs to the program, and has the gradients; with `hands_over` it is over for the
+        program, and ends with the push. Otherwise it is only for this push. `counted` is called when the owners have
+        answered, and their parameters are here."""
         own = self.check(opt)
         sent: list[Sent] = []
         sends: dict[str, list[Callable[[], InFlightRequest[None]]]] = {}
@@ -162,10 +159,8 @@ class _PassPush:
         for each in self.sent:
             each.open = False  # they have counted, also if the wait for the parameters is cancelled
         asked = [each for part in self.pulls.values() for each in part]
-        answered: Pending[None] = Pending(self.pushes.loop)
-        when_all_done(iter(asked), lambda: answered.resolve(lambda: None))
         try:
-            await answered
+            await all_ended(self.pushes.loop, asked)
         except BaseException:
             _let_go([asked])
             raise

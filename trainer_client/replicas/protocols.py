@@ -1,9 +1,12 @@
-"""What replicas need of optimizers, of the passes that their gradients join, and of the handle of their module."""
+"""What replicas need of optimizers, of the passes that their gradients join, and of the handle of their module; and
+what is checked of these before a push or a local step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
-
 
 T = TypeVar("T")
 
@@ -98,3 +100,39 @@ class OwnersOptimizer(Pushable, Protocol):
     @property
     def sessions(self) -> Sequence[Session]: ...
     def part_on(self, session: Session) -> OwnersPart: ...
+
+
+def has_counted() -> InvalidArgumentError:
+    """The error for a push of local steps that the owner leaves out: one before it, whose outcome was open, counts."""
+    return InvalidArgumentError(
+        "the last push has failed here, and its difference has counted, so that this one, which has it too, does not: "
+        "call pull() of the replica first, which takes over what the owner has"
+    )
+
+
+def check_backward(context: OpenPass) -> None:
+    """Raises `InvalidArgumentError` if a backward of the pass has not ended."""
+    if context.unfinished:
+        raise InvalidArgumentError("the backward of this context has not ended: await ctx.backward(loss) first")
+
+
+def check_gradients(parameters: Sequence[torch.Tensor], current: OpenPass | None) -> None:
+    """Raises `InvalidArgumentError` if a push or a step would do nothing, because the open pass has all gradients."""
+    if current is None or any(each.grad is not None for each in parameters):
+        return
+    if any(current.gradient(each) is not None for each in parameters):
+        raise InvalidArgumentError(
+            "no parameter of the replica has a .grad, and this would do nothing: after ctx.backward(loss) the "
+            "gradients belong to the pass. Give it with context=ctx, or call loss.backward() if only the replica is "
+            "used"
+        )
+
+
+def of_parameters(opt: Pushable) -> OwnersOptimizer | None:
+    """The part of an optimizer on owners that steps parameters and no tables, if it has one."""
+    if not hasattr(opt, "of_parameters"):
+        raise InvalidArgumentError(
+            f"a push needs an optimizer on the owner, as Client.optimizer() returns, not a {type(opt).__name__}; "
+            "to step the replica itself with an optimizer of this process, see Client.local_steps()"
+        )
+    return opt.of_parameters

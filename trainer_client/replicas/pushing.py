@@ -14,9 +14,8 @@ from torch import nn
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported
-from ps_wire.runtime.nothing import nothing
-from trainer_client.pending import Pending
-from trainer_client.replicas.checks import check_backward, check_gradients, of_parameters
+from trainer_client.pending import Pending, all_ended
+from trainer_client.replicas.protocols import check_backward, check_gradients, of_parameters
 
 if TYPE_CHECKING:
     from trainer_client.replicas.overlap import Overlap
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 
 
 class Pushing(nn.Module, ABC):
-    """A local module whose gradients are pushed: a `Replica`, or the `Replicas` of several modules. `current` returns
-    the pass of this task or thread."""
+    """A local module whose gradients are pushed. `current` returns the pass of this task or thread."""
 
     def __init__(
         self, module: nn.Module, pushes: PassPushes, overlap: Overlap, current: Callable[[], OpenPass | None]
@@ -206,9 +204,7 @@ class Pushing(nn.Module, ABC):
                     self.forget_gradients(context)
                 return self._overlap.nothing()
             sent.append(send())
-            ended: Pending[None] = Pending(loop)
-            sent[0].on_done(partial(ended.resolve, nothing))
-            await ended
+            await all_ended(loop, sent)
             return sent[0]
 
         work = Pending.run(loop, push())
@@ -225,12 +221,11 @@ class Pushing(nn.Module, ABC):
 
     def forget_gradients(self, context: OpenPass | None = None) -> None:
         """Sets `.grad` of the parameters to None, or drops their gradients of a pass."""
-        parameters = self.pulled_parameters
         if context is not None:
-            context.drop(parameters)
-            return
-        for parameter in parameters:
-            parameter.grad = None
+            context.drop(self.pulled_parameters)
+        else:
+            for parameter in self.pulled_parameters:
+                parameter.grad = None
 
     def _forget_skipped(self) -> None:
         """Forgets `.grad` after a push that the scaler has skipped."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _COPIES: Final = WeakIdKeyDictionary()
 """The parameters of all replicas, as long as they live."""
 
-
 _Link = tuple[dict[str, Any], str, object, str]
 """A dict of entries, a name in it and what was there, and a dotted name from the module."""
 
@@ -35,14 +34,10 @@ def is_copy(tensor: torch.Tensor) -> bool:
 
 
 class Tensors:
-    """The parameters and buffers of a local module, in the order of the owner's module.
-
-    Values that arrive become the data of the parameters without a copy where dtype, device and strides allow it. The
-    data of at most one message is used so, because one parameter would keep the memory of the whole message alive.
-
-    `dtypes` are those on the owner, `steps` has the number of steps that had been applied to each parameter when its
-    value was read, and `readings` says how often values of the owner were taken over. Tied parameters are listed once.
-    """
+    """The parameters and buffers of a local module, in the order of the owner's module; tied parameters once. Values
+    that arrive become the data of parameters without a copy where dtype, device and strides allow it, but only of one
+    message, as one parameter keeps all of its memory alive. `dtypes` are those on the owner, `steps` has the number of
+    steps before each value was read, and `readings` says how often values were taken over."""
 
     def __init__(self, module: nn.Module, infos: Sequence[ParameterInfo], pulls: Choice | None = None) -> None:
         self._module = module

@@ -54,11 +54,8 @@ _LAST_ONE_SECONDS: Final = 0.5
 
 
 class Agent:
-    """An owner, which has begun to listen, and a client in one process, on one event loop.
-
-    `entry` is None before it joins, and `together`, the names of the members that began together, in an open group.
-    `unary` asks other members for what needs no session.
-    """
+    """An owner, which listens already, and a client on one event loop. `entry` is None before it joins, and `together`,
+    the names of the members that began together, in an open group. `unary` asks others without a session."""
 
     def __init__(self, server: Server, settings: Settings, address: str = "") -> None:
         self.server = server
@@ -109,11 +106,9 @@ class Agent:
             others.addresses.update((member.name, member.address) for member in members)
 
     async def leave(self, drain_seconds: float) -> None:
-        """Closes the client, drains the owner, and stops. The member with the directory waits until others have left.
-
-        An owner that will continue from a checkpoint does not wait for others to leave: they will find it again. If
-        that cannot be written, it raises `CheckpointError` when the owner has stopped.
-        """
+        """Closes the client, drains the owner, and stops. The member with the directory waits until others have left,
+        but not if it will continue from a checkpoint: they will find it again. If that cannot be written, this raises
+        `CheckpointError` when the owner has stopped."""
         if self.engine.durable:
             # Passes that finish here may still call other members.
             await self.server.quiet(drain_seconds)
@@ -221,11 +216,9 @@ class Agent:
         return self.worker(name).id
 
     def session(self, who: str | int | WorkerInfo, timeout: float = UNSET) -> Session:
-        """The session with a member; opens one if there is none. A timeout of 0 is no limit, and -1 the default.
-
-        In an open group, a member that has not joined is waited for, if it is given by its name. Raises as `rpc_sync`,
-        and `InvalidArgumentError` if it has another device than its device map says.
-        """
+        """The session with a member; opens one if there is none. A timeout of 0 is no limit, and -1 the default. In an
+        open group, a member that has not joined is waited for, if it is given by its name. Raises as `rpc_sync`, and
+        `InvalidArgumentError` if it has another device than its device map says."""
         name = who if isinstance(who, str) else self.worker(who).name
         session = self.client.sessions.get(name)
         if session is not None and session.state != "closed":

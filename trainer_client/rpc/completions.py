@@ -1,7 +1,4 @@
-"""Completes futures of torch in threads of their own, because torch calls their callbacks in the same thread.
-
-Such a callback may wait for other futures that have arrived. If it takes long, another thread completes these.
-"""
+"""Completes futures of torch in threads of their own, because torch calls their callbacks in the same thread."""
 
 from __future__ import annotations
 
@@ -18,7 +15,8 @@ _PATIENCE_SECONDS: Final = 0.02
 
 
 class Completions:
-    """Runs completions, one after the other, in a thread that stays idle between them."""
+    """Runs completions, one after the other, in a thread that stays idle between them. A callback may wait for other
+    futures that have arrived: if it takes long, another thread completes these."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

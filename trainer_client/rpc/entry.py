@@ -46,10 +46,8 @@ class Entry:
         self._waits_for = f"the directory at {plan.directory or plan.file}"
 
     async def reach(self) -> Session | None:
-        """Opens the session with the owner that keeps the directory; None if this process keeps it by now.
-
-        The owner is not known by its name yet. Raises `UnavailableError` if it cannot be reached in time.
-        """
+        """Opens the session with the owner that keeps the directory, which is not known by its name yet; None if this
+        process keeps it by now. Raises `UnavailableError` if it cannot be reached in time."""
         if self.plan.file is None:
             return await self._others.open(self.plan.directory)  # the session says in the log that it waits
         async with told(self._what, self._deadline):

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -26,8 +26,6 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 S = TypeVar("S")
-
-_ONLY_ONCE: Final = "Future can only be marked completed once, and not at all if it belongs to a call"
 
 
 class Future(torch.futures.Future[T]):
@@ -190,7 +188,7 @@ class Future(torch.futures.Future[T]):
 
     def _settle(self, outcome: Callable[[], Any]) -> None:
         if not self._own or not self._pending.resolve(outcome):
-            raise RuntimeError(_ONLY_ONCE)
+            raise RuntimeError("Future can only be marked completed once, and not at all if it belongs to a call")
         self._complete()
 
     def _converted(self, result: Any) -> T:

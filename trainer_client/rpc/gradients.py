@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 
 class OwnGradients(LocalGradients):
-    """The gradients of one pass of a member for tensors of its process.
-
-    Calls of other members may use the same tensors in the same pass, and the part of the pass on this process's owner
-    adds up their gradients. So those of the member's own backwards are kept there, too, and not beside them.
-    """
+    """The gradients of one pass of a member for tensors of its process. The part of the pass on its owner adds up those
+    of other members' calls, which may use the same tensors, so that its own are kept there, too."""
 
     def __init__(self, engine: Engine, context: ContextId) -> None:
         super().__init__()

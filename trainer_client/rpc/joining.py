@@ -159,10 +159,8 @@ def init_rpc(
 async def join(
     server: Server, settings: Settings, directory: str = "", address: str = "", id: int | None = None
 ) -> Agent:
-    """Makes an owner, which has begun to listen, the member of this process in a group; raises as `init_rpc`.
-
-    Without a `directory` it keeps that itself. An owner that cannot join is stopped, and writes no checkpoint.
-    """
+    """Makes an owner, which has begun to listen, the member of this process in a group; raises as `init_rpc`. Without a
+    `directory` it keeps that itself. An owner that cannot join is stopped, and writes no checkpoint."""
     settings.member = server.engine.name
     member = Agent(server, settings, address)
     try:

@@ -1,7 +1,6 @@
 """Options of `init_rpc` under the names of torch, and the devices that they name.
 
-A member has one device: its modules and the arguments of calls to it are there. Tensors travel through the memory of
-the host. So a device map can only name the device of each side.
+A member has one device, where its modules and the arguments of calls are. So a device map names that of each side.
 """
 
 from __future__ import annotations

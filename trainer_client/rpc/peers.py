@@ -43,11 +43,8 @@ class _Outer:
 
 
 class NestedContext(Context):
-    """The part of another trainer's pass that continues from this process to other owners: a `NestedPass`.
-
-    A call of that trainer brought the id of its context. The calls that hosted code makes for it are recorded under
-    the same id, on the sessions of this process.
-    """
+    """The part of another trainer's pass that continues from this process to other owners: a `NestedPass`. What hosted
+    code calls for a call of that trainer is recorded under the id that it brought, on sessions of this process."""
 
     joins_any_client = True
 

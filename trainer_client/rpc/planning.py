@@ -29,12 +29,10 @@ _begun: Final[weakref.WeakKeyDictionary[Store, int]] = weakref.WeakKeyDictionary
 
 
 class Plan(NamedTuple):
-    """How a process joins a group: with a `rank`, or None for a free number; `size` is 0 for an open group.
-
-    `directory` is the address of the owner that keeps the directory; empty for this process. It tells the others where
-    that is through a `store`, or a `file`; None if they know. It waits so many `seconds` for the directory and for the
-    other members. An `is_owner` serves trainers, and is no program that joins by itself.
-    """
+    """How a process joins a group: with a `rank`, or None for a free number; `size` is 0 for an open group. `directory`
+    is the address of the owner that keeps the directory; empty for this process. It tells the others where that is
+    through a `store`, or a `file`; None if they know. It waits so many `seconds` for the directory and for the other
+    members. An `is_owner` serves trainers, and is no program that joins by itself."""
 
     directory: str = ""
     rank: int | None = None
@@ -58,12 +56,10 @@ class Plan(NamedTuple):
 def planned(
     init_method: str, rank: int, world_size: int, directory: str, listen: str, seconds: float
 ) -> tuple[Plan, str]:
-    """How this process joins its group, and the address to listen on; empty for any. Arguments as for `init_rpc`.
-
-    The plan may hold the lock of a file, which the caller gives back. Raises `InvalidArgumentError` if the rank or the
+    """How this process joins its group, and the address to listen on; empty for any. Arguments as for `init_rpc`. The
+    plan may hold the lock of a file, which the caller gives back. Raises `InvalidArgumentError` if the rank or the
     address of the directory is missing, or the arguments do not agree; and `UnavailableError` if rank 0 is to tell
-    through a file, or through torch's process group at its address, where it listens, and does not in time.
-    """
+    through a file, or through torch's process group at its address, where it listens, and does not in time."""
     if directory:
         if world_size:
             raise InvalidArgumentError(
@@ -105,10 +101,8 @@ def _rank_of_environment(init_method: str) -> int:
 
 
 class GroupStore:
-    """The store of the default process group, through which rank 0 tells the others where it listens.
-
-    A program may give the same `MASTER_ADDR` and `MASTER_PORT` to `init_process_group` and then to `init_rpc`.
-    """
+    """The store of the default process group, through which rank 0 tells the others where it listens. A program may
+    give the same `MASTER_ADDR` and `MASTER_PORT` to `init_process_group` and then to `init_rpc`."""
 
     def __init__(self, store: Store, address: str) -> None:
         self._store = store
@@ -155,11 +149,8 @@ class Meeting(NamedTuple):
 
 
 class MeetingFile:
-    """A file by which members find the directory, as with `init_method="file:///path"`.
-
-    The process with the directory holds a lock on it for as long as it runs. It has `.rpc` behind the path that the
-    members were given, because a process group of torch may use that.
-    """
+    """A file by which members find the directory, as with `init_method="file:///path"`. The process with the directory
+    locks it as long as it runs. It has `.rpc` behind the path, which a process group of torch may use."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(f"{path}.rpc")
@@ -179,17 +170,15 @@ class MeetingFile:
         return cls(path)
 
     def take(self, world_size: int) -> None:
-        """Takes the lock, unless another process has it, for a process that may keep the directory.
-
-        Raises `UnavailableError` if the directory of this open group is gone, and `InvalidArgumentError` as `read`.
-        """
+        """Takes the lock, unless another process has it, for a process that may keep the directory. Raises
+        `UnavailableError` if the directory of this open group is gone, and `InvalidArgumentError` as `read`."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return
-        if not self._is_current(descriptor):
+            is_current = os.path.samestat(os.fstat(descriptor), self.path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            is_current = False  # another process has it, or has removed it
+        if not is_current:
             os.close(descriptor)
             return
         self._descriptor = descriptor
@@ -225,11 +214,8 @@ class MeetingFile:
             self._descriptor = -1
 
     def read(self, world_size: int) -> Meeting | None:
-        """What stands there; None if there is nothing yet.
-
-        Raises `InvalidArgumentError` if the group is open and this process has a `world_size`, or the other way round;
-        or if something else than a file has the name.
-        """
+        """What stands there; None if there is nothing yet. Raises `InvalidArgumentError` if the group is open and this
+        process has a `world_size`, or the other way round; or if something else than a file has the name."""
         try:
             with open_regular(self.path) as file:
                 found = json.loads(file.read() or b"{}")
@@ -244,13 +230,6 @@ class MeetingFile:
                 f"process has {world_size}; remove the file if it is of an earlier run"
             )
         return meeting
-
-    def _is_current(self, descriptor: int) -> bool:
-        """Whether an open file is still the one at the path, and was not removed."""
-        try:
-            return os.path.samestat(os.fstat(descriptor), self.path.stat())
-        except FileNotFoundError:
-            return False
 
     def __str__(self) -> str:
         return str(self.path)

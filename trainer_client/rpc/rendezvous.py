@@ -40,12 +40,10 @@ def chosen(agent: Agent, names: Iterable[str] | None) -> tuple[str, ...] | None:
 def meet(
     agent: Agent, names: tuple[str, ...], what: str, deadline: Deadline, value: Any = None, *, leaving: bool = False
 ) -> dict[str, Any]:
-    """Waits until all members with these names have called it for the same purpose, and returns their values.
-
-    A deadline without a limit is one only for members that are there. If the members leave, those that have left
-    already are not waited for. Raises `DeadlineExceededError` with the names of those that did not arrive in time, and
-    `UnavailableError` if a member is lost or has left, or the directory is.
-    """
+    """Waits until all members with these names have called it for the same purpose, and returns their values. A
+    deadline without a limit is one only for members that are there. If the members leave, those that have left are not
+    waited for. Raises `DeadlineExceededError` with the names of the missing ones, and `UnavailableError` if a member is
+    lost or has left, or the directory is."""
     counted = (what, names)
     with _lock:
         agent.rendezvous_counts[counted] += 1
@@ -95,9 +93,8 @@ class Arrival:
         while True:
             left = self._deadline.left()
             stays = left > LOOK_SECONDS
-            asked = self._ask(min(left, LOOK_SECONDS), stays, with_value)
             try:
-                reply, answer = await asked
+                reply, answer = await self._ask(min(left, LOOK_SECONDS), stays, with_value)
             except asyncio.CancelledError:
                 self._ask()  # it does not wait any longer
                 raise
@@ -126,8 +123,7 @@ class Arrival:
         return f"{self._what}: {self._directory} did not answer within {self._deadline.seconds:.3g} s"
 
     def _says(self) -> str:
-        gone = self._agent.directory.state != "connected"
-        waits_for = self._directory if gone else self._waits_for
+        waits_for = self._waits_for if self._agent.directory.state == "connected" else self._directory
         return f"{self._agent.name!r} has called {self._what}, and waits for {waits_for}"
 
     @property

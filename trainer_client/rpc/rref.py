@@ -76,10 +76,8 @@ class RRef:
         return made
 
     def handle(self, seconds: float | None = None) -> Handle:
-        """The client's handle. For a value of this process, it is made at the first call.
-
-        A call that makes the value is waited for, for so many seconds, or as long as it may take; its error is raised.
-        """
+        """The client's handle; for a value of this process, it is made at the first call. A call that makes the value
+        is waited for, for so many seconds, or as long as it may take; its error is raised."""
         if self._handle is None:
             if self._pending is not None:
                 self._handle = _made(self._pending, seconds)

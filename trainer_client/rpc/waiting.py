@@ -61,9 +61,7 @@ async def in_time(seconds: float, what: Callable[[], str]) -> AsyncIterator[None
 @asynccontextmanager
 async def told(what: Callable[[], str], deadline: object) -> AsyncIterator[None]:
     """A block that may wait for long. While it does, warnings in the log say for what, the first within two seconds.
-
-    `what` returns who waits, and for what; the text of the deadline tells when the wait will be given up.
-    """
+    `what` returns who waits, and for what; the text of the deadline tells when the wait will be given up."""
     task = asyncio.create_task(_tell(what, deadline))
     try:
         yield

@@ -12,13 +12,13 @@ import torch
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
+from ps_wire.tables.options import RowOptimizer, from_plain
 from trainer_client.pending import Joined, Pending
 from trainer_client.tables.bags import checked_ids
 from trainer_client.tables.files import Block, Format, PartsReader, PartsWriter
 
 if TYPE_CHECKING:
     from ps_wire.compression.choice import Choice
-    from ps_wire.tables.options import RowOptimizer
     from ps_wire.tables.routing import Routing
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.optimizers.optimizer import DistributedOptimizer
@@ -51,16 +51,18 @@ class Evicted(NamedTuple):
 class TableContents:
     """The rows of a table on all of its owners. Its attributes are described at `Table`."""
 
-    name: str
-    dim: int
-    dtype: torch.dtype
-    rows: int | None
-    row_optimizer: RowOptimizer
-    routing: Routing
-    shards: dict[str, RemoteObject]
-    compress: Choice | None
     optimizer: DistributedOptimizer
-    _loop: asyncio.AbstractEventLoop
+
+    def __init__(self, settings: Mapping[str, Any], routing: Routing, shards: Mapping[str, RemoteObject]) -> None:
+        self.name: str = settings["name"]
+        self.dim: int = settings["dim"]
+        self.dtype: torch.dtype = settings["dtype"]
+        self.rows: int | None = settings["rows"]
+        self.row_optimizer: RowOptimizer = from_plain(settings["optimizer"])
+        self.routing = routing
+        self.compress: Choice | None = None
+        self.shards = dict(shards)
+        self._loop = next(iter(self.shards.values())).session.loop
 
     def size(self) -> Pending[int]:
         """The number of rows that exist on all owners."""
@@ -279,10 +281,7 @@ class TableContents:
         await self._in_pieces("put", block, lambda part: part, *more)
 
     async def _in_pieces(self, method: str, block: Block, argument: Callable[[Block], Any], *more: Any) -> int:
-        """Sends the rows of a block to all of their owners at once, in pieces. Returns the sum of the answers.
-
-        Raises the first error when all are done.
-        """
+        """Sends rows to all their owners in pieces; the sum of the answers, or the first error when all are done."""
         owner_of, owners = self.routing.owner_of(block["ids"]), self.routing.owners
         chosen = [(owner_of == number).nonzero()[:, 0] for number in range(len(owners))]
         row_bytes = sum(each.nbytes // max(len(each), 1) for each in block.values())

@@ -10,34 +10,28 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_wire import policies
+from ps_wire.compression.choice import Compress, choice_of
 from ps_wire.compression.registry import check_suitable_for_rows
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnknownNameError
 from ps_wire.runtime.failures import Origin
-from ps_wire.tables import names, options
+from ps_wire.tables import names
 from ps_wire.tables.routing import Routing
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
-from trainer_client.replicas.options import choice_of
 from trainer_client.tables.table import Table, delete_rows
 from trainer_client.tables.together import OptimizerWithTables
-from trainer_client.tables.wanted import check_only_tables, check_policies, differences
+from trainer_client.tables.wanted import Wanted, check_only_tables, check_policies, differences
 
 if TYPE_CHECKING:
-    from ps_wire.compression.choice import Choice
     from ps_wire.policies import Policy
     from trainer_client.optimizers.creation import NonFinite
-    from trainer_client.replicas.options import Compress
     from trainer_client.session.session import Session
-    from trainer_client.tables.wanted import Wanted
 
 
 class Connected(Protocol):
-    """The owners that a client is connected to: its `Sessions`.
-
-    A table for which the program names no owners is made on those with these `names`.
-    """
+    """The owners of a client: its `Sessions`. Tables for which no owners are named are made on those of `names`."""
 
     @property
     def by_owner(self) -> Mapping[str, Session]: ...
@@ -50,10 +44,7 @@ class Connected(Protocol):
 
 @dataclass(slots=True)
 class Tables:
-    """Makes the tables of a client.
-
-    `create` and `attach` make and find an object on an owner by name; `make_optimizer` is `optimizers.creation.create`.
-    """
+    """Makes tables. `create` and `attach` make and find objects; `make_optimizer` is `optimizers.creation.create`."""
 
     sessions: Connected
     create: Callable[[Session, str, Mapping[str, Any], bool], Pending[RemoteObject]]
@@ -62,11 +53,12 @@ class Tables:
     loop: asyncio.AbstractEventLoop
 
     def table(self, wanted: Wanted, compress: Compress) -> Pending[Table]:
-        """Makes a table, or attaches to it; errors as for `Client.table`.
-
-        Without `dim` none can be made, so what else is wanted has to be as the table has it, also with `replace`.
-        """
-        codecs = _codecs(compress)
+        """Makes a table, or attaches to it; errors as for `Client.table`. Without `dim` none can be made, so what else
+        is wanted has to be as the table has it, also with `replace`."""
+        codecs = None if compress is None else choice_of(compress)
+        if codecs is not None:
+            for codec in codecs.codecs:
+                check_suitable_for_rows(codec)
         if wanted.policy is not None:
             policies.check(wanted.policy)
         owners = self.sessions.names if wanted.owners is None else wanted.owners
@@ -117,11 +109,9 @@ class Tables:
         policy: Policy | None,
         given: Iterable[str],
     ) -> Pending[Any]:
-        """An optimizer over parameters and tables, or groups of parameters beside tables.
-
-        `make` makes that of the `parameters`, its keyword argument. `given` are the names of its other arguments that
-        the program has given, besides its class, which is None if there are only tables, and its policy.
-        """
+        """An optimizer over parameters and tables, or groups of parameters beside tables. `make` makes that of the
+        `parameters`, its keyword argument. `given` are the names of its other arguments that the program has given,
+        besides its class, which is None if there are only tables, and its policy."""
         if isinstance(listed, Table):
             raise InvalidArgumentError(
                 f"give a list with {listed!r} in it, [table, *net.parameters()]; the rows of a table are stepped by "
@@ -146,11 +136,8 @@ class Tables:
         return Pending.run(self.loop, made())
 
     async def _agreed(self, owners: Sequence[str], wanted: Wanted) -> Table:
-        """A table on the owners that it has already; on these, if there is none.
-
-        It is made on the first of them before the others, so that of several trainers, which know different owners, the
-        first one decides.
-        """
+        """A table on the owners that it has already; on these, if there is none. It is made on the first of them before
+        the others, so that of several trainers, which know different owners, the first one decides."""
         existing = await self._owners_of(owners, wanted)
         try:
             return await self._made(existing or owners, wanted, before=0 if existing else 1)
@@ -257,7 +244,7 @@ class Tables:
             raise UnknownNameError(f"the table has rows on {sorted(missing)}, which this client is not connected to")
         settings = described[0]["settings"]
         kept = {owner: shards[owner] for owner in routing.owners}
-        table = Table(settings, routing, kept, options.from_plain(settings["optimizer"]))
+        table = Table(settings, routing, kept)
         make = partial(
             self.make_optimizer,
             names.OPTIMIZER,
@@ -281,16 +268,6 @@ class Tables:
                 # One of them names what differs besides.
                 raise (other if "non_finite" in str(error) else error) from None
         return table
-
-
-def _codecs(compress: Compress) -> Choice | None:
-    """The codecs for the gradients of rows. Raises `InvalidArgumentError` if one of them does not suit rows."""
-    if compress is None:
-        return None
-    choice = choice_of(compress)
-    for codec in choice.codecs:
-        check_suitable_for_rows(codec)
-    return choice
 
 
 async def _undo(made: Iterable[RemoteObject | BaseException]) -> None:

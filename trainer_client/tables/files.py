@@ -120,11 +120,8 @@ _FORMATS: Final[Mapping[str, type[Safetensors | Parquet]]] = {"safetensors": Saf
 
 
 class ExportFolder:
-    """The folder that a program writes an export into. Its methods block.
-
-    What a killed program has left is known by the file `UNFINISHED` that nobody has locked, and the next export removes
-    it.
-    """
+    """The folder that a program writes an export into. Its methods block. What a killed program has left is known by
+    the file `UNFINISHED` that nobody has locked, and the next export removes it."""
 
     def __init__(self, path: Path) -> None:
         self._path: Final = path
@@ -132,11 +129,8 @@ class ExportFolder:
         self._descriptor = -1
 
     def take(self) -> None:
-        """Makes the folder, or removes what an export has left in it that was killed.
-
-        Raises `InvalidArgumentError` if it has other files, or another export writes into it, and `OSError` if it
-        cannot be made.
-        """
+        """Makes the folder, or removes what an export has left in it that was killed. Raises `InvalidArgumentError` if
+        it has other files, or another export writes into it, and `OSError` if it cannot be made."""
         self._make()
         there = self._names()
         if there and (UNFINISHED not in there or LIST in there):
@@ -206,13 +200,9 @@ class ExportFolder:
 
 
 class PartsWriter:
-    """Writes the rows of a table into several files in a folder, as `ExportFolder`. Its methods block.
-
-    All files have the mode of new files, which the umask decides (usually 0644): an export is read by other programs
-    and users. Checkpoints hold sessions of trainers and are only for the owner's user (0600).
-
-    `optimizer` is the kind of the optimizer whose state is written; empty for none.
-    """
+    """Writes the rows of a table into several files in a folder, as `ExportFolder`. Its methods block. All files have
+    the mode of new files, which the umask decides (usually 0644): an export is read by other programs and users, unlike
+    a checkpoint (0600). `optimizer` is the kind of the optimizer whose state is written; empty for none."""
 
     def __init__(
         self,
@@ -266,10 +256,8 @@ class PartsWriter:
             return int(self._list["rows"])
 
     def discard(self) -> None:
-        """Removes what it has written, unless it has finished. What is called afterwards does nothing.
-
-        Raises `OSError` if a file cannot be removed. The next export into this folder does that.
-        """
+        """Removes what it has written, unless it has finished. What is called afterwards does nothing. Raises `OSError`
+        if a file cannot be removed. The next export into this folder does that."""
         with self._lock:
             self._discarded, self._waiting = True, []
             self._target.discard()
@@ -312,14 +300,10 @@ class PartsReader:
             ]
             format = str(told["format"])
         except FileNotFoundError:
-            raise InvalidArgumentError(
-                f"{folder} has no {LIST}: "
-                + (
-                    "its export goes on, or its program was killed"
-                    if (folder / UNFINISHED).exists()
-                    else "it is no export of a table, or not a whole one"
-                )
-            ) from None
+            why = "it is no export of a table, or not a whole one"
+            if (folder / UNFINISHED).exists():
+                why = "its export goes on, or its program was killed"
+            raise InvalidArgumentError(f"{folder} has no {LIST}: {why}") from None
         except NotRegularError as error:
             raise InvalidArgumentError(str(error)) from None
         except (KeyError, TypeError, ValueError) as error:

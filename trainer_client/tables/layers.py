@@ -22,7 +22,7 @@ class _Layer(nn.Module):
 
     instead_of_sending: Final = Table.instead_of_sending
 
-    def __init__(self, table: Any, padding_idx: int | None) -> None:
+    def __init__(self, table: Any, padding_idx: int | None = None) -> None:
         super().__init__()
         self.table = unwrapped_table(table)
         self.num_embeddings = self.table.rows
@@ -49,9 +49,6 @@ class Embedding(_Layer):
         num_embeddings: Number of rows; None for a table that grows.
         embedding_dim: Numbers in a row.
     """
-
-    def __init__(self, table: Any, padding_idx: int | None = None) -> None:
-        super().__init__(table, padding_idx)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The rows of ids.
@@ -103,10 +100,7 @@ class EmbeddingBag(_Layer):
         self.include_last_offset = include_last_offset
 
     def forward(
-        self,
-        input: torch.Tensor,
-        offsets: torch.Tensor | None = None,
-        per_sample_weights: torch.Tensor | None = None,
+        self, input: torch.Tensor, offsets: torch.Tensor | None = None, per_sample_weights: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The pooled rows of bags; arguments as for `Table.bag`.
 
@@ -117,10 +111,8 @@ class EmbeddingBag(_Layer):
             RuntimeError: This is the thread of the client's event loop.
             PsError: As for the table.
         """
-        return _waited(
-            *(self.table.bag, input, offsets, self.mode, per_sample_weights),
-            *(self.include_last_offset, self.padding_idx),
-        )
+        of_layer = self.include_last_offset, self.padding_idx
+        return _waited(self.table.bag, input, offsets, self.mode, per_sample_weights, *of_layer)
 
     def extra_repr(self) -> str:
         return f"{self.table!r}, mode={self.mode!r}"

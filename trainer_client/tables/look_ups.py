@@ -15,7 +15,7 @@ from ps_wire.compression.registry import encode
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.sums import grouped, sum_by
 from trainer_client.contexts.current import current_context
-from trainer_client.pending import DEFAULT, Joined
+from trainer_client.pending import DEFAULT, Joined, Pending
 from trainer_client.tables.bags import checked_ids, make_bags
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from ps_wire.compression.codec import Encoded
     from trainer_client.contexts.closing import Part
-    from trainer_client.pending import Pending
     from trainer_client.tables.contents import TableContents
 
 T = TypeVar("T")
@@ -39,10 +38,8 @@ _BAG: Final = ("ids", "offsets", "mode", "per_sample_weights", "include_last_off
 
 
 class Repeat(torch.autograd.Function):
-    """Takes rows by position, as `index_select` does. Its backward adds the gradients of a row in their order.
-
-    Torch adds them one after the other to a tensor of zeros, which takes three times as long for a batch of 80,000.
-    """
+    """Takes rows by position, as `index_select` does. Its backward adds the gradients of a row in their order. Torch
+    adds them one after the other to a tensor of zeros, which takes three times as long for a batch of 80,000."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -85,11 +82,8 @@ def repeated(parts: Sequence[torch.Tensor], positions: torch.Tensor | None) -> t
 
 class Asked(NamedTuple):
     """What one owner is asked: ids, int64 [n], at least one. Without bags they are different ones, in ascending order.
-
     `offsets` say where each bag begins; None to get the row of each id. `weights` are what the row of each id is
-    multiplied with; None for 1. `given` is how many ids the program has given for these, which are different; None if
-    none was left out.
-    """
+    multiplied with; None for 1. `given` is how many ids the program has given for these; None if none was left out."""
 
     ids: torch.Tensor
     offsets: torch.Tensor | None = None
@@ -107,11 +101,8 @@ class Asked(NamedTuple):
 
 
 class Query(NamedTuple):
-    """The part of a look-up that is for one table.
-
-    `asked` has what each owner is asked, by name. Owners without any of the ids are left out. `finish` makes the result
-    from their answers, in the same order.
-    """
+    """The part of a look-up that is for one table. `asked` has what each owner is asked, by name; owners without any of
+    the ids are left out. `finish` makes the result from their answers, in the same order."""
 
     table: TableContents
     asked: Mapping[str, Asked]
@@ -227,10 +218,7 @@ def _pool(shape: tuple[int, int], counts: torch.Tensor | None, answers: list[tor
 def _largest(
     shape: tuple[int, int], positions: torch.Tensor, offsets: torch.Tensor, answers: list[torch.Tensor]
 ) -> torch.Tensor:
-    """The largest number in each column of the rows of bags. Of equal ones the first gets the gradient, as in torch.
-
-    This is done here, because the first of equal numbers may be on another owner.
-    """
+    """The largest numbers of columns in bags. Of equal ones, on any owner, the first gets the gradient, as in torch."""
     if not answers:
         return zeros(shape, torch.float32)
     return embedding_bag(positions, repeated(answers, None).float(), offsets, mode="max")
@@ -242,25 +230,21 @@ def look_up(
     timeout: float | None,
     read: Callable[[list[torch.Tensor]], T],
 ) -> Pending[T]:
-    """Asks the owners of some tables, each with one request. Inside a context the calls are recorded.
-
-    `read` makes the result from those of the queries, in the thread that reads it.
-    """
+    """Asks the owners of some tables, each with one request. Inside a context the calls are recorded. `read` makes the
+    result from those of the queries, in the thread that reads it."""
     by_owner: dict[str, list[int]] = {}
     for number, query in enumerate(queries):
         for owner in query.asked:
             by_owner.setdefault(owner, []).append(number)
     requests = []
     for owner, numbers in by_owner.items():
-        target = queries[numbers[0]].table.shards[owner]
-        parts = []
-        for number in numbers:
-            shard = queries[number].table.shards[owner]
-            parts.append(
-                (None if shard is target else shard, *queries[number].asked[owner].as_sent(queries[number].table))
-            )
-        handle = target if timeout == DEFAULT else target.options(timeout=timeout)
         tables = [queries[number].table for number in numbers]
+        target = tables[0].shards[owner]
+        parts = []
+        for number, table in zip(numbers, tables, strict=True):
+            shard = table.shards[owner]
+            parts.append((None if shard is target else shard, *queries[number].asked[owner].as_sent(table)))
+        handle = target if timeout == DEFAULT else target.options(timeout=timeout)
         is_plain = all(each.compress is None for each in tables)
         requests.append(handle.call_encoding(None if is_plain else partial(_encoded, tables), "look_up", parts))
     context = current_context() if torch.is_grad_enabled() else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.pending import DEFAULT
+from trainer_client.pending import DEFAULT, Pending
 from trainer_client.tables.look_ups import look_up, query_of
 from trainer_client.tables.table import Table
 from trainer_client.tables.wanted import Wanted
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
     import torch
 
+    from ps_wire.compression.choice import Compress
     from ps_wire.policies import Policy
     from ps_wire.tables.life import Admission, Eviction
     from ps_wire.tables.options import Initialisation, RowGroup, RowOptimizer
     from trainer_client.optimizers.creation import NonFinite
-    from trainer_client.pending import Pending
-    from trainer_client.replicas.options import Compress
     from trainer_client.tables.creation import Tables
 
 

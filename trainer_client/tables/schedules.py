@@ -105,11 +105,9 @@ async def create(
     loop: asyncio.AbstractEventLoop,
 ) -> SchedulerWithTables:
     """Makes a scheduler for each optimizer of tables, by name, and of parameters; errors as for `Client.scheduler`.
-
-    `make` makes the scheduler of one of them, which has parts on owners, under a `name`, and `make_local` that of an
-    optimizer of torch in this process. The scheduler of the parameters has the given name, and those of tables have the
-    table's name behind it. An empty name is for the names of their optimizers.
-    """
+    `make` makes that of one with parts on owners, under a `name`, and `make_local` that of an optimizer of torch in
+    this process. That of the parameters has the given name, and those of tables have the table's name behind it. An
+    empty name is for the names of their optimizers."""
     tables = {table: await make(each, name=f"{name}.{table}" if name else "") for table, each in optimizers.items()}
     made, local = None, None
     if parameters is not None and parameters.remotes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -16,10 +16,7 @@ from trainer_client.tables.contents import TableContents
 from trainer_client.tables.look_ups import bags_query, look_up, rows_query
 
 if TYPE_CHECKING:
-    from ps_wire.tables.options import RowOptimizer
-    from ps_wire.tables.routing import Routing
     from trainer_client.contexts.context import Context
-    from trainer_client.handles.handles import RemoteObject
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
@@ -55,23 +52,6 @@ class Table(TableContents):
     )
     """What to do where a table is the argument of a call, for messages."""
 
-    def __init__(
-        self,
-        settings: Mapping[str, Any],
-        routing: Routing,
-        shards: Mapping[str, RemoteObject],
-        row_optimizer: RowOptimizer,
-    ) -> None:
-        self.name = settings["name"]
-        self.dim = settings["dim"]
-        self.dtype = settings["dtype"]
-        self.rows = settings["rows"]
-        self.row_optimizer = row_optimizer
-        self.routing = routing
-        self.compress = None
-        self.shards = dict(shards)
-        self._loop = next(iter(self.shards.values())).session.loop
-
     @property
     def owners(self) -> list[str]:
         """Names of its owners."""
@@ -95,7 +75,7 @@ class Table(TableContents):
             TooLargeError: An owner would have more rows than it allows. It has made no row, but others may have.
             StaleHandleError: The table was deleted.
         """
-        return look_up(self._loop, [rows_query(self, ids)], timeout, _only)
+        return look_up(self._loop, [rows_query(self, ids)], timeout, itemgetter(0))
 
     def bag(
         self,
@@ -132,7 +112,7 @@ class Table(TableContents):
             TooLargeError, StaleHandleError: As for rows.
         """
         query = bags_query(self, ids, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
-        return look_up(self._loop, [query], timeout, _only)
+        return look_up(self._loop, [query], timeout, itemgetter(0))
 
     def parameters(self) -> list[RemoteParameter]:
         """Handles that stand for all its rows, one for each owner: to clip gradients, or to freeze the table."""
@@ -159,7 +139,3 @@ class Table(TableContents):
 def delete_rows(session: Session, name: str) -> Pending[None]:
     """Removes the rows of a table from one of its owners only. Raises `UnknownNameError` if there is none."""
     return session.submit(Request(delete=DeleteRequest(name=name, everywhere=True)), None, nothing)
-
-
-def _only(results: list[torch.Tensor]) -> torch.Tensor:
-    return results[0]

@@ -9,12 +9,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, overload
 
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.policies import check
+from ps_wire.policies import Policy, check
 from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.failures import Origin
+from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
-from trainer_client.optimizers.replies import Answered, all_answered, answered, version
+from trainer_client.optimizers.replies import Answered, ReportedValues, all_answered, answered
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.scaling import PushScaling, Scaled, Work, unscale_all
 from trainer_client.pending import Pending
@@ -24,11 +25,9 @@ from trainer_client.tables.schedules import check_states
 if TYPE_CHECKING:
     import torch
 
-    from ps_wire.policies import Policy
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.optimizer import DistributedOptimizer, Values
     from trainer_client.optimizers.parts import RemoteOptimizer, Sent, Then
-    from trainer_client.optimizers.replies import ReportedValues
     from trainer_client.session.in_flight import InFlightRequest, Read
 
 T = TypeVar("T")
@@ -41,7 +40,7 @@ class _Member(NamedTuple):
     part: RemoteOptimizer
 
 
-class OptimizerWithTables(Stepping["Context"], PushScaling):
+class OptimizerWithTables(Stepping, PushScaling):
     """Steps tables and parameters with the gradients of one context. Made by `Client.optimizer`.
 
     Each table keeps its own optimizer, with its own options and its own policy.
@@ -167,10 +166,7 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
     async def step_pushed(
         self, context: Context, added: Mapping[str, Sent], then: Then, values: Mapping[str, Reported]
     ) -> Stepped:
-        """As `DistributedOptimizer.step_pushed`.
-
-        What the result says of a policy and of values is that of the parameters' optimizer.
-        """
+        """As `DistributedOptimizer.step_pushed`. What the result says of policy and values is that of parameters."""
         await all_of({str(place): each for place, each in enumerate(chain(*added.values()))})
         context.check()
         made = await self._step(context, values)
@@ -205,7 +201,7 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
             PsError: An owner failed; others may have changed theirs.
         """
         check(policy)
-        if self.parameters is not None and self.parameters.local is not None:
+        if self._local:
             raise InvalidArgumentError(
                 "a policy for all of them needs an optimizer without parameters of this process; use those in "
                 ".parameters and .tables"
@@ -217,8 +213,7 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
 
         A step joins again.
         """
-        rounds = [each for each in self._all if each.local is None]
-        return Pending.run(self._loop, _one_by_one(each.leave for each in rounds))
+        return Pending.run(self._loop, _one_by_one(each.leave for each in self._all if each.local is None))
 
     def values(self, *, reset: bool = True) -> Pending[ReportedValues]:
         """The values that trainers have reported with steps, which the parameters' optimizer counts; as there.
@@ -264,11 +259,9 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
     # Steps of all, with one request to each owner
 
     async def _step_each(self, context: Context, values: Mapping[str, Reported], accepted: bool) -> list[Stepped]:
-        """Steps each with a pass whose backwards have ended, maybe `accepted` by all owners.
-
-        Those with a policy take part in their own rounds, once all have accepted the gradients. The values are for the
-        first. If the first error is one of gradients or values, nothing was applied.
-        """
+        """Steps each with a pass whose backwards have ended, maybe `accepted` by all owners. Those with a policy take
+        part in their own rounds, once all have accepted the gradients. The values are for the first. If the first error
+        is one of gradients or values, nothing was applied."""
         for each in self._all:
             each.check_pass(context)
         alone = {number for number, each in enumerate(self._all) if each.has_rounds} | self._by_itself
@@ -302,7 +295,7 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
         if self._local:
             await asyncio.gather(*(BLOCKING.run(each.check_local_part, context) for each in self._local))
         everything = self._by_owner(range(len(self._all)))
-        await all_of(self._asked(everything, context, version, values, check_only=True))
+        await all_of(self._asked(everything, context, nothing, values, check_only=True))
 
     def _asked(
         self,
@@ -325,17 +318,14 @@ class OptimizerWithTables(Stepping["Context"], PushScaling):
         """The answers of owners for each optimizer."""
         asked = self._asked(together, context, all_answered, values, apart=True)
         answers: list[dict[str, Answered]] = [{} for _ in self._all]
-        left_out = {}
+        apart = {}
         for owner, told in (await all_of(asked)).items():
             for (number, part), answer in zip(together[owner], told, strict=True):
                 answers[number][owner] = answer
                 if answer.reply.by_itself:
                     self._by_itself.add(number)
-                    left_out[number, owner] = part
-        apart = {}
-        for (number, owner), part in left_out.items():
-            several, own = len(self._all[number].remotes) > 1, self._values_on(owner, number, values)
-            apart[number, owner] = part.step(context, answered, apart=several, values=own)
+                    several, own = len(self._all[number].remotes) > 1, self._values_on(owner, number, values)
+                    apart[number, owner] = part.step(context, answered, apart=several, values=own)
         for (number, owner), answer in (await all_of(apart)).items():
             answers[number][owner] = answer
         return answers
