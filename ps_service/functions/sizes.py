@@ -237,11 +237,6 @@ def binned(args: Args, kwargs: dict[str, Any]) -> int:
     return max(0, args[1] if len(args) > 1 else 100) * 8
 
 
-def densified(args: Args, kwargs: dict[str, Any]) -> int:
-    """A sparse tensor made dense."""
-    return math.prod(args[0].shape) * args[0].element_size()
-
-
 def drawn(args: Args, kwargs: dict[str, Any]) -> int:
     """`multinomial`: the number of samples for each row."""
     return max(1, args[0].numel() // max(1, args[0].shape[-1])) * max(0, args[1]) * 8
