@@ -14,7 +14,7 @@ from ps_service.functions import layer_sizes, sizes
 from ps_wire.errors import NotAllowedError
 
 if TYPE_CHECKING:
-    from ps_service.functions.sizes import Args, Rule
+    from ps_service.functions.sizes import Rule
 
 _aten = torch.ops.aten
 
@@ -141,17 +141,17 @@ def rule_for(operation: Any) -> Rule:
         return sizes.pointwise
     returns = operation._schema.returns
     if not any("Tensor" in str(each.type) for each in returns):
-        return lambda args, kwargs: 0
+        return lambda *args, **kwargs: 0
     if operation.is_view or not {torch.Tag.inplace, torch.Tag.reduction}.isdisjoint(operation.tags):
         return sizes.within
     return partial(_measured, operation)
 
 
-def _measured(operation: Callable[..., Any], args: Args, kwargs: dict[str, Any]) -> int:
+def _measured(operation: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
     """The rule for other operations: runs the operation on meta tensors and measures the results."""
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": torch.device("meta")}
-    made = operation(*tree_map_only(Tensor, _meta, tuple(args)), **tree_map_only(Tensor, _meta, kwargs))
+    made = operation(*tree_map_only(Tensor, _meta, args), **tree_map_only(Tensor, _meta, kwargs))
     return max((sizes.nbytes(each) for each in tree_leaves(made) if isinstance(each, Tensor)), default=0)
 
 
