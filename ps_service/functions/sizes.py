@@ -208,10 +208,9 @@ def flat_squared(own: Tensor, offset: int = 0, *_: Any, **__: Any) -> int:
     return (own.numel() + abs(offset)) ** 2 * own.element_size()
 
 
-def square(*args: Any, **kwargs: Any) -> int:
+def square(rows: int, columns: int | None = None, **_: Any) -> int:
     """`eye`: a square matrix, or one of two lengths."""
-    sides = [max(0, each) for each in args[:2] if isinstance(each, int)]
-    return math.prod(sides) * (sides[0] if len(sides) == 1 else 1) * 8
+    return max(0, rows) * max(0, rows if columns is None else columns) * 8
 
 
 def binned(own: Tensor, bins: int = 100, *_: Any, **__: Any) -> int:

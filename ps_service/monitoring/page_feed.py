@@ -36,7 +36,6 @@ _HEADERS: Final = {
     "X-Accel-Buffering": "no",  # asks a proxy not to hold messages back
 }
 
-
 Known = tuple[str, int, int, "StatusReply | None"]
 """What pages know of an owner: its incarnation, the numbers of its last sample and event, and its status."""
 
