@@ -21,7 +21,6 @@ PLAIN = {
     "ps_wire/runtime/latency.py": SHORT,
     "ps_wire/runtime/locks.py": REPORTED,
     "ps_wire/runtime/scopes.py": SHORT,
-    "ps_wire/numerics/seeds.py": SHORT,
     "ps_service/cli/serving.py": NO_THREAD,
     "ps_service/collectives/communicators.py": SHORT,
     "ps_service/passes/calls.py": SHORT,

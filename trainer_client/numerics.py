@@ -1,10 +1,13 @@
-"""The seeds of a client's calls."""
+"""The seeds of a client's calls, and what requests carry of seeds and autocast regions."""
 
 from __future__ import annotations
 
 from operator import index
+from typing import Any
 
-from ps_wire.numerics.seeds import Seeds
+from ps_wire.codec import dtypes
+from ps_wire.numerics.autocast import Autocasts
+from ps_wire.numerics.seeds import Seeds, of_torch
 from ps_wire.runtime.scopes import current_scope
 
 
@@ -25,3 +28,15 @@ class Seeding:
             return scope.seeds.next()
         seeds = of_context or self.seeds
         return None if seeds is None else seeds.next()
+
+
+def write_numerics(request: Any, seed: int | None = None) -> None:
+    """Writes the numerics of a call or backward into its request, which has a field `numerics`. Need not be called
+    without a seed and outside of autocast regions (`is_active`). Raises `TypeError` if the seed is no integer."""
+    autocasts = Autocasts.current()
+    if autocasts.regions:
+        for each in autocasts.regions:
+            request.numerics.autocast.add(device=each.device, dtype=dtypes.to_wire(each.dtype))
+        request.numerics.uncached = not autocasts.cached
+    if seed is not None:
+        request.numerics.seed = of_torch(seed)

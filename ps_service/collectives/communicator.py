@@ -76,7 +76,6 @@ class Collective:
 
     number: int
     signature: Signature
-    first: int
     arrivals: dict[int, Arrival] = field(default_factory=dict)
     nbytes: int = 0
     message_bytes: int = 0
@@ -85,18 +84,12 @@ class Collective:
         return f"collective {self.number}, {self.signature}"
 
 
-class Ending(NamedTuple):
-    """Why a communicator has ended: the type of the error of all calls, and what has happened."""
-
-    kind: type[PsError]
-    why: str
-
-
 class Communicator:
     """The members of a communicator, and their open collectives, each complete when all members have arrived.
 
     The first failure ends the communicator: all that wait, and all that come later, get its error, so that no two
-    members can have a different idea of what has happened. `gone` says by rank why a member will not come any more.
+    members can have a different idea of what has happened. `ending` is why, with the type of that error. `gone` says by
+    rank why a member will not come any more.
     """
 
     def __init__(
@@ -112,7 +105,7 @@ class Communicator:
         self.patience = patience
         self.open: dict[int, Collective] = {}
         self.nbytes = 0
-        self.ending: Ending | None = None
+        self.ending: PsError | None = None
         self.gone: dict[int, str] = {}
         self._most_bytes = most_bytes
         self._describe = describe
@@ -138,7 +131,7 @@ class Communicator:
     def status(self, present: int) -> CommunicatorStatus:
         """What the owner reports of it, and how many members have not left."""
         late = map(self.member, sorted(self.awaited())[:_MOST_AWAITED])
-        why = "" if self.ending is None else self.ending.why
+        why = "" if self.ending is None else str(self.ending)
         return CommunicatorStatus(self.name, self.size, present, len(self.open), tuple(late), self.nbytes, why)
 
     def arrive(self, rank: int, number: int, signature: Signature, arrival: Arrival) -> Collective | None:
@@ -156,13 +149,13 @@ class Communicator:
                 raise self._ended(
                     OverloadedError, f"{self.member(rank)} begins a collective while {MOST_OPEN} are open"
                 )
-            collective = self.open[number] = Collective(number, signature, rank)
+            collective = self.open[number] = Collective(number, signature)
         if signature != collective.signature:
+            first = self.member(next(iter(collective.arrivals)))
             raise self._ended(
                 InvalidArgumentError,
-                f"{self.member(rank)} calls {signature} as its collective {number}, where "
-                f"{self.member(collective.first)} calls {collective.signature}; all members have to call the same ones "
-                "in the same order",
+                f"{self.member(rank)} calls {signature} as its collective {number}, where {first} calls "
+                f"{collective.signature}; all members have to call the same ones in the same order",
             )
         collective.message_bytes += arrival.message_bytes
         if collective.message_bytes > _MOST_MESSAGE_BYTES:
@@ -199,7 +192,7 @@ class Communicator:
     def end(self, kind: type[PsError], why: str) -> None:
         """Ends the communicator. `failed` returns the waits that this ends."""
         if self.ending is None:
-            self.ending = Ending(kind, why)
+            self.ending = kind(why)
             self.nbytes = 0
 
     def failed(self) -> Iterator[Future[Exchange]]:
@@ -213,7 +206,7 @@ class Communicator:
     def error(self) -> PsError:
         """The error of all calls after its end."""
         assert self.ending is not None
-        return self.ending.kind(f"the communicator {self.name!r} has ended, make it again: {self.ending.why}")
+        return type(self.ending)(f"the communicator {self.name!r} has ended, make it again: {self.ending}")
 
     def _ended(self, kind: type[PsError], why: str) -> PsError:
         self.end(kind, why)

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ps_service.collectives.communicator import Arrival, Collective, Communicator, Exchange, Wait, exchanged, pieces_of
-from ps_service.collectives.forming import Formations, Joining, check_join
-from ps_service.collectives.reducing import reduced
+from ps_service.collectives.forming import Formations, Joining, Key, check_join
 from ps_wire.errors import (
     RAN_OUT,
     CancelledCallError,
@@ -24,6 +23,7 @@ from ps_wire.errors import (
     SessionLostError,
     UnavailableError,
 )
+from ps_wire.numerics.reducer import reduced
 
 if TYPE_CHECKING:
     from ps_wire.collectives import Signature
@@ -40,9 +40,6 @@ _MOST_OF_ONE: Final = 256
 """Most memberships of one trainer."""
 
 _GIVEN_UP: Final = "the trainer does not wait any more"
-
-Key = tuple[bytes, int]
-"""A membership: the session, and the number by which its trainer names it."""
 
 
 class _Trainers(Protocol):
@@ -106,14 +103,14 @@ class Communicators:
         counts. Raises as `Formations.join`, and for a trainer that is a member of too many, or has no session.
         """
         check_join(name, size, rank)
-        joining = Joining(session, member, name, size, rank, patience, self._wait(seconds))
+        joining = Joining(Key(session, member), name, size, rank, patience, self._wait(seconds))
         with self._changing():
             if not self._sessions.has(session):
                 raise SessionLostError("the session of this trainer has ended")
             known = [*self._members, *(each.key for each in self._formations.all())]
             if joining.key in known:
                 raise InvalidArgumentError(f"this trainer is a member under the number {member} already")
-            mine = sum(each == session for each, _ in known)
+            mine = sum(key.session == session for key in known)
             if mine >= _MOST_OF_ONE:
                 raise OverloadedError(f"this trainer is a member of {mine} communicators; leave those that are over")
             # Those that were away may be back, and be all.
@@ -128,7 +125,7 @@ class Communicators:
     def give_up_joining(self, session: bytes, member: int) -> None:
         """A trainer does not wait for the others any more. Nothing happens if all have come."""
         with self._changing():
-            self._end_joining((session, member), CancelledCallError, _GIVEN_UP)
+            self._end_joining(Key(session, member), CancelledCallError, _GIVEN_UP)
 
     def call(
         self, session: bytes, member: int, number: int, signature: Signature, arrival: Arrival, seconds: float = 0.0
@@ -138,14 +135,14 @@ class Communicators:
         Raises `UnavailableError` if it is no member, or another one is gone; otherwise an error is that of the
         communicator, which has ended or ends because of this call.
         """
-        arrival.wait = self._wait(seconds)
+        arrival.wait, key = self._wait(seconds), Key(session, member)
         with self._changing():
-            if (session, member) not in self._members:
+            if key not in self._members:
                 raise UnavailableError(
                     "this trainer is no member of the communicator on this owner: it has left, or the owner has "
                     "started again; make the communicator again"
                 )
-            communicator, rank = self._members[session, member]
+            communicator, rank = self._members[key]
             if communicator.ending is None:
                 self._check(communicator, rank, signature, arrival)
             try:
@@ -160,8 +157,9 @@ class Communicators:
     def cancel(self, session: bytes, member: int, number: int) -> None:
         """A member has cancelled its call; if its collective is not complete, the communicator ends."""
         with self._changing():
-            if (session, member) in self._members:
-                communicator, rank = self._members[session, member]
+            key = Key(session, member)
+            if key in self._members:
+                communicator, rank = self._members[key]
                 collective = communicator.open.get(number)
                 if collective is not None and rank in collective.arrivals:
                     communicator.end(UnavailableError, f"{communicator.member(rank)} has cancelled {collective}")
@@ -169,7 +167,7 @@ class Communicators:
 
     def leave(self, session: bytes, member: int, why: str) -> None:
         """A member leaves. Its error, if any, ends the communicator at once; else it ends once another waits for it."""
-        key = session, member
+        key = Key(session, member)
         with self._changing():
             self._end_joining(key, CancelledCallError, _GIVEN_UP)
             if key in self._members:
@@ -182,9 +180,9 @@ class Communicators:
         """Ends the memberships of a session that has ended: as lost, if without a word from its trainer."""
         with self._changing():
             for each in self._formations.all():
-                if each.session == session:
+                if each.key.session == session:
                     self._end_joining(each.key, CancelledCallError, _GIVEN_UP)
-            for key in [key for key in self._members if key[0] == session]:
+            for key in [key for key in self._members if key.session == session]:
                 self._part(key, "is lost: its session has ended" if lost else "has left")
 
     @contextmanager
@@ -246,7 +244,7 @@ class Communicators:
         for name, ranked in self._formations.take_complete():
             communicator = Communicator(
                 name,
-                [each.session for each in ranked],
+                [each.key.session for each in ranked],
                 self._limits.max_message_bytes,
                 max(each.patience for each in ranked),
                 self._sessions.describe,
@@ -271,8 +269,6 @@ class Communicators:
         with self._lock:
             self._looking = False
         self._look()
-        with self._lock:
-            self._look_later()
 
     def _look(self) -> None:
         """Ends waits whose time is over, and those for members that are lost."""
@@ -291,6 +287,7 @@ class Communicators:
                         told = f"{communicator.member(rank)} is lost: its connection broke, and it did not come back"
                         communicator.part(rank, told)
                 self._fail(communicator)
+            self._look_later()
 
     def _end_late(self, communicator: Communicator, now: float) -> None:
         """Ends a communicator if the time of a member that waits is over. With the lock."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ps_wire.collectives import LONGEST_NAME, MOST_MEMBERS
 from ps_wire.errors import InvalidArgumentError, NameConflictError
@@ -15,23 +15,24 @@ if TYPE_CHECKING:
     from ps_service.collectives.communicator import Wait
 
 
+class Key(NamedTuple):
+    """A membership: the session, and the number by which its trainer names it."""
+
+    session: bytes
+    member: int
+
+
 @dataclass(eq=False)
 class Joining:
     """A trainer that joins a communicator, and grants the others `patience` seconds without a connection."""
 
-    session: bytes
-    member: int
+    key: Key
     name: str
     size: int
     rank: int | None
     patience: float
     wait: Wait
     future: Future[int] = field(default_factory=Future)
-
-    @property
-    def key(self) -> tuple[bytes, int]:
-        """The membership: its session, and the number by which it names itself."""
-        return self.session, self.member
 
 
 class Formations:
@@ -62,7 +63,7 @@ class Formations:
         for other in joined:
             same = joining.rank is not None and other.rank == joining.rank
             full = len(joined) - len(replaced) >= joining.size
-            if (same or full) and self._is_lost(other.session, other.patience):
+            if (same or full) and self._is_lost(other.key.session, other.patience):
                 replaced.append(other)
             elif same:
                 raise NameConflictError(
@@ -78,7 +79,7 @@ class Formations:
         for name, joined in list(self._joined.items()):
             size = joined[0].size
             first, rest = joined[:size], joined[size:]
-            lost = any(self._is_lost(each.session, each.patience) for each in first)
+            lost = any(self._is_lost(each.key.session, each.patience) for each in first)
             if len(first) == size and not lost:
                 del self._joined[name]
                 if rest:
@@ -91,7 +92,7 @@ class Formations:
         every = self._joined.items()
         return [CommunicatorStatus(name, joined[0].size, len(joined), 0, (), 0, "") for name, joined in every]
 
-    def remove(self, key: tuple[bytes, int]) -> tuple[Joining, str] | None:
+    def remove(self, key: Key) -> tuple[Joining, str] | None:
         """Removes a trainer that waits no more; returns it and what it has waited for, or None if it does not wait."""
         joining = next((each for each in self.all() if each.key == key), None)
         if joining is None:

@@ -3,7 +3,7 @@ says which function has which."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -12,6 +12,9 @@ from torch import Tensor
 from ps_service.functions import dtypes
 from ps_service.functions.sizes import MAX_PIECES, items
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
+
+Check = Callable[[Sequence[Any], dict[str, Any]], None]
+"""Takes the arguments of a function, and raises an `InvalidArgumentError` if they are not accepted."""
 
 MAX_LISTED: Final = 65_536
 """Most elements `tolist` may turn into Python numbers: the conversion holds the GIL, so other requests wait."""

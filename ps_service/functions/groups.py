@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ps_service.functions import arguments
-
-if TYPE_CHECKING:
-    from ps_service.functions.values import Check
 
 
 class Level(IntEnum):
@@ -32,7 +29,7 @@ class Group:
     operators: str = ""  # the special methods of tensors that belong to the group
     in_place: bool = False  # whether those that end in an underscore are listed too, for floating-point tensors
     grows: bool = True  # whether a result can have more elements than the product of those of its arguments
-    checks: dict[str, Check] = field(default_factory=dict)  # a further check of the arguments, by function
+    checks: dict[str, arguments.Check] = field(default_factory=dict)  # a further check of the arguments, by function
     sparse: str = ""  # those that take tensors in COO layout
 
 

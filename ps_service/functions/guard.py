@@ -162,7 +162,7 @@ class Guard(Watch):
             raise InvalidArgumentError(f"{self._what} makes dense tensors only")
         if kwargs.get("pin_memory"):
             raise NotAllowedError("trainers may not ask for pinned memory")
-        size = rule_for(func)(args, kwargs)
+        size = rule_for(func)(*args, **kwargs)
         if size > self._limit:
             raise TooLargeError(
                 f"{self._what} would need {size:,} bytes for one result; the limit is {self._limit:,}. Ask for less at "
@@ -170,7 +170,7 @@ class Guard(Watch):
             )
         check = VALUES.get(func.overloadpacket)
         if check is not None:
-            check(args, kwargs)
+            check(*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -188,7 +188,7 @@ class Budget(Watch):
     ) -> Any:
         kwargs = kwargs or {}
         self._begin(kwargs, "to make; ask for fewer layers", "cannot be made with")
-        expected = rule_for(func)(args, kwargs)
+        expected = rule_for(func)(*args, **kwargs)
         if expected + self._made > self._limit:
             raise TooLargeError(
                 f"{self._what} would need {expected + self._made:,} bytes or more; the limit for one object is "

@@ -6,26 +6,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
-from ps_service.functions.sizes import Args, broadcast
+from ps_service.functions.sizes import broadcast
 from ps_wire.errors import InvalidArgumentError
 
 MAX_STEP: Final = 1024
 """Largest stride, dilation and padding of convolutions and windows; torch's own arithmetic overflows far above it."""
 
 
-def bags(args: Args, kwargs: dict[str, Any]) -> int:
+def bags(table: Tensor, indices: Tensor, offsets: Tensor, *_: Any, **__: Any) -> int:
     """`_embedding_bag`: a row for each bag, and integers for each index."""
-    table, indices, offsets = args[:3]
     return offsets.numel() * math.prod(table.shape[1:]) * table.element_size() + 16 * indices.numel()
 
 
-def padded(args: Args, kwargs: dict[str, Any]) -> int:
+def padded(own: Tensor, pad: Sequence[int], *_: Any, **__: Any) -> int:
     """Padding or cropping of the last dimensions."""
-    own, pad = args[:2]
     shape = list(own.shape)
     for place in range(0, len(pad) - 1, 2):
         dimension = own.dim() - 1 - place // 2
@@ -34,19 +34,17 @@ def padded(args: Args, kwargs: dict[str, Any]) -> int:
     return math.prod(shape) * own.element_size()
 
 
-def resized(args: Args, kwargs: dict[str, Any]) -> int:
+def resized(own: Tensor, size: Sequence[int] | None, *_: Any, **__: Any) -> int:
     """Pooling and interpolation to a size given among the arguments, with indices. A length of 0 makes the result
     empty, but torch still loops over the other dimensions, so it counts as 1."""
-    own, size = args[:2]
     return math.prod((*own.shape[:2], *(max(1, each) for each in size))) * (own.element_size() + 8) if size else 0
 
 
-def enlarged(args: Args, kwargs: dict[str, Any]) -> int:
+def enlarged(own: Tensor, size: Sequence[int] | None, *others: Any, **kwargs: Any) -> int:
     """Interpolation to a size or by factors."""
-    own, size = args[:2]
     if size is not None:
-        return resized(args, kwargs)
-    factors = next((each for each in args[2:] if isinstance(each, (list, tuple))), None) or kwargs.get("scale_factors")
+        return resized(own, size)
+    factors = next((each for each in others if isinstance(each, (list, tuple))), None) or kwargs.get("scale_factors")
     spatial = [
         length * (factors or [1.0])[min(place, len(factors or [1]) - 1)] for place, length in enumerate(own.shape[2:])
     ]
@@ -55,13 +53,12 @@ def enlarged(args: Args, kwargs: dict[str, Any]) -> int:
     return math.prod((*own.shape[:2], *(max(1, int(each)) for each in spatial))) * own.element_size()
 
 
-def sampled(args: Args, kwargs: dict[str, Any]) -> int:
+def sampled(own: Tensor, grid: Tensor, *_: Any, **__: Any) -> int:
     """`grid_sampler`: the channels of the input at the positions of the grid."""
-    own, grid = args[:2]
     return math.prod((*own.shape[:2], *grid.shape[1:-1])) * own.element_size()
 
 
-def convolved(args: Args, kwargs: dict[str, Any]) -> int:
+def convolved(*args: Any, **kwargs: Any) -> int:
     """`convolution`: the result and, where torch builds a column for each window, the columns."""
     own, weight, _, stride, padding, dilation, transposed, more, groups = args[:9]
     count = weight.dim() - 2
@@ -91,11 +88,9 @@ _SMALL_IMAGE: Final = 20_480
 """Elements of a float32 input up to which torch convolves by columns."""
 
 
-def pooled(args: Args, kwargs: dict[str, Any]) -> int:
+def pooled(own: Tensor, kernel: Any, stride: Any = (), padding: Any = (0,), *_: Any, **__: Any) -> int:
     """Pooling by a kernel, with indices."""
-    own, kernel = args[:2]
-    stride = args[2] if len(args) > 2 and args[2] else kernel
-    padding = args[3] if len(args) > 3 and isinstance(args[3], (list, tuple)) else [0]
+    stride = stride or kernel
     count = len(kernel)
     if min((*stride, *kernel)) < 1:
         raise InvalidArgumentError("kernel and stride of a pooling have to be positive")
@@ -107,9 +102,8 @@ def pooled(args: Args, kwargs: dict[str, Any]) -> int:
     return math.prod((*own.shape[: own.dim() - count], *out)) * (own.element_size() + 8)
 
 
-def columns(args: Args, kwargs: dict[str, Any]) -> int:
+def columns(own: Tensor, kernel: Any, dilation: Any, padding: Any, stride: Any, **_: Any) -> int:
     """`im2col`: one column for each window of an image."""
-    own, kernel, dilation, padding, stride = args[:5]
     _check_windows(kernel, dilation, padding, stride)
     out = [
         max(0, (n + 2 * p - d * (k - 1) - 1) // s + 1)
@@ -118,35 +112,31 @@ def columns(args: Args, kwargs: dict[str, Any]) -> int:
     return math.prod(own.shape[:-2]) * math.prod(max(0, each) for each in kernel) * math.prod(out) * own.element_size()
 
 
-def folded(args: Args, kwargs: dict[str, Any]) -> int:
+def folded(own: Tensor, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any, **_: Any) -> int:
     """`col2im`: the image that the windows are summed into."""
-    own, size, kernel = args[:3]
-    _check_windows(kernel, *args[3:6])
+    _check_windows(kernel, dilation, padding, stride)
     channels = math.prod(own.shape[:-1]) // max(1, math.prod(kernel))
     return max(1, channels) * math.prod(max(1, each) for each in size) * own.element_size()
 
 
-def unpooled(args: Args, kwargs: dict[str, Any]) -> int:
+def unpooled(own: Tensor, indices: Tensor, size: Sequence[int], *_: Any, **__: Any) -> int:
     """`max_unpool`: the channels of the input, at a size given among the arguments."""
-    own, _, size = args[:3]
     return math.prod(own.shape[: own.dim() - len(size)]) * math.prod(max(1, each) for each in size) * own.element_size()
 
 
-def attended(args: Args, kwargs: dict[str, Any]) -> int:
+def attended(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
     """Attention: the result, and the weights between all positions."""
-    query, key, value = args[:3]
     batch = math.prod(broadcast(each.shape[:-2] for each in (query, key, value)))
     weights = query.shape[-2] * key.shape[-2]
     return batch * max(weights, query.shape[-2] * value.shape[-1]) * query.element_size()
 
 
-def grid(args: Args, kwargs: dict[str, Any]) -> int:
+def grid(theta: Tensor, size: Sequence[int], *_: Any, **__: Any) -> int:
     """`affine_grid_generator`: the coordinates of every position."""
-    own, size = args[:2]
-    return math.prod(max(0, each) for each in (size[0], *size[2:])) * len(size) * own.element_size()
+    return math.prod(max(0, each) for each in (size[0], *size[2:])) * len(size) * theta.element_size()
 
 
-def trilinear(args: Args, kwargs: dict[str, Any]) -> int:
+def trilinear(*args: Any, **kwargs: Any) -> int:
     """`_trilinear`: a product of three tensors, summed slice by slice along one dimension."""
     shapes = []
     for own, places in zip(args[:3], args[3:6], strict=True):

@@ -36,7 +36,10 @@ class LayerCheck:
     def passes(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
         """Whether a call is proved harmless: no result in it can have more than `limit` bytes."""
         if self._proof is not None:
-            return self._proof(self._module, args, kwargs, limit)
+            try:
+                return self._proof(self._module, limit, *args, **kwargs)
+            except TypeError:  # the call does not fit the layer
+                return False
         if kwargs or self._growth is math.inf:
             return False
         elements = 0
@@ -122,47 +125,32 @@ _RULES: Final[dict[type[nn.Module], Callable[[Any], float]]] = {
 # Arguments
 
 
-def _bags(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
+def _bags(module: Any, limit: int, /, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> bool:
     """Whether every index names a row, and the offsets ascend within the indices."""
-    found = _named(("input", "offsets", "per_sample_weights"), args, kwargs)
-    indices, offsets = found.pop("input", None), found.pop("offsets", None)
-    weights = found.pop("per_sample_weights", None)
-    if found or not _is_dense(indices) or indices.dtype not in _INDEX_DTYPES or not indices.numel():
+    if not _is_dense(input) or input.dtype not in _INDEX_DTYPES or not input.numel():
         return False
-    if not _lie_in(indices, module.num_embeddings) or indices.numel() * module.embedding_dim * 16 > limit:
+    if not _lie_in(input, module.num_embeddings) or input.numel() * module.embedding_dim * 16 > limit:
         return False
-    if weights is not None and not (_is_dense(weights) and weights.shape == indices.shape):
+    weights = per_sample_weights
+    if weights is not None and not (_is_dense(weights) and weights.shape == input.shape):
         return False
-    if indices.dim() == 2:
+    if input.dim() == 2:
         return offsets is None
-    if indices.dim() != 1 or not _is_dense(offsets) or offsets.dtype != indices.dtype or offsets.dim() != 1:
+    if input.dim() != 1 or not _is_dense(offsets) or offsets.dtype != input.dtype or offsets.dim() != 1:
         return False
-    return _are_offsets(offsets, indices.numel(), module.include_last_offset) and (
-        offsets.numel() * module.embedding_dim * 16 <= limit
-    )
-
-
-def _are_offsets(offsets: Tensor, indices: int, is_last_included: bool) -> bool:
-    begins = offsets.detach().numpy()
-    if not len(begins) or begins[0] or begins[-1] > indices or (is_last_included and begins[-1] != indices):
+    begins, count = offsets.detach().numpy(), input.numel()
+    if not len(begins) or begins[0] or begins[-1] > count or (module.include_last_offset and begins[-1] != count):
         return False
-    return not bool((begins[1:] < begins[:-1]).any())
+    return not bool((begins[1:] < begins[:-1]).any()) and len(begins) * module.embedding_dim * 16 <= limit
 
 
-def _class_loss(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
+def _class_loss(module: Any, limit: int, /, input: Any, target: Any) -> bool:
     """Whether the scores are (rows, classes) and the target holds one existing class per row."""
-    found = _named(("input", "target"), args, kwargs)
-    scores, classes = found.pop("input", None), found.pop("target", None)
-    if found or not _is_dense(scores) or not _is_dense(classes) or scores.dtype not in dtypes.FLOATING:
+    if not _is_dense(input) or not _is_dense(target) or input.dtype not in dtypes.FLOATING:
         return False
-    if scores.dim() != 2 or classes.dtype is not torch.int64 or classes.shape != scores.shape[:1]:
+    if input.dim() != 2 or target.dtype is not torch.int64 or target.shape != input.shape[:1]:
         return False
-    return bool(scores.numel()) and scores.numel() * 16 <= limit and _lie_in(classes, scores.shape[1])
-
-
-def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by name; a surplus positional argument is filed under its position."""
-    return {**{names[i] if i < len(names) else str(i): each for i, each in enumerate(args)}, **kwargs}
+    return bool(input.numel()) and input.numel() * 16 <= limit and _lie_in(target, input.shape[1])
 
 
 def _is_dense(value: Any) -> bool:
@@ -174,9 +162,9 @@ def _lie_in(integers: Tensor, high: int) -> bool:
     return bool(numbers.min() >= 0 and numbers.max() < high)
 
 
-_PROOFS: Final[dict[type[nn.Module], Callable[[Any, tuple[Any, ...], dict[str, Any], int], bool]]] = {
+_PROOFS: Final[dict[type[nn.Module], Callable[..., bool]]] = {
     nn.EmbeddingBag: _bags,
     nn.CrossEntropyLoss: _class_loss,
     nn.NLLLoss: _class_loss,
 }
-"""For some layers a check that takes the layer, args, kwargs and the most bytes of one result."""
+"""For some layers a check that takes the layer, the most bytes of one result, and the arguments of the call."""

@@ -14,7 +14,7 @@ from torch.nn import functional
 from ps_service.functions.groups import GROUPS, Group, Level
 
 if TYPE_CHECKING:
-    from ps_service.functions.values import Check
+    from ps_service.functions.arguments import Check
 
 NAMESPACES: Final[tuple[tuple[str, Any], ...]] = (
     ("torch", torch),

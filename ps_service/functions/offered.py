@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from ps_service.functions.layers import LayerCheck
 
 _NO_SCHEMA: Final = "Overloaded torch operator invoked from Python failed to match any schema"
+"""What torch's rpc says if the arguments fit none of a function's signatures."""
 
 _OWN: Final = ("input", "self", "A")
-"""Names of a function's first argument."""
+"""Names of a function's first argument, which a call may give by its name."""
 
 SMALL: Final = 1 << 20
 """Most elements to which the arguments could broadcast for a call to skip the checks."""
@@ -102,7 +103,7 @@ class TorchFunctions:
                     return function(*args)
                 guard = Guard(entry.name, self._max_result_bytes, self.device, sparse)
                 guard.admit(args, kwargs)
-                checked = args or _own(kwargs)
+                checked = args or tuple(kwargs[name] for name in _OWN if name in kwargs)
                 if check is not None:
                     check(checked, kwargs)
                 if entry.writes:
@@ -110,7 +111,8 @@ class TorchFunctions:
                 with guard:
                     return function(*args, **kwargs)
             except TypeError as error:
-                if _fits_none(error):
+                text = str(error)
+                if "invalid combination of arguments" in text or "must be Tensor, not" in text:
                     raise TypeError(f"{_NO_SCHEMA}: {error}") from None
                 raise
 
@@ -121,12 +123,6 @@ class TorchFunctions:
         call.__doc__ = function.__doc__
         call.__dict__["__wrapped__"] = function
         return call
-
-
-def _fits_none(error: TypeError) -> bool:
-    """Whether torch says that the arguments fit none of a function's signatures."""
-    text = str(error)
-    return "invalid combination of arguments" in text or "must be Tensor, not" in text
 
 
 def _is_small(args: tuple[Any, ...]) -> bool:
@@ -147,8 +143,3 @@ def _check_writable(what: str, args: tuple[Any, ...]) -> None:
     """Refuses to write to integer tensors: another thread may have checked them as indices already."""
     if not args or not isinstance(args[0], Tensor) or args[0].dtype not in dtypes.FLOATING | dtypes.COMPLEX:
         raise InvalidArgumentError(f"{what} writes to floating-point tensors only; make a new one instead")
-
-
-def _own(kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The first argument of a call that gives it by its name."""
-    return tuple(kwargs[name] for name in _OWN if name in kwargs)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ps_service.functions import layer_sizes, sizes
 from ps_wire.errors import NotAllowedError
 
 if TYPE_CHECKING:
-    from ps_service.functions.sizes import Args, Rule
+    from ps_service.functions.sizes import Rule
 
 _aten = torch.ops.aten
 
@@ -41,7 +41,7 @@ _BY_RULE: Final[tuple[tuple[Rule, str], ...]] = (
         "linalg_cholesky_ex linalg_inv_ex cholesky linalg_inv geqrf native_norm _sparse_sum isin quantile nanquantile "
         "dist masked_select argmax argmin any all squeeze squeeze_ unsqueeze_ transpose_ t_ t ones_like zeros_like "
         "full_like empty_like rand_like randn_like randint_like _to_copy hardswish diagonal_copy _unsafe_view "
-        "_safe_softmax linalg_matrix_exp scalar_tensor threshold",
+        "_safe_softmax linalg_matrix_exp scalar_tensor threshold _to_dense to_dense",
     ),
     (sizes.pointwise, "rsub floor_divide heaviside binary_cross_entropy_with_logits polar complex copysign normal"),
     (
@@ -111,7 +111,6 @@ _BY_RULE: Final[tuple[tuple[Rule, str], ...]] = (
         "_scaled_dot_product_fused_attention_overrideable",
     ),
     (sizes.binned, "histc"),
-    (sizes.densified, "_to_dense to_dense"),
     (sizes.cut, "split unsafe_split"),
     (sizes.unbound, "unbind"),
     (sizes.counted(0), "randperm hann_window hamming_window bartlett_window blackman_window kaiser_window"),
@@ -142,21 +141,19 @@ def rule_for(operation: Any) -> Rule:
         return sizes.pointwise
     returns = operation._schema.returns
     if not any("Tensor" in str(each.type) for each in returns):
-        return lambda args, kwargs: 0
+        return lambda *args, **kwargs: 0
     if operation.is_view or not {torch.Tag.inplace, torch.Tag.reduction}.isdisjoint(operation.tags):
         return sizes.within
     return partial(_measured, operation)
 
 
-def _measured(operation: Callable[..., Any], args: Args, kwargs: dict[str, Any]) -> int:
+def _measured(operation: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
     """The rule for other operations: runs the operation on meta tensors and measures the results."""
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": torch.device("meta")}
-    made = operation(*tree_map(_meta, tuple(args)), **tree_map(_meta, kwargs))
+    made = operation(*tree_map_only(Tensor, _meta, args), **tree_map_only(Tensor, _meta, kwargs))
     return max((sizes.nbytes(each) for each in tree_leaves(made) if isinstance(each, Tensor)), default=0)
 
 
-def _meta(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+def _meta(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

@@ -1,8 +1,5 @@
 """Bytes of the result of a torch operation, computed from its arguments before it runs."""
 
-# mypy: disable-error-code=no-any-return
-# The arguments that torch's dispatcher passes have no types.
-
 from __future__ import annotations
 
 import math
@@ -17,8 +14,8 @@ from ps_wire.errors import InvalidArgumentError
 MAX_PIECES: Final = 16_384
 """Most tensors that one function may return."""
 
-Args = Sequence[Any]
-Rule = Callable[[Args, dict[str, Any]], int]
+Rule = Callable[..., int]
+"""Takes the arguments of an operation as torch's dispatcher passes them."""
 
 
 def nbytes(tensor: Tensor) -> int:
@@ -53,25 +50,23 @@ def broadcast(shapes: Iterable[Sequence[int]]) -> list[int]:
     return result
 
 
-def pointwise(args: Args, kwargs: dict[str, Any]) -> int:
+def pointwise(*args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> int:
     """All tensors broadcast against each other."""
     given = tensors((*args, *kwargs.values()))
     if any(each.layout is torch.sparse_coo for each in given):
         return sum(map(nbytes, given))
     item = max((each.element_size() for each in given), default=0)
-    dtype = kwargs.get("dtype")
-    if isinstance(dtype, torch.dtype):
+    if dtype is not None:
         item = max(item, dtype.itemsize)
     return math.prod(broadcast(each.shape for each in given)) * item
 
 
-def within(args: Args, kwargs: dict[str, Any]) -> int:
+def within(*args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> int:
     """At most as many elements as the largest argument, in its dtype or the requested one."""
-    dtype = kwargs.get("dtype")
-    return _largest((*args, *kwargs.values()), dtype.itemsize if isinstance(dtype, torch.dtype) else 1)
+    return _largest((*args, *kwargs.values()), 1 if dtype is None else dtype.itemsize)
 
 
-def indices(args: Args, kwargs: dict[str, Any]) -> int:
+def indices(*args: Any, **kwargs: Any) -> int:
     """At least 8 bytes for each element of the largest argument."""
     return _largest(args, 8)
 
@@ -81,7 +76,7 @@ def _largest(values: Iterable[Any], item: int) -> int:
     return max((each.numel() * max(each.element_size(), item) for each in tensors(values)), default=0)
 
 
-def together(args: Args, kwargs: dict[str, Any]) -> int:
+def together(*args: Any, **kwargs: Any) -> int:
     """All arguments concatenated."""
     return sum(map(nbytes, tensors(args)))
 
@@ -89,9 +84,9 @@ def together(args: Args, kwargs: dict[str, Any]) -> int:
 def sized(*places: int) -> Rule:
     """The product of a size argument: the first of these positions that holds a list."""
 
-    def rule(args: Args, kwargs: dict[str, Any]) -> int:
-        size = next((args[each] for each in places if len(args) > each and isinstance(args[each], (list, tuple))), ())
-        dtype = kwargs.get("dtype")
+    def rule(*args: Any, dtype: torch.dtype | None = None, **_: Any) -> int:
+        given = (args[place] for place in places if place < len(args))
+        size: Sequence[int] = next((each for each in given if isinstance(each, (list, tuple))), ())
         like = next((each for each in args if isinstance(each, Tensor)), None)
         item = dtype.itemsize if dtype is not None else like.element_size() if like is not None else 8
         return math.prod(max(0, each) for each in size) * item
@@ -102,13 +97,13 @@ def sized(*places: int) -> Rule:
 def counted(*places: int) -> Rule:
     """The product of the integers at these positions, 8 bytes each."""
 
-    def rule(args: Args, kwargs: dict[str, Any]) -> int:
+    def rule(*args: Any, **kwargs: Any) -> int:
         return math.prod(max(0, int(args[place])) for place in places if place < len(args)) * 8
 
     return rule
 
 
-def stepped(args: Args, kwargs: dict[str, Any]) -> int:
+def stepped(*args: Any, **kwargs: Any) -> int:
     """`arange` and its overloads."""
     numbers = [each for each in args if isinstance(each, (int, float))]
     start, end, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
@@ -117,25 +112,23 @@ def stepped(args: Args, kwargs: dict[str, Any]) -> int:
     return int(max(0.0, (end - start) / step) + 1) * 8
 
 
-def expanded(args: Args, kwargs: dict[str, Any]) -> int:
+def expanded(own: Tensor, size: Sequence[int], **_: Any) -> int:
     """`expand`: repeated elements count, although they are stored once."""
-    own, size = args[0], args[1]
     shape = [1] * (len(size) - own.dim()) + list(own.shape)
     return math.prod(max(length, asked) for length, asked in zip(shape, size, strict=False)) * own.element_size()
 
 
-def repeated(args: Args, kwargs: dict[str, Any]) -> int:
+def repeated(own: Tensor, repeats: Sequence[int], **_: Any) -> int:
     """`repeat`."""
-    return nbytes(args[0]) * math.prod(max(0, each) for each in args[1])
+    return nbytes(own) * math.prod(max(0, each) for each in repeats)
 
 
-def windows(args: Args, kwargs: dict[str, Any]) -> int:
+def windows(own: Tensor, dimension: int, size: int, step: int, **_: Any) -> int:
     """`Tensor.unfold`: overlapping windows of one dimension."""
-    own, _, size, step = args[:4]
     return nbytes(own) * max(1, math.ceil(max(size, 1) / max(step, 1)))
 
 
-def matrices(args: Args, kwargs: dict[str, Any]) -> int:
+def matrices(*args: Any, **kwargs: Any) -> int:
     """Products of matrices and vectors, with an optional addend."""
     given = tensors(args)
     left, right = given[-2:]
@@ -147,41 +140,37 @@ def matrices(args: Args, kwargs: dict[str, Any]) -> int:
     return max(result, *(nbytes(each) for each in given)) if len(given) > 2 else result
 
 
-def solutions(args: Args, kwargs: dict[str, Any]) -> int:
+def solutions(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
     """`lstsq`: a solution for each column of the right side, as long as a row or column of the matrix."""
-    left, right = args[:2]
     columns = max(right.shape[-1:], default=1)
     return math.prod(broadcast((left.shape[:-2], right.shape[:-2]))) * max(left.shape[-2:]) * columns * 8
 
 
-def outer(args: Args, kwargs: dict[str, Any]) -> int:
+def outer(*args: Any, **kwargs: Any) -> int:
     """Products of each element with each other element."""
     given = tensors(args)
     return math.prod(each.numel() for each in given) * max(each.element_size() for each in given)
 
 
-def rows(args: Args, kwargs: dict[str, Any]) -> int:
+def rows(table: Tensor, indices: Tensor, *_: Any, **__: Any) -> int:
     """`embedding`: one row of the table for each index."""
-    table, indices = args[:2]
     return indices.numel() * math.prod(table.shape[1:]) * table.element_size()
 
 
-def chosen(args: Args, kwargs: dict[str, Any]) -> int:
+def chosen(own: Tensor, dimension: int, index: Tensor, **_: Any) -> int:
     """`index_select`: one dimension becomes as long as the index."""
-    own, dimension, index = args[:3]
     length = own.shape[dimension] if own.dim() else 1
     others = math.prod(each for place, each in enumerate(own.shape) if place != dimension % max(own.dim(), 1))
     return (others if length or index.numel() else 0) * index.numel() * own.element_size()
 
 
-def gathered(args: Args, kwargs: dict[str, Any]) -> int:
+def gathered(own: Tensor, *others: Any, **_: Any) -> int:
     """`gather` and `take`: as many elements as indices."""
-    return tensors(args)[-1].numel() * args[0].element_size()
+    return tensors(others)[-1].numel() * own.element_size()
 
 
-def indexed(args: Args, kwargs: dict[str, Any]) -> int:
+def indexed(own: Tensor, indices: Sequence[Tensor | None], **_: Any) -> int:
     """`index`: as many elements as the broadcast indices, times the dimensions that are kept."""
-    own, indices = args[:2]
     given = [each for each in indices if each is not None]
     chosen = [each for each in given if each.dtype not in (torch.bool, torch.uint8)]
     if len(chosen) < len(given):
@@ -190,73 +179,58 @@ def indexed(args: Args, kwargs: dict[str, Any]) -> int:
     return math.prod(broadcast(each.shape for each in chosen)) * kept * own.element_size()
 
 
-def positions(args: Args, kwargs: dict[str, Any]) -> int:
+def positions(own: Tensor, **_: Any) -> int:
     """`nonzero`: at most the coordinates of every element."""
-    return args[0].numel() * max(1, args[0].dim()) * 8
+    return own.numel() * max(1, own.dim()) * 8
 
 
-def distances(args: Args, kwargs: dict[str, Any]) -> int:
+def distances(left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
     """`cdist`: distances between all rows of two matrices, for each batch."""
-    left, right = args[:2]
     batch = math.prod(broadcast((left.shape[:-2], right.shape[:-2])))
     item = left.element_size()
     return batch * max(left.shape[-2] * right.shape[-2], left.shape[-2] * left.shape[-1], 1) * item
 
 
-def pairs(args: Args, kwargs: dict[str, Any]) -> int:
+def pairs(own: Tensor, *_: Any, **__: Any) -> int:
     """`pdist`: distances between all rows of one matrix."""
-    count = args[0].shape[0] if args[0].dim() else 0
-    return count * count // 2 * args[0].element_size()
+    count = own.shape[0] if own.dim() else 0
+    return count * count // 2 * own.element_size()
 
 
-def squared(args: Args, kwargs: dict[str, Any]) -> int:
+def squared(own: Tensor, offset: int = 0, *_: Any, **__: Any) -> int:
     """Matrices with the rows of the argument on their diagonals."""
-    own = args[0]
-    side = (own.shape[-1] if own.dim() else 1) + _offset(args)
+    side = (own.shape[-1] if own.dim() else 1) + abs(offset)
     return math.prod(own.shape[:-1]) * side**2 * own.element_size()
 
 
-def flat_squared(args: Args, kwargs: dict[str, Any]) -> int:
+def flat_squared(own: Tensor, offset: int = 0, *_: Any, **__: Any) -> int:
     """One matrix with the argument on its diagonal."""
-    return (args[0].numel() + _offset(args)) ** 2 * args[0].element_size()
+    return (own.numel() + abs(offset)) ** 2 * own.element_size()
 
 
-def _offset(args: Args) -> int:
-    """How far a diagonal is from the main one."""
-    return abs(args[1]) if len(args) > 1 and isinstance(args[1], int) else 0
-
-
-def square(args: Args, kwargs: dict[str, Any]) -> int:
+def square(rows: int, columns: int | None = None, **_: Any) -> int:
     """`eye`: a square matrix, or one of two lengths."""
-    sides = [max(0, each) for each in args[:2] if isinstance(each, int)]
-    return math.prod(sides) * (sides[0] if len(sides) == 1 else 1) * 8
+    return max(0, rows) * max(0, rows if columns is None else columns) * 8
 
 
-def binned(args: Args, kwargs: dict[str, Any]) -> int:
+def binned(own: Tensor, bins: int = 100, *_: Any, **__: Any) -> int:
     """`histc`: one element per bin."""
-    return max(0, args[1] if len(args) > 1 else 100) * 8
+    return max(0, bins) * 8
 
 
-def densified(args: Args, kwargs: dict[str, Any]) -> int:
-    """A sparse tensor made dense."""
-    return math.prod(args[0].shape) * args[0].element_size()
-
-
-def drawn(args: Args, kwargs: dict[str, Any]) -> int:
+def drawn(own: Tensor, count: int, *_: Any, **__: Any) -> int:
     """`multinomial`: the number of samples for each row."""
-    return max(1, args[0].numel() // max(1, args[0].shape[-1])) * max(0, args[1]) * 8
+    return max(1, own.numel() // max(1, own.shape[-1])) * max(0, count) * 8
 
 
-def tallied(args: Args, kwargs: dict[str, Any]) -> int:
+def tallied(own: Tensor, weights: Tensor | None = None, minlength: int = 0, **_: Any) -> int:
     """`bincount`: a count for each integer up to the largest."""
-    own = args[0]
-    least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
-    return max(int(own.max()) + 1 if own.numel() else 0, least) * 8
+    return max(int(own.max()) + 1 if own.numel() else 0, minlength) * 8
 
 
-def multiplied(args: Args, kwargs: dict[str, Any]) -> int:
+def multiplied(counts: Tensor, *_: Any, **__: Any) -> int:
     """`repeat_interleave`: the sum of the repeats."""
-    return int(args[0].sum(dtype=torch.float64)) * 8
+    return int(counts.sum(dtype=torch.float64)) * 8
 
 
 def items(count: int) -> None:
@@ -265,19 +239,15 @@ def items(count: int) -> None:
         raise InvalidArgumentError(f"this would make {count:,} tensors; {MAX_PIECES:,} are allowed at a time")
 
 
-def cut(args: Args, kwargs: dict[str, Any]) -> int:
+def cut(own: Tensor, length: int, dim: int = 0, **_: Any) -> int:
     """`split`: tensors of one length."""
-    own, length = args[:2]
-    dimension = args[2] if len(args) > 2 else kwargs.get("dim", 0)
-    if own.dim() and -own.dim() <= dimension < own.dim() and length > 0:
-        items(math.ceil(own.shape[dimension] / length))
-    return within(args, kwargs)
+    if own.dim() and -own.dim() <= dim < own.dim() and length > 0:
+        items(math.ceil(own.shape[dim] / length))
+    return within(own)
 
 
-def unbound(args: Args, kwargs: dict[str, Any]) -> int:
+def unbound(own: Tensor, dim: int = 0, **_: Any) -> int:
     """`unbind`: one tensor for each index of a dimension."""
-    own = args[0]
-    dimension = args[1] if len(args) > 1 else 0
-    if own.dim() and -own.dim() <= dimension < own.dim():
-        items(own.shape[dimension])
-    return within(args, kwargs)
+    if own.dim() and -own.dim() <= dim < own.dim():
+        items(own.shape[dim])
+    return within(own)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from ps_service.functions import dtypes
-from ps_service.functions.sizes import Args
 from ps_wire.errors import InvalidArgumentError
 
-Check = Callable[[Args, dict[str, Any]], None]
-"""Takes the arguments of a function or operation, and raises an `InvalidArgumentError` if they are not accepted."""
+Check = Callable[..., None]
+"""Takes the arguments of an operation, and raises an `InvalidArgumentError` if they are not accepted."""
 
 _aten = torch.ops.aten
 
@@ -30,7 +29,7 @@ def in_range(indices: Tensor, low: int, high: int, what: str) -> None:
             raise InvalidArgumentError(f"{what} must lie in [{low}, {high}); these lie in [{least}, {most}]")
 
 
-def no_integer_division_by_zero(args: Args, kwargs: dict[str, Any]) -> None:
+def no_integer_division_by_zero(*args: Any, **kwargs: Any) -> None:
     """Refuses integer division by 0 and of the smallest integer by -1: some of torch's kernels kill the process."""
     operands = [each for each in args[:2] if isinstance(each, (Tensor, int, float))]
     if len(operands) < 2 or any(_is_floating(each) for each in operands):
@@ -42,21 +41,20 @@ def no_integer_division_by_zero(args: Args, kwargs: dict[str, Any]) -> None:
         raise InvalidArgumentError("the smallest integer of a type cannot be divided by -1: the result does not fit")
 
 
-def no_rounded_division_by_zero(args: Args, kwargs: dict[str, Any]) -> None:
+def no_rounded_division_by_zero(*args: Any, rounding_mode: str | None = None, **_: Any) -> None:
     """The same for `div`, which divides integers as integers only with a rounding mode."""
-    if kwargs.get("rounding_mode") is not None:
-        no_integer_division_by_zero(args, kwargs)
+    if rounding_mode is not None:
+        no_integer_division_by_zero(*args)
 
 
-def no_smallest(args: Args, kwargs: dict[str, Any]) -> None:
+def no_smallest(*args: Any, **kwargs: Any) -> None:
     """Refuses the smallest integer, whose greatest common divisor cannot be represented."""
     if any(_holds_smallest(each) for each in args[:2] if isinstance(each, Tensor)):
         raise InvalidArgumentError("the smallest integer of a type has no positive counterpart; leave it out")
 
 
-def shifts(args: Args, kwargs: dict[str, Any]) -> None:
+def shifts(shifted: Any, amount: Any, **_: Any) -> None:
     """Refuses shifts by a negative number or by more than the number of bits, which are undefined."""
-    shifted, amount = args[:2]
     bits = shifted.element_size() * 8 if isinstance(shifted, Tensor) else 64
     if isinstance(amount, Tensor):
         if amount.dtype in dtypes.INTEGER:
@@ -65,33 +63,31 @@ def shifts(args: Args, kwargs: dict[str, Any]) -> None:
         raise InvalidArgumentError(f"the amount of a shift must lie in [0, {bits}), and not be {amount}")
 
 
-def embedding(args: Args, kwargs: dict[str, Any]) -> None:
+def embedding(table: Tensor, indices: Tensor, *_: Any, **__: Any) -> None:
     """Indices have to name a row."""
-    table, indices = args[:2]
     in_range(indices, 0, table.shape[0] if table.dim() else 0, "the indices of an embedding")
 
 
-def embedding_bag(args: Args, kwargs: dict[str, Any]) -> None:
+def embedding_bag(table: Tensor, indices: Tensor, offsets: Tensor, *others: Any, **kwargs: Any) -> None:
     """Indices have to name a row, offsets to ascend within the indices, and weights to match the indices."""
-    embedding(args, kwargs)
-    table, indices, offsets = args[:3]
+    embedding(table, indices)
     if table.dim() != 2 or indices.dim() != 1 or offsets.dim() != 1 or not offsets.numel():
         raise InvalidArgumentError("a bag needs a table of two dimensions, and indices and offsets of one")
     in_range(offsets, 0, indices.numel() + 1, "the offsets of bags")
     begins = _array(offsets)
-    if (args[7] if len(args) > 7 else False) and int(begins[-1]) != indices.numel():
+    if (others[4] if len(others) > 4 else False) and int(begins[-1]) != indices.numel():
         raise InvalidArgumentError("the last offset of bags that include it is the number of indices")
     if int(begins[0]) or bool((begins[1:] < begins[:-1]).any()):
         raise InvalidArgumentError("the offsets of bags begin with 0 and ascend")
-    weights = args[6] if len(args) > 6 else kwargs.get("per_sample_weights")
+    weights = others[3] if len(others) > 3 else kwargs.get("per_sample_weights")
     if weights is not None and weights.shape != indices.shape:
         raise InvalidArgumentError("there must be one weight for each index of a bag")
 
 
-def ctc_loss(args: Args, kwargs: dict[str, Any]) -> None:
+def ctc_loss(
+    scores: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0, *_: Any, **__: Any
+) -> None:
     """Labels have to be classes, and lengths to lie within the inputs and targets."""
-    scores, targets, input_lengths, target_lengths = args[:4]
-    blank = args[4] if len(args) > 4 else kwargs.get("blank", 0)
     steps, batch, classes = scores.shape
     if not 0 <= blank < classes:
         raise InvalidArgumentError(f"the blank must be one of {classes} classes, and not {blank}")
@@ -109,42 +105,38 @@ def ctc_loss(args: Args, kwargs: dict[str, Any]) -> None:
         raise InvalidArgumentError("the lengths of a CTC loss's targets reach beyond the targets")
 
 
-def unpooling(args: Args, kwargs: dict[str, Any]) -> None:
+def unpooling(own: Tensor, indices: Tensor, size: Sequence[int], *_: Any, **__: Any) -> None:
     """Indices have to lie in the output."""
-    own, indices, size = args[:3]
     if indices.shape != own.shape:
         raise InvalidArgumentError("an unpooling needs one index for each number")
     in_range(indices, 0, math.prod(max(0, each) for each in size), "the indices of an unpooling")
 
 
-def index(args: Args, kwargs: dict[str, Any]) -> None:
+def index(own: Tensor, chosen: int, indices: Any, *_: Any, **__: Any) -> None:
     """Indices have to lie in one dimension of the first argument."""
-    own, chosen, indices = args[:3]
     length = own.shape[chosen] if own.dim() and -own.dim() <= chosen < own.dim() else 1
     # Torch accepts an empty index.
     if isinstance(indices, Tensor) and indices.numel():
         in_range(indices, 0, length, "indices")
 
 
-def classes(args: Args, kwargs: dict[str, Any]) -> None:
+def classes(scores: Tensor, targets: Tensor, *others: Any, **kwargs: Any) -> None:
     """Targets have to be classes, or the ignored index."""
-    scores, targets = args[:2]
-    ignored = args[4] if len(args) > 4 else kwargs.get("ignore_index", -100)
+    ignored = others[2] if len(others) > 2 else kwargs.get("ignore_index", -100)
     count = scores.shape[1] if scores.dim() > 1 else scores.shape[0] if scores.dim() else 0
     if targets.numel() and targets.dtype in dtypes.INTEGER:
         kept = targets[targets != ignored]
         in_range(kept, 0, count, "classes")
 
 
-def some_rows(args: Args, kwargs: dict[str, Any]) -> None:
+def some_rows(own: Tensor, *_: Any, **__: Any) -> None:
     """Refuses an empty matrix: the backward of `pdist` needs at least one row."""
-    if not args[0].numel():
+    if not own.numel():
         raise InvalidArgumentError("pdist needs at least one row and one column")
 
 
-def repeats(args: Args, kwargs: dict[str, Any]) -> None:
+def repeats(counts: Tensor, *_: Any, **__: Any) -> None:
     """Repeats must not be negative, and their sum is bounded."""
-    counts = args[0]
     in_range(counts, 0, _MOST_REPEATS, "repeats")
     if float(counts.sum(dtype=torch.float64)) > _MOST_REPEATS:
         raise InvalidArgumentError(f"there would be more than {_MOST_REPEATS:,} elements")

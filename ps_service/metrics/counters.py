@@ -44,6 +44,9 @@ class OperationCount:
     durations: Distribution
 
 
+NO_REQUESTS: Final = OperationCount(0, Histogram(DURATION_BOUNDS).snapshot())
+
+
 class Counters:
     """Counts requests by operation. Safe from several threads, but for `sessions_ended` and `contexts_ended`.
 

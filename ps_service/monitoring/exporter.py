@@ -15,8 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from ps_service.measures.histogram import Distribution
-from ps_service.metrics.counters import DURATION_BOUNDS
+from ps_service.metrics.counters import DURATION_BOUNDS, NO_REQUESTS
 from ps_service.passes.staleness import LONGEST_NAME, MOST_NAMES, STALENESS_BOUNDS
 from ps_wire.errors import BY_CODE
 from ps_wire.operations import OPERATIONS
@@ -25,8 +24,8 @@ from ps_wire.v1.errors_pb2 import ErrorCode
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
+    from ps_service.measures.histogram import Distribution
 
-_NOTHING: Final = Distribution(DURATION_BOUNDS, (0,) * (len(DURATION_BOUNDS) + 1), 0.0)
 _LIMITS: Final[dict[tuple[float, ...], list[str]]] = {
     bounds: [*map(floatToGoString, bounds), "+Inf"] for bounds in (DURATION_BOUNDS, STALENESS_BOUNDS)
 }
@@ -75,9 +74,9 @@ class OwnerCollector(Collector):
         what = "Requests that were accepted and ended in an error."
         failures = CounterMetricFamily("ps_request_errors", what, labels=label)
         for operation in OPERATIONS:
-            count = counted.get(operation)
-            _add(durations, [operation], _NOTHING if count is None else count.durations)
-            failures.add_metric([operation], 0 if count is None else count.errors)
+            count = counted.get(operation, NO_REQUESTS)
+            _add(durations, [operation], count.durations)
+            failures.add_metric([operation], count.errors)
         yield durations
         yield failures
         counts = self._engine.counters.errors()

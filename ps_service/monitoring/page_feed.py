@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +36,6 @@ _HEADERS: Final = {
     "X-Accel-Buffering": "no",  # asks a proxy not to hold messages back
 }
 
-
 Known = tuple[str, int, int, "StatusReply | None"]
 """What pages know of an owner: its incarnation, the numbers of its last sample and event, and its status."""
 
@@ -53,9 +52,8 @@ class PageStream:
 
     def __init__(self, cut_off: Callable[[], object]) -> None:
         self._cut_off = cut_off
-        self._waiting: deque[bytes] = deque()
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue()  # an empty message is the end
         self._bytes = 0
-        self._news = asyncio.Event()
         self._over = False
 
     def send(self, message: bytes) -> None:
@@ -63,31 +61,23 @@ class PageStream:
         if self._over:
             return
         if self._bytes and self._bytes + len(message) > MOST_WAITING_BYTES:
-            self._waiting.clear()
             self.end()
             self._cut_off()
             return
         self._bytes += len(message)
-        self._waiting.append(message)
-        self._news.set()
+        self._waiting.put_nowait(message)
 
     def end(self) -> None:
         """Ends the stream when the messages that wait are sent."""
         self._over = True
-        self._news.set()
+        self._waiting.put_nowait(b"")
 
     async def write(self, response: web.StreamResponse) -> None:
         """Sends messages until the stream ends. Raises `ConnectionError` if the page was closed, or cut off."""
-        while True:
-            while self._waiting:
-                message = self._waiting.popleft()
-                await response.write(message)
-                # Not before: what a slow page has not taken counts as waiting.
-                self._bytes -= len(message)
-            if self._over:
-                return
-            self._news.clear()
-            await self._news.wait()
+        while message := await self._waiting.get():
+            await response.write(message)
+            # Not before: what a slow page has not taken counts as waiting.
+            self._bytes -= len(message)
 
 
 class PageFeed:
@@ -103,7 +93,6 @@ class PageFeed:
         """Serves one page until it is closed. Raises `web.HTTPServiceUnavailable` if too many are open."""
         await self._watch.wanted(_FIRST_SECONDS)
         if self._task is None or self._task.done():
-            self._told.clear()
             self._task = asyncio.create_task(self._run())
         transport = request.transport
         if len(self.streams) >= MOST_STREAMS or transport is None:
@@ -126,17 +115,13 @@ class PageFeed:
 
     def send(self, message: bytes) -> None:
         """Sends a message to all pages."""
-        for each in list(self.streams):
+        for each in self.streams:
             each.send(message)
-
-    def end(self) -> None:
-        """Ends all streams."""
-        for each in list(self.streams):
-            each.end()
 
     async def stop(self) -> None:
         """Ends all streams, and tells nothing any more."""
-        self.end()
+        for each in self.streams:
+            each.end()
         if self._task is not None:
             await tasks.end(self._task)
 
@@ -144,14 +129,11 @@ class PageFeed:
         """The messages of a page that has just opened, one for each owner, so that none is long."""
         yield _event(page_messages.joined(page_messages.of_group(self._watch) | self._slow()))
         for owner in list(self._watch.owners.values()):
-            told = _fresh(owner, _NOTHING)
-            by_owner = {field: page_messages.joined({owner.name: each}) for field, each in told.items()}
-            yield _event(page_messages.joined(by_owner))
+            yield _event(page_messages.joined(_fresh([owner], {})))
         yield _event('{"complete":true}')
 
     async def _run(self) -> None:
-        for owner in self._watch.owners.values():
-            self._told[owner.name] = _known(owner)
+        self._told = {name: _known(owner) for name, owner in self._watch.owners.items()}
         while True:
             await asyncio.sleep(SAMPLE_SECONDS)
             if not self.streams:
@@ -163,31 +145,29 @@ class PageFeed:
                 _log.exception("the open pages could not be told what is new; it will be tried again")
 
     def _news(self) -> str:
-        found: defaultdict[str, dict[str, str]] = defaultdict(dict)
-        for owner in self._watch.owners.values():
-            for field, told in _fresh(owner, self._told.get(owner.name, _NOTHING)).items():
-                found[field][owner.name] = told
-            self._told[owner.name] = _known(owner)
-        fields = page_messages.of_group(self._watch) | (self._slow() if "lists" in found else {})
-        return page_messages.joined(fields | {field: page_messages.joined(told) for field, told in found.items()})
+        fresh = _fresh(self._watch.owners.values(), self._told)
+        self._told |= {name: _known(owner) for name, owner in self._watch.owners.items()}
+        slow = self._slow() if "lists" in fresh else {}
+        return page_messages.joined(page_messages.of_group(self._watch) | slow | fresh)
 
     def _slow(self) -> dict[str, str]:
         return {"slow": page_messages.dumped(self._watch.slow.why)}
 
 
-def _fresh(owner: WatchedOwner, known: Known) -> dict[str, str]:
-    """What pages do not know of an owner yet, by fields of a message, in JSON."""
-    incarnation, number, last_event, status = known
-    if incarnation != _known(owner)[0]:
-        number = last_event = 0
-    found = {}
-    if samples := [each.encoded for each in owner.samples if each.message.number > number]:
-        found["samples"] = f"[{','.join(samples)}]"
-    if events := [page_messages.plain(each) for each in owner.events if each.number > last_event]:
-        found["events"] = page_messages.dumped(events)
-    if owner.status is not None and owner.status is not status:
-        found["lists"] = page_messages.dumped(page_messages.lists(owner.status))
-    return found
+def _fresh(owners: Iterable[WatchedOwner], known: Mapping[str, Known]) -> dict[str, str]:
+    """What pages do not know of some owners yet, by fields of a message, in JSON."""
+    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for owner in owners:
+        incarnation, number, last_event, status = known.get(owner.name, _NOTHING)
+        if incarnation != _known(owner)[0]:
+            number = last_event = 0
+        if samples := [each.encoded for each in owner.samples if each.message.number > number]:
+            found["samples"][owner.name] = f"[{','.join(samples)}]"
+        if events := [page_messages.plain(each) for each in owner.events if each.number > last_event]:
+            found["events"][owner.name] = page_messages.dumped(events)
+        if owner.status is not None and owner.status is not status:
+            found["lists"][owner.name] = page_messages.dumped(page_messages.lists(owner.status))
+    return {field: page_messages.joined(told) for field, told in found.items()}
 
 
 def _known(owner: WatchedOwner) -> Known:

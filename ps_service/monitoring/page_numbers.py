@@ -106,13 +106,14 @@ def _rates(of_owners: Sequence[Sequence[Sample]]) -> dict[str, Any]:
     """Rates of several owners are added; their histograms, too."""
     staleness = merged(each.staleness for each in chain(*of_owners))
     durations = merged(one.durations for each in chain(*of_owners) for one in each.operations)
-    counts: dict[str, Callable[[Sample], int]] = {
-        "steps_per_second": lambda each: each.steps,
-        "requests_per_second": lambda each: sum(sum(one.durations[1::2]) for one in each.operations),
-        "errors_per_second": lambda each: sum(one.errors for one in each.operations),
-    }
-    rates = {name: sum((_per_second(each, of) for each in of_owners), 0.0) for name, of in counts.items()}
-    return {name: round(rate, 3) for name, rate in rates.items()} | {
+
+    def rate(count: Callable[[Sample], int]) -> float:
+        return round(sum((_per_second(each, count) for each in of_owners), 0.0), 3)
+
+    return {
+        "steps_per_second": rate(lambda each: each.steps),
+        "requests_per_second": rate(lambda each: sum(sum(one.durations[1::2]) for one in each.operations)),
+        "errors_per_second": rate(lambda each: sum(one.errors for one in each.operations)),
         "staleness_p50": quantile(0.5, staleness, STALENESS_BOUNDS),
         "staleness_p99": quantile(0.99, staleness, STALENESS_BOUNDS),
         "request_p50_seconds": quantile(0.5, durations, DURATION_BOUNDS),

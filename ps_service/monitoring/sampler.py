@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import psutil
 
 from ps_service.execution.periodic import Periodic
-from ps_service.metrics.counters import DURATION_BOUNDS, LOOKS
+from ps_service.metrics.counters import LOOKS, NO_REQUESTS
 from ps_service.metrics.history import SAMPLE_SECONDS, Sample, buckets
 from ps_service.passes.staleness import STALENESS_BOUNDS
 from ps_wire.v1 import operations_pb2 as pb
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.metrics.counters import OperationCount
 
-_NO_DURATIONS: Final = (0,) * (len(DURATION_BOUNDS) + 1)
+_NO_STALENESS: Final = (0,) * (len(STALENESS_BOUNDS) + 1)
 
 
 class _Totals(NamedTuple):
@@ -66,28 +66,22 @@ class Sampler(Periodic):
 
     def _totals(self) -> _Totals:
         engine, at = self._engine, self._clock()
-        steps, staleness = 0, [0] * (len(STALENESS_BOUNDS) + 1)
-        for count in engine.counters.steps.snapshot().values():
-            steps += count.steps
-            if count.steps:
-                staleness = [one + more for one, more in zip(staleness, count.staleness.counts, strict=True)]
+        steps = engine.counters.steps.snapshot().values()
+        staleness = zip(_NO_STALENESS, *(each.staleness.counts for each in steps), strict=True)
         traffic = engine.counters.traffic.values()
         counts = {
-            "steps": steps,
+            "steps": sum(each.steps for each in steps),
             "trainer_steps": engine.sessions.steps,
             "received_bytes": sum(each.received for each in traffic),
             "sent_bytes": sum(each.sent for each in traffic),
         }
-        return _Totals(at, counts, staleness, engine.counters.operations())
+        return _Totals(at, counts, list(map(sum, staleness)), engine.counters.operations())
 
 
 def _finished(operations: dict[str, OperationCount], before: dict[str, OperationCount]) -> Iterator[pb.OperationSample]:
     """The operations of which a request was answered meanwhile."""
     for name, count in operations.items():
-        if name in LOOKS:
-            continue
-        known = before.get(name)
-        then, errors = (_NO_DURATIONS, 0) if known is None else (known.durations.counts, known.errors)
-        if count.durations.counts != then:
-            durations = buckets(count.durations.counts, then)
-            yield pb.OperationSample(name=name, errors=count.errors - errors, durations=durations)
+        then = before.get(name, NO_REQUESTS)
+        if name not in LOOKS and count.durations.counts != then.durations.counts:
+            durations = buckets(count.durations.counts, then.durations.counts)
+            yield pb.OperationSample(name=name, errors=count.errors - then.errors, durations=durations)

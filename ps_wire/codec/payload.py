@@ -14,13 +14,10 @@ ALIGNMENT: Final = 64
 """Tensors begin at multiples of this, so that the receiver can use them without a copy."""
 
 _SMALL: Final = 64 * 1024
-"""Tensors up to this size are copied out of a message that is many times larger."""
-
 _LARGE_MESSAGE: Final = 4096
-"""Tensors are not copied out of smaller messages."""
-
 _TIMES: Final = 8
-"""A small tensor is copied out of messages that are at least this many times larger."""
+"""A tensor of at most `_SMALL` bytes is copied out of a message of at least `_LARGE_MESSAGE` bytes that is at least
+`_TIMES` as large."""
 
 _PADDING: Final = memoryview(bytes(ALIGNMENT))
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ps_wire.codec import dtypes, tensors
-from ps_wire.codec.names import NAMED, name_of
+from ps_wire.codec.names import NAMED, full_name, name_of
 from ps_wire.codec.records import codec_named, codec_of
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_DEPTH
@@ -146,19 +146,19 @@ class Encoder:
             return
         instead = self._on_other(value) if self._on_other is not None else None
         if instead is None:
-            kind = type(value)
+            refusal = f"a {full_name(type(value))} cannot be sent"
             if isinstance(value, torch._C.Future):
                 raise InvalidArgumentError(
-                    f"Can not pickle torch.futures.Future: a {kind.__module__}.{kind.__qualname__} cannot be sent; "
-                    "wait for it and send its result, or return it from an @async_execution function"
+                    f"Can not pickle torch.futures.Future: {refusal}; wait for it and send its result, or return it "
+                    "from an @async_execution function"
                 )
-            advice = getattr(kind, "instead_of_sending", None)
+            advice = getattr(type(value), "instead_of_sending", None)
             if isinstance(advice, str):
-                raise InvalidArgumentError(f"a {kind.__module__}.{kind.__qualname__} cannot be sent: {advice}")
+                raise InvalidArgumentError(f"{refusal}: {advice}")
             raise InvalidArgumentError(
-                f"a {kind.__module__}.{kind.__qualname__} cannot be sent; what travels is None, bool, int, float, "
-                "str, bytes, list, tuple, dict, tensor, numpy array, handle, dtype, device and slice, functions and "
-                "classes by name, and instances of classes decorated with @by_value"
+                f"{refusal}; what travels is None, bool, int, float, str, bytes, list, tuple, dict, tensor, numpy "
+                "array, handle, dtype, device and slice, functions and classes by name, and instances of classes "
+                "decorated with @by_value"
             )
         if isinstance(instead, Instead):
             self.encode_into(message, instead.value, depth)

@@ -101,9 +101,7 @@ def is_torchs(optimizer: optim.Optimizer) -> bool:
 def _scratch(optimizer: optim.Optimizer) -> Parameter:
     """A parameter like those of an optimizer, of which some may be integers that are never trained."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    like = next((each for each in parameters if each.is_floating_point() or each.is_complex()), None)
-    if like is None:
-        return Parameter(torch.zeros(1, 1))
+    like = next((each for each in parameters if each.is_floating_point() or each.is_complex()), torch.empty(0))
     return Parameter(torch.zeros(1, 1, dtype=like.dtype, device=like.device))
 
 

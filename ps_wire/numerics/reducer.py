@@ -1,14 +1,15 @@
-"""Reduces numbers, or tensors of one shape and dtype, to one, with enough precision."""
+"""Reduces numbers, or tensors of one shape and dtype, to one, with enough precision; also structures of them."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.numbers import INT64
 
 _INTEGERS: Final = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -116,3 +117,42 @@ class Reducer:
         if isinstance(self._total, torch.Tensor) and not (self._total.is_floating_point() or self._total.is_complex()):
             return self._total.double() / self.count
         return self._total / self.count
+
+
+def reduced(values: Sequence[Any], op: str, place: str = "") -> Any:
+    """The reduction of values, in the order of ranks: numbers, dense tensors, or lists, tuples and dicts of these.
+
+    Raises `InvalidArgumentError`, which names two ranks and `place`, if structures, shapes or dtypes differ.
+    """
+    first = values[0]
+    for rank, value in enumerate(values):
+        if not _is_alike(first, value):
+            raise InvalidArgumentError(
+                f"the values{f' at {place}' if place else ''} do not fit together: rank 0 has {_described(first)}, and "
+                f"rank {rank} {_described(value)}"
+            )
+    if isinstance(first, dict):
+        return {key: reduced([value[key] for value in values], op, f"{place}[{key!r}]") for key in first}
+    if isinstance(first, (list, tuple)):
+        items = zip(*values, strict=True)
+        return type(first)(reduced(each, op, f"{place}[{index}]") for index, each in enumerate(items))
+    reducer = Reducer(op)
+    for value in values:
+        reducer.add(value)
+    return reducer.result
+
+
+def _is_alike(first: Any, value: Any) -> bool:
+    if isinstance(first, dict):
+        return isinstance(value, dict) and value.keys() == first.keys()
+    if isinstance(first, (list, tuple)):
+        return type(value) is type(first) and len(value) == len(first)
+    return isinstance(value, (torch.Tensor, int, float)) and kind_of(value) == kind_of(first)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor) or type(value) in (int, float, bool):
+        return str(kind_of(value))
+    if isinstance(value, dict):
+        return f"a dict with the keys {', '.join(sorted(map(repr, value)))[:200]}"
+    return f"a {type(value).__name__} of {len(value)}" if isinstance(value, (list, tuple)) else type(value).__name__

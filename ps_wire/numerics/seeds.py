@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import threading
+from itertools import count
 from operator import index
 from typing import Final
 
@@ -30,18 +30,14 @@ class Seeds:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._lock = threading.Lock()
-        self._handed_out = 0
-        self._branches = 0
+        # Taking the next number of a count is atomic.
+        self._calls = count(1)
+        self._branches = count(1)
 
     def next(self) -> int:
         """The next seed."""
-        with self._lock:
-            self._handed_out += 1
-            return derived(self._seed, _CALLS, self._handed_out)
+        return derived(self._seed, _CALLS, next(self._calls))
 
     def branch(self) -> Seeds:
         """Derives a new sequence with a count of its own; each call returns a different one."""
-        with self._lock:
-            self._branches += 1
-            return Seeds(derived(self._seed, _BRANCHES, self._branches))
+        return Seeds(derived(self._seed, _BRANCHES, next(self._branches)))

@@ -8,11 +8,11 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_wire.codec.numerics import write_numerics
 from ps_wire.numerics.autocast import is_active
 from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.latency import Latencies, Latency
 from trainer_client.graph.batch import Batch
+from trainer_client.numerics import write_numerics
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:

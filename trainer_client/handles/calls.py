@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from ps_wire.codec.numerics import write_numerics
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder, Instead
 from ps_wire.errors import PsError
@@ -24,6 +23,7 @@ from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
 from trainer_client.handles.arrivals import all_there, seconds_left
 from trainer_client.handles.references import Reference, RRef, fetch, handle_message, receive
+from trainer_client.numerics import write_numerics
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.watched import begin
