@@ -120,13 +120,17 @@ def index(own: Tensor, chosen: int, indices: Any, *_: Any, **__: Any) -> None:
         in_range(indices, 0, length, "indices")
 
 
-def classes(scores: Tensor, targets: Tensor, *others: Any, **kwargs: Any) -> None:
-    """Targets have to be classes, or the ignored index."""
-    ignored = others[2] if len(others) > 2 else kwargs.get("ignore_index", -100)
+def classes(scores: Tensor, targets: Tensor, *_: Any, **__: Any) -> None:
+    """Targets have to be classes."""
     count = scores.shape[1] if scores.dim() > 1 else scores.shape[0] if scores.dim() else 0
     if targets.numel() and targets.dtype in dtypes.INTEGER:
-        kept = targets[targets != ignored]
-        in_range(kept, 0, count, "classes")
+        in_range(targets, 0, count, "classes")
+
+
+def classes_or_ignored(scores: Tensor, targets: Tensor, *others: Any, **kwargs: Any) -> None:
+    """Targets have to be classes, or the ignored index."""
+    ignored = others[2] if len(others) > 2 else kwargs.get("ignore_index", -100)
+    classes(scores, targets[targets != ignored])
 
 
 def some_rows(own: Tensor, *_: Any, **__: Any) -> None:
@@ -162,7 +166,8 @@ _BY_CHECK: Final[tuple[tuple[Check, str], ...]] = (
         "gather scatter scatter_ scatter_add scatter_add_ index_select index_add index_add_ index_copy "
         "index_copy_ scatter_reduce",
     ),
-    (classes, "nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d multi_margin_loss"),
+    (classes_or_ignored, "nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d"),
+    (classes, "multi_margin_loss"),
     (some_rows, "_pdist_forward"),
     (repeats, "repeat_interleave"),
 )

@@ -285,7 +285,10 @@ SAMPLES: dict[str, Callable[[], list[Call]]] = {
     "cosine_embedding_loss": lambda: [_args(floats(*X), floats(*X), torch.ones(4))],
     "margin_ranking_loss": lambda: [_args(floats(4), floats(4), torch.ones(4))],
     "triplet_margin_loss": lambda: [_args(floats(*X), floats(*X), floats(*X))],
-    "multi_margin_loss": lambda: [_args(floats(4, 3), ints(3, 4))],
+    "multi_margin_loss": lambda: [
+        _args(floats(4, 3), ints(3, 4)),
+        _args(floats(4, 3), ints(3, 4), weight=torch.tensor([0.5, 1.0, 2.0])),
+    ],
     "multilabel_margin_loss": lambda: [_args(floats(2, 4), torch.tensor([[3, 0, -1, 1], [0, -1, 1, 1]]))],
     "ctc_loss": lambda: [
         _args(floats(10, 2, 5).log_softmax(2), ints(4, 2, 3) + 1, torch.tensor([10, 9]), torch.tensor([3, 2])),
