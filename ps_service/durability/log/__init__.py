@@ -1,0 +1,1 @@
+"""The durable log of an owner: what has changed since its last checkpoint."""

@@ -1,0 +1,175 @@
+"""The log: appends records, and tells when they are on the disk.
+
+A record that was appended is in the page cache: it outlives the process, however that ends. Once it is synced, it also
+outlives the machine.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ps_service.durability.log import records
+from ps_service.durability.log.disk import Disk
+from ps_service.durability.log.segments import SEGMENT_BYTES, Segments
+
+if TYPE_CHECKING:
+    from ps_service.durability.log.disk import Buffer
+    from ps_service.durability.log.records import Record
+
+_log = logging.getLogger(__name__)
+
+_AHEAD: Final = 2
+"""The part of a file, as its divisor, after which the next one is allocated."""
+
+
+class LogError(OSError):
+    """The log cannot be written; the message says why, and what to do."""
+
+
+class Log:
+    """The log in a folder. Safe to use from several threads.
+
+    With an `interval`, records are synced after at most so many seconds; with 0, as soon as possible, all that came
+    meanwhile together; with None, only by `sync`. `end` is the position behind the last record, and `synced` the one
+    up to which the log is on the disk.
+    """
+
+    def __init__(
+        self, folder: Path, interval: float | None, disk: Disk | None = None, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
+        self._segments = Segments(folder, disk or Disk(), segment_bytes)
+        self._segment_bytes = segment_bytes
+        self._folder = folder
+        self._interval = interval
+        self.end = self.synced = 0
+        self._failure: OSError | None = None
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._is_closed = False
+        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._thread: threading.Thread | None = None
+
+    def read(self, begin: int) -> Iterator[Record]:
+        """The records from a position on, before `open`; the position behind the last is the `end` then. Raises
+        `DamagedLogError`."""
+        self.end = begin
+        for record in self._segments.records(begin):
+            yield record
+            self.end = record.end
+
+    def open(self, position: int) -> None:
+        """Lets records be appended from a position on. Raises `LogError`."""
+        try:
+            self._segments.begin(position)
+            self._segments.prepare()
+        except OSError as error:
+            raise self._explained(error) from error
+        self.end = self.synced = position
+        if self._interval is not None:
+            self._thread = threading.Thread(target=self._sync_again_and_again, name="ps-log", daemon=True)
+            self._thread.start()
+
+    def append(self, message: bytes, chunks: Sequence[Buffer] = ()) -> int:
+        """Appends a record; returns the position behind it. What is passed may be changed afterwards. Raises `LogError`
+        if it could not be written, and nothing of it is there."""
+        nbytes = records.size(len(message), sum(map(len, chunks)))
+        with self._lock:
+            self._check()
+            position = self.end
+            try:
+                if not self._segments.has_space(position, nbytes):
+                    self._segments.extend(position, nbytes)
+                self._segments.write(records.encoded(position, self.synced, message, chunks), position)
+            except OSError as error:
+                raise self._explained(error) from error
+            self.end = position + nbytes
+            self._changed.notify()
+            return self.end
+
+    def check(self) -> None:
+        """Raises `LogError` if nothing can be appended now."""
+        with self._lock:
+            self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._explained(self._failure)
+
+    def when_synced(self, position: int, callback: Callable[[], None]) -> None:
+        """Calls a function, in any thread, once the log is on the disk up to a position. It must not raise."""
+        with self._lock:
+            if self.synced < position:
+                heapq.heappush(self._waiting, (position, next(self._numbers), callback))
+                self._changed.notify()
+                return
+        callback()
+
+    def sync(self) -> None:
+        """Waits until all records are on the disk. Raises `LogError` if that fails. Then nothing can be appended any
+        more: after a sync that has failed, the system may have dropped what it had to write."""
+        with self._lock:
+            end = self.end
+        try:
+            self._segments.sync()
+        except OSError as error:
+            with self._lock:
+                self._failure = error
+            raise self._explained(error) from error
+        with self._lock:
+            self.synced = max(self.synced, end)
+            ready = []
+            while self._waiting and self._waiting[0][0] <= self.synced:
+                ready.append(heapq.heappop(self._waiting)[2])
+        for callback in ready:
+            callback()
+
+    def cut(self, position: int) -> None:
+        """Frees the files that are not needed to read from a position on. Only what was synced is freed, so that the
+        records that stay tell that there was more. Raises `OSError`."""
+        with self._lock:
+            self._segments.cut(min(position, self.synced))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the files in use."""
+        return self._segments.nbytes
+
+    def close(self) -> None:
+        """Ends the thread and closes the files, without a last sync."""
+        with self._lock:
+            self._is_closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._segments.close()
+
+    def _sync_again_and_again(self) -> None:
+        while True:
+            with self._lock:
+                self._changed.wait_for(lambda: self._is_closed or self.end > self.synced)
+                if self._interval:
+                    self._changed.wait_for(lambda: self._is_closed, self._interval)
+                if self._is_closed:
+                    return
+            try:
+                self.sync()
+                with self._lock:
+                    used = self.end - self._segments.used[-1].start
+                if used * _AHEAD > self._segment_bytes:
+                    self._segments.prepare()
+            except LogError as error:
+                _log.error("%s", error)
+                return
+            except OSError as error:
+                _log.warning("%s", self._explained(error))
+
+    def _explained(self, error: OSError) -> LogError:
+        reason = error.strerror or str(error)
+        return LogError(error.errno, f"the log in {self._folder} cannot be written: {reason}")

@@ -1,0 +1,204 @@
+"""The files of the log, which are allocated ahead and used again."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ps_service.durability.log import records
+from ps_wire.limits import MIB
+
+if TYPE_CHECKING:
+    from ps_service.durability.log.disk import Buffer, Disk
+    from ps_service.durability.log.records import Record
+
+SEGMENT_BYTES: Final = 64 * MIB
+"""Size of a file. One that a larger record needs has the size of that."""
+
+_SPARE: Final = 4
+"""Most files that are kept to be used again."""
+
+_NAME: Final = re.compile(r"log-(\d{20})")
+_FREE: Final = re.compile(r"free-(\d{20})")
+
+
+class DamagedLogError(ValueError):
+    """The log lacks something that was on the disk; the message names its position."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """A file of the log: the position of its first byte, its size in bytes, and its descriptor; -1 while it is not
+    open."""
+
+    path: Path
+    start: int
+    nbytes: int
+    descriptor: int = -1
+
+
+class Segments:
+    """The files of a log in a folder, in the order of their positions. The last one is written to."""
+
+    def __init__(self, folder: Path, disk: Disk, nbytes: int = SEGMENT_BYTES) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._nbytes = nbytes
+        found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+        numbered = sorted((int(name[1]), path) for name, path in found if name)
+        self.used = [Segment(path, start, path.stat().st_size) for start, path in numbered]
+        self._free = [path for path in folder.iterdir() if _FREE.fullmatch(path.name)]
+        self._numbers = itertools.count(1 + max([0, *(int(path.name[5:]) for path in self._free)]))
+        self._unsynced: list[Segment] = []
+        self._is_renamed = False
+        # Held while files are synced, so that none of them is closed meanwhile.
+        self._syncing = threading.Lock()
+
+    def records(self, begin: int) -> Iterator[Record]:
+        """The records from a position on. What follows the last whole one is left out, if it was not on the disk. Raises
+        `DamagedLogError` if it was."""
+        position = begin
+        for i, segment in enumerate(self.used):
+            following = self.used[i + 1].start if i + 1 < len(self.used) else None
+            if following is not None and following <= begin:
+                continue
+            if not segment.start <= position <= segment.start + segment.nbytes:
+                break
+            with _mapped(segment.path) as memory:
+                for record in records.read(memory, segment.start, position - segment.start):
+                    yield record
+                    position = record.end
+                    if position == following:
+                        break
+        self._check_end(position)
+
+    def _check_end(self, end: int) -> None:
+        """Raises `DamagedLogError` if a record behind the end says that the log was on the disk beyond it."""
+        for segment in self.used:
+            if segment.start + segment.nbytes <= end:
+                continue
+            with _mapped(segment.path) as memory:
+                for record in records.later(memory, segment.start, max(end - segment.start, 0)):
+                    if record.synced > end:
+                        raise DamagedLogError(
+                            f"the log in {self._folder} is damaged at position {end}: what was on the disk up to "
+                            f"{record.synced} is not whole any more"
+                        )
+
+    def begin(self, position: int) -> None:
+        """Begins to write at a position. What lies behind it is removed: it was not on the disk. Raises `OSError`."""
+        while self.used and self.used[-1].start >= position:
+            # Not to be used again: at the same positions its records would be whole.
+            self._disk.remove(self.used.pop().path)
+        self._disk.sync_folder(self._folder)
+        if self.used and position <= self.used[-1].start + self.used[-1].nbytes:
+            last = self.used[-1]
+            last.descriptor = self._disk.open(last.path)
+            self._erase(last, position)
+        else:
+            self.extend(position, 0)
+            self.sync()
+
+    def _erase(self, segment: Segment, position: int) -> None:
+        """Overwrites the beginnings of records that were dropped: they must never be read as later ones."""
+        with _mapped(segment.path) as memory:
+            places = [each.position for each in records.later(memory, segment.start, position - segment.start)]
+        for place in places:
+            self._disk.write(segment.descriptor, [bytes(records.ALIGNMENT)], place - segment.start)
+        self._disk.sync(segment.descriptor)
+
+    def extend(self, position: int, nbytes: int) -> Segment:
+        """A further file, which begins at a position, and has space for a record. Raises `OSError`."""
+        if self.used and self.used[-1].start == position:
+            self._release(self.used.pop())  # it is empty, and too small
+        path = self._folder / f"log-{position:020}"
+        free = self._free.pop() if self._free and nbytes <= self._nbytes else None
+        if free is not None:
+            self._disk.rename(free, path)
+            descriptor = self._disk.open(path)
+        else:
+            descriptor = self._disk.create(path, max(nbytes, self._nbytes))
+        self._is_renamed = True
+        segment = Segment(path, position, max(nbytes, self._nbytes), descriptor)
+        self.used.append(segment)
+        return segment
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Writes a record into the last file, which has space for it. Raises `OSError`."""
+        last = self.used[-1]
+        if last not in self._unsynced:
+            self._unsynced.append(last)
+        self._disk.write(last.descriptor, buffers, position - last.start)
+
+    def has_space(self, position: int, nbytes: int) -> bool:
+        """Whether the last file has space for a record of so many bytes at a position."""
+        last = self.used[-1]
+        return position + nbytes <= last.start + last.nbytes
+
+    def sync(self) -> None:
+        """Waits until everything that was written before is on the disk. Raises `OSError`."""
+        with self._syncing:
+            unsynced, self._unsynced = self._unsynced, []
+            renamed, self._is_renamed = self._is_renamed, False
+            for each in unsynced:
+                self._disk.sync(each.descriptor)
+            if renamed:
+                self._disk.sync_folder(self._folder)
+
+    def prepare(self) -> None:
+        """Allocates a file for later, if there is none. Raises `OSError`."""
+        if not self._free:
+            path = self._folder / f"free-{next(self._numbers):020}"
+            self._disk.close(self._disk.create(path, self._nbytes))
+            self._free.append(path)
+
+    def cut(self, position: int) -> None:
+        """Frees the files that end before a position. Raises `OSError`."""
+        with self._syncing:
+            while len(self.used) > 1 and self.used[1].start <= position:
+                segment = self.used.pop(0)
+                if segment in self._unsynced:
+                    self._unsynced.remove(segment)
+                self._release(segment)
+
+    def close(self) -> None:
+        """Closes all files."""
+        for each in self.used:
+            if each.descriptor >= 0:
+                self._disk.close(each.descriptor)
+                each.descriptor = -1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the files in use."""
+        return sum(each.nbytes for each in self.used)
+
+    def _release(self, segment: Segment) -> None:
+        if segment.descriptor >= 0:
+            self._disk.close(segment.descriptor)
+        if segment.nbytes == self._nbytes and len(self._free) < _SPARE:
+            path = self._folder / f"free-{next(self._numbers):020}"
+            self._disk.rename(segment.path, path)
+            self._free.append(path)
+        else:
+            self._disk.remove(segment.path)
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[memoryview]:
+    """The bytes of a file, to be read."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        mapping = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+    # The mapping ends with the last payload that refers to it.
+    yield memoryview(mapping)
