@@ -63,8 +63,8 @@ class Segments:
         self._syncing = threading.Lock()
 
     def records(self, begin: int) -> Iterator[Record]:
-        """The records from a position on. What follows the last whole one is left out, if it was not on the disk. Raises
-        `DamagedLogError` if it was."""
+        """The records from a position on. What follows the last whole one is left out, if it was not on the disk.
+        Raises `DamagedLogError` if it was."""
         position = begin
         for i, segment in enumerate(self.used):
             following = self.used[i + 1].start if i + 1 < len(self.used) else None
