@@ -27,6 +27,7 @@ from ps_service.metrics.history import History
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
 from ps_service.sessions import arrivals
+from ps_service.sessions.effects import Durability
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.reply_cache import ReplyCache
 from ps_service.sessions.request_sources import RequestSources
@@ -114,6 +115,7 @@ class Engine:
         self.direct: Final[set[RecordConnection]] = set()
         self.tracing: Final = tracing.of_program(name)
         self.checkpoints: Final = Checkpoints(name)
+        self.durability: Final = Durability()
         self.allowlist.functions.serve(self.limits, self.device)
         self.allowlist.allow(HostedTable, SHARD)
         self.allowlist.allow(RowOptimizer, OPTIMIZER)

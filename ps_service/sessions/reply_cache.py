@@ -19,7 +19,8 @@ class Answer:
     """A finished request. Its payload, `chunks`, must not change any more.
 
     `granted` has one object id for each reference that it gives; `held` are handles to other owners' objects in it,
-    kept until the trainer holds its own. The trainer hardly waits for an `unhurried` one: it may go with the next.
+    kept until the trainer holds its own. The trainer hardly waits for an `unhurried` one: it may go with the next. What
+    its request has changed is in the log before the `position`.
     """
 
     frame: Frame
@@ -28,6 +29,7 @@ class Answer:
     granted: list[str]
     held: Sequence[Any] = ()
     unhurried: bool = False
+    position: int = 0
 
     @property
     def reply(self) -> Reply:

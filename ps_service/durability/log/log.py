@@ -77,8 +77,8 @@ class Log:
             self._thread.start()
 
     def append(self, message: bytes, chunks: Sequence[Buffer] = ()) -> int:
-        """Appends a record; returns the position behind it. What is passed may be changed afterwards. Raises `LogError`
-        if it could not be written, and nothing of it is there."""
+        """Appends a record; returns the position behind it. Raises `LogError` if it could not be written; nothing of
+        it is there."""
         nbytes = records.size(len(message), sum(map(len, chunks)))
         with self._lock:
             self._check()
@@ -86,7 +86,7 @@ class Log:
             try:
                 if not self._segments.has_space(position, nbytes):
                     self._segments.extend(position, nbytes)
-                self._segments.write(records.encoded(position, self.synced, message, chunks), position)
+                self._segments.write(position, self.synced, message, chunks)
             except OSError as error:
                 raise self._explained(error) from error
             self.end = position + nbytes

@@ -9,23 +9,21 @@ that are damaged, the disk has lost what it had; after it, a machine may have cr
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 import xxhash
-
-if TYPE_CHECKING:
-    from ps_service.durability.log.disk import Buffer
 
 ALIGNMENT: Final = 64
 
 _HEADER: Final = struct.Struct("<4sIQQQQ")
 """Magic, bytes of the message, bytes of the payload, position, synced position, checksum."""
 
+HEADER_BYTES: Final = _HEADER.size
+
 _MAGIC: Final = b"PSL1"
 _CHECKSUM: Final = struct.Struct("<Q")
-_PADDING: Final = bytes(ALIGNMENT)
 
 
 class Record(NamedTuple):
@@ -41,21 +39,18 @@ class Record(NamedTuple):
 
 def size(message: int, payload: int) -> int:
     """The bytes of a record with so many bytes of message and payload."""
-    used = _HEADER.size + message + payload
+    used = HEADER_BYTES + message + payload
     return used + -used % ALIGNMENT
 
 
-def encoded(position: int, synced: int, message: bytes, chunks: Sequence[Buffer]) -> list[Buffer]:
-    """The buffers of a record at a position; those of the payload are the chunks themselves."""
-    nbytes = sum(map(len, chunks))
-    header = bytearray(_HEADER.pack(_MAGIC, len(message), nbytes, position, synced, 0))
-    digest = xxhash.xxh3_64(header)
-    digest.update(message)
-    for each in chunks:
-        digest.update(each)
-    _CHECKSUM.pack_into(header, _HEADER.size - _CHECKSUM.size, digest.intdigest())
-    padding = size(len(message), nbytes) - _HEADER.size - len(message) - nbytes
-    return [header, message, *chunks, _PADDING[:padding]]
+def header(position: int, synced: int, message: int, body: memoryview) -> bytes:
+    """The header of a record at a position, whose message has so many bytes. The body is message and payload, as they
+    are in the file: what was written may change in memory meanwhile."""
+    made = bytearray(_HEADER.pack(_MAGIC, message, len(body) - message, position, synced, 0))
+    digest = xxhash.xxh3_64(made)
+    digest.update(body)
+    _CHECKSUM.pack_into(made, HEADER_BYTES - _CHECKSUM.size, digest.intdigest())
+    return bytes(made)
 
 
 def read(memory: memoryview, start: int, begin: int = 0) -> Iterator[Record]:
@@ -79,16 +74,16 @@ def later(memory: memoryview, start: int, begin: int) -> Iterator[Record]:
 
 def _at(memory: memoryview, start: int, offset: int) -> Record | None:
     """The record at an offset, or None if there is no whole one."""
-    body = offset + _HEADER.size
+    body = offset + HEADER_BYTES
     if body > len(memory):
         return None
     magic, message, payload, position, synced, checksum = _HEADER.unpack_from(memory, offset)
     end = body + message + payload
     if magic != _MAGIC or position != start + offset or end > len(memory):
         return None
-    header = bytearray(memory[offset:body])
-    _CHECKSUM.pack_into(header, _HEADER.size - _CHECKSUM.size, 0)
-    digest = xxhash.xxh3_64(header)
+    begin = bytearray(memory[offset:body])
+    _CHECKSUM.pack_into(begin, HEADER_BYTES - _CHECKSUM.size, 0)
+    digest = xxhash.xxh3_64(begin)
     digest.update(memory[body:end])
     if digest.intdigest() != checksum:
         return None

@@ -8,7 +8,6 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -43,6 +42,20 @@ class Segment:
     start: int
     nbytes: int
     descriptor: int = -1
+    _mapping: mmap.mmap | None = None
+
+    def memory(self) -> memoryview:
+        """The bytes of the file, to be read."""
+        if self._mapping is None:
+            self._mapping = _mapping(self.path)
+        return memoryview(self._mapping)
+
+    def close(self, disk: Disk) -> None:
+        """Closes the file, if it is open."""
+        self._mapping = None  # it ends with the last payload that refers to it
+        if self.descriptor >= 0:
+            disk.close(self.descriptor)
+            self.descriptor = -1
 
 
 class Segments:
@@ -72,12 +85,11 @@ class Segments:
                 continue
             if not segment.start <= position <= segment.start + segment.nbytes:
                 break
-            with _mapped(segment.path) as memory:
-                for record in records.read(memory, segment.start, position - segment.start):
-                    yield record
-                    position = record.end
-                    if position == following:
-                        break
+            for record in records.read(segment.memory(), segment.start, position - segment.start):
+                yield record
+                position = record.end
+                if position == following:
+                    break
         self._check_end(position)
 
     def _check_end(self, end: int) -> None:
@@ -85,13 +97,12 @@ class Segments:
         for segment in self.used:
             if segment.start + segment.nbytes <= end:
                 continue
-            with _mapped(segment.path) as memory:
-                for record in records.later(memory, segment.start, max(end - segment.start, 0)):
-                    if record.synced > end:
-                        raise DamagedLogError(
-                            f"the log in {self._folder} is damaged at position {end}: what was on the disk up to "
-                            f"{record.synced} is not whole any more"
-                        )
+            for record in records.later(segment.memory(), segment.start, max(end - segment.start, 0)):
+                if record.synced > end:
+                    raise DamagedLogError(
+                        f"the log in {self._folder} is damaged at position {end}: what was on the disk up to "
+                        f"{record.synced} is not whole any more"
+                    )
 
     def begin(self, position: int) -> None:
         """Begins to write at a position. What lies behind it is removed: it was not on the disk. Raises `OSError`."""
@@ -109,8 +120,7 @@ class Segments:
 
     def _erase(self, segment: Segment, position: int) -> None:
         """Overwrites the beginnings of records that were dropped: they must never be read as later ones."""
-        with _mapped(segment.path) as memory:
-            places = [each.position for each in records.later(memory, segment.start, position - segment.start)]
+        places = [each.position for each in records.later(segment.memory(), segment.start, position - segment.start)]
         for place in places:
             self._disk.write(segment.descriptor, [bytes(records.ALIGNMENT)], place - segment.start)
         self._disk.sync(segment.descriptor)
@@ -131,12 +141,17 @@ class Segments:
         self.used.append(segment)
         return segment
 
-    def write(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Writes a record into the last file, which has space for it. Raises `OSError`."""
+    def write(self, position: int, synced: int, message: bytes, chunks: Sequence[Buffer]) -> None:
+        """Writes a record into the last file, which has space for it; its header last. Raises `OSError`."""
         last = self.used[-1]
         if last not in self._unsynced:
             self._unsynced.append(last)
-        self._disk.write(last.descriptor, buffers, position - last.start)
+        begin = position - last.start
+        body = begin + records.HEADER_BYTES
+        self._disk.write(last.descriptor, [message, *chunks], body)
+        end = body + len(message) + sum(map(len, chunks))
+        header = records.header(position, synced, len(message), last.memory()[body:end])
+        self._disk.write(last.descriptor, [header], begin)
 
     def has_space(self, position: int, nbytes: int) -> bool:
         """Whether the last file has space for a record of so many bytes at a position."""
@@ -172,9 +187,7 @@ class Segments:
     def close(self) -> None:
         """Closes all files."""
         for each in self.used:
-            if each.descriptor >= 0:
-                self._disk.close(each.descriptor)
-                each.descriptor = -1
+            each.close(self._disk)
 
     @property
     def nbytes(self) -> int:
@@ -182,8 +195,7 @@ class Segments:
         return sum(each.nbytes for each in self.used)
 
     def _release(self, segment: Segment) -> None:
-        if segment.descriptor >= 0:
-            self._disk.close(segment.descriptor)
+        segment.close(self._disk)
         if segment.nbytes == self._nbytes and len(self._free) < _SPARE:
             path = self._folder / f"free-{next(self._numbers):020}"
             self._disk.rename(segment.path, path)
@@ -192,13 +204,9 @@ class Segments:
             self._disk.remove(segment.path)
 
 
-@contextmanager
-def _mapped(path: Path) -> Iterator[memoryview]:
-    """The bytes of a file, to be read."""
+def _mapping(path: Path) -> mmap.mmap:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        mapping = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     finally:
         os.close(descriptor)
-    # The mapping ends with the last payload that refers to it.
-    yield memoryview(mapping)

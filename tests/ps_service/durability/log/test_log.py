@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_service.durability.log import records
-from ps_service.durability.log.disk import Disk
+from ps_service.durability.log.disk import Buffer, Disk
 from ps_service.durability.log.log import Log, LogError
 from ps_service.durability.log.segments import DamagedLogError
 from tests.ps_service.durability.log.losing_disk import FailingDisk, LosingDisk
@@ -253,6 +253,20 @@ def test_after_a_sync_that_failed_nothing_is_appended(tmp_path: Path) -> None:
 
 def test_the_size_of_a_record_is_what_it_takes() -> None:
     for message, payload in [(0, 0), (1, 0), (24, 0), (25, 0), (100, 3), (88, 64)]:
-        buffers = records.encoded(64, 0, bytes(message), [bytes(payload)])
-        assert sum(map(len, buffers)) == records.size(message, payload)
-        assert records.size(message, payload) % records.ALIGNMENT == 0
+        taken = records.size(message, payload)
+        header = records.header(64, 0, message, memoryview(bytes(message + payload)))
+        assert len(header) == records.HEADER_BYTES
+        assert taken % records.ALIGNMENT == 0 and 0 <= taken - len(header) - message - payload < records.ALIGNMENT
+
+
+def test_what_changes_while_it_is_written_is_read_as_it_was_written(tmp_path: Path) -> None:
+    payload = bytearray(3000)
+
+    class Disturbed(Disk):
+        def write(self, descriptor: int, buffers: Sequence[Buffer], offset: int) -> None:
+            super().write(descriptor, buffers, offset)
+            payload[0] = 1
+
+    with closing(opened(tmp_path, disk=Disturbed())) as log:
+        log.append(b"one", [payload])
+    assert contents(tmp_path) == [(b"one", bytes(3000))]
