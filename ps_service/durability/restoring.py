@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from ps_service.durability import rounds, value_files
+from ps_service.durability import rounds
 from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
+from ps_service.durability.value_files import FileSource
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes.runs import AppliedRun
 from ps_service.requests.context import RequestContext
@@ -32,8 +33,8 @@ from ps_wire.v1.values_pb2 import Handle
 
 if TYPE_CHECKING:
     from ps_service.durability.manifest import Manifest
+    from ps_service.durability.object_records import Source
     from ps_service.engine import Engine
-    from ps_wire.codec.payload import Buffer
     from ps_wire.v1 import checkpoint_pb2 as pb
 
 _NO_TRAINER: Final = bytes(16)
@@ -52,12 +53,12 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
         )
     checkpoint = parsed(folder)
     left_out = _leave_out(checkpoint, leave_out)
-    tensors = TensorReader(folder, manifest.files)
-    made = [_made(engine, record, tensors) for record in checkpoint.objects]
+    source = FileSource(TensorReader(folder, manifest.files))
+    made = [made_again(engine, record, source) for record in checkpoint.objects]
     for record, hosted in zip(checkpoint.objects, made, strict=True):
-        _fill(engine, hosted, record, tensors)
+        fill(engine, hosted, record, source)
     for session in checkpoint.sessions:
-        _begin(engine, session, tensors)
+        _begin(engine, session, source)
     for hosted in made:
         if isinstance(hosted.value, HostedOptimizer):
             rounds.drop_strangers(engine, hosted.value)
@@ -103,20 +104,19 @@ def _runs(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[A
             yield AppliedRun(record.trainer, record.run, numbers[record.object_id], frozenset(record.places))
 
 
-def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> HostedObject:
+def made_again(engine: Engine, record: pb.ObjectRecord, source: Source) -> HostedObject:
+    """Makes an object again, under its id. Raises `CheckpointError`."""
     try:
         kind = record.WhichOneof("made")
         if kind == "value":
-            value = mapped(
-                value_files.load(record.value, record.tensors, tensors), lambda tensor: tensor.to(engine.device)
-            )
+            value = mapped(source.load(record.value, record.tensors), lambda tensor: tensor.to(engine.device))
             made = HostedObject(engine.name, value, engine.parameter_locks, record.name, object_id=record.object_id)
             made.class_name = record.class_name
             return engine.registry.add(made)
         request = getattr(record, kind or "create")
         if record.dependency_only and kind != "call":
             request.name = ""  # another object may have the name by now
-        ctx = RequestContext(engine, _NO_TRAINER, _bytes(tensors, record.payload))
+        ctx = RequestContext(engine, _NO_TRAINER, source.find(record.payload))
         return remake(ctx, kind or "create", request, record.object_id)
     except Exception as error:  # constructors may raise anything
         raise CheckpointError(
@@ -125,12 +125,13 @@ def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> Hos
         ) from error
 
 
-def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, tensors: TensorReader) -> None:
+def fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, source: Source) -> None:
+    """Gives an object the state of its record. Raises `CheckpointError`."""
     if not record.HasField("state"):
         return
     try:
-        read = value_files.load_table if hosted.is_table else value_files.load
-        load(hosted, read(record.state, record.tensors, tensors), record.version)
+        read = source.load_table if hosted.is_table else source.load
+        load(hosted, read(record.state, record.tensors), record.version)
         if isinstance(hosted.value, HostedOptimizer):
             policy = (
                 from_plain(Decoder(PayloadReader(None)).decode(record.policy)) if record.HasField("policy") else PLAIN
@@ -153,7 +154,7 @@ def _what(record: pb.ObjectRecord) -> str:
     return f"{record.class_name} {record.name!r}" if record.name else f"an anonymous {record.class_name}"
 
 
-def _begin(engine: Engine, record: pb.SessionRecord, tensors: TensorReader) -> None:
+def _begin(engine: Engine, record: pb.SessionRecord, source: Source) -> None:
     session = engine.sessions.open(record.trainer)
     session.taken_numbers = _numbers(record.taken)
     for reference in record.references:
@@ -165,18 +166,11 @@ def _begin(engine: Engine, record: pb.SessionRecord, tensors: TensorReader) -> N
             engine.registry.grant(record.trainer, hosted)
     for kept in record.answers:
         frame = Frame.FromString(kept.frame.SerializeToString())
-        payload = _bytes(tensors, kept.payload)
+        payload = source.find(kept.payload)
         chunks = [] if payload is None else [payload.data]
         nbytes = 0 if payload is None else len(payload)
         answer = Answer(frame, chunks, nbytes, list(frame.reply.granted))
         engine.reply_cache.record(record.trainer, kept.number, answer)
-
-
-def _bytes(tensors: TensorReader, name: str) -> Buffer | None:
-    if not name:
-        return None
-    found: Buffer = tensors.get(name).numpy()
-    return found
 
 
 def _numbers(message: pb.NumberSet) -> SeenNumbers:

@@ -11,26 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import nn
 
-from ps_service.durability import files, rounds, value_files
+from ps_service.durability import files
 from ps_service.durability.manifest import Manifest
+from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, live_state_of, no_steps, state_of
 from ps_service.durability.store import STATE
 from ps_service.durability.tensors import TensorWriter
+from ps_service.durability.value_files import FileStorage
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import joined
-from ps_wire.codec.trees import parts_of
-from ps_wire.codec.values import Encoder
 from ps_wire.errors import PsError
-from ps_wire.policies import to_plain
 from ps_wire.release import RELEASE
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1 import operations_pb2
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
-    from ps_service.hosting.objects import CreationSpec, HostedObject
+    from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.number_set import SeenNumbers
 
@@ -148,7 +146,7 @@ class _Objects:
     """Makes the records of objects. `left_out` has name, class and reason of each that had to be left out."""
 
     def __init__(self, tensors: TensorWriter, read: Callable[[HostedObject], Any]) -> None:
-        self._tensors = tensors
+        self._storage = FileStorage(tensors)
         self._read = read
         self._seen: set[str] = set()
         self._kept: dict[str, pb.ObjectRecord] = {}
@@ -161,6 +159,9 @@ class _Objects:
             self._visit(hosted, listed)
         return list(self._kept.values())
 
+    def _is_kept(self, hosted: HostedObject) -> bool:
+        return hosted.ref.object_id in self._kept
+
     def _visit(self, hosted: HostedObject, listed: Container[str]) -> None:
         if hosted.ref.object_id in self._seen:
             return
@@ -168,7 +169,7 @@ class _Objects:
         for dependency in hosted.creation_spec.dependencies if hosted.creation_spec is not None else ():
             self._visit(dependency, listed)
         try:
-            record = self._record(hosted)
+            record = object_record(hosted, self._storage, self._read, self._is_kept)
         except OSError:
             raise
         except (PsError, CannotBeKept) as error:
@@ -177,40 +178,6 @@ class _Objects:
         if hosted.ref.object_id not in listed:
             record.dependency_only, record.name = True, ""
         self._kept[hosted.ref.object_id] = record
-
-    def _record(self, hosted: HostedObject) -> pb.ObjectRecord:
-        record = pb.ObjectRecord(object_id=hosted.ref.object_id, name=hosted.name, class_name=hosted.class_name)
-        prefix = hosted.name or f"{hosted.class_name.rpartition('.')[2]}-{hosted.ref.object_id[:8]}"
-        if hosted.creation_spec is None:
-            if isinstance(hosted.value, nn.Parameter):
-                raise CannotBeKept("it is part of another object; handles to parts are not saved")
-            if any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts_of(hosted.value)):
-                raise CannotBeKept("it holds a tensor that may be trained, and that other objects may share")
-            value_files.store(hosted.value, record.value, record.tensors, self._tensors, prefix)
-            return record
-        self._check(hosted, hosted.creation_spec)
-        store = value_files.store_table if hosted.is_table else value_files.store
-        store(self._read(hosted), record.state, record.tensors, self._tensors, prefix)
-        getattr(record, hosted.creation_spec.operation).CopyFrom(hosted.creation_spec.request)
-        if hosted.creation_spec.payload is not None:
-            payload = torch.from_numpy(hosted.creation_spec.payload)
-            record.payload = self._tensors.add(f"{prefix}/arguments", payload)
-        if isinstance(hosted.value, HostedOptimizer):
-            record.version = hosted.value.version
-            if hosted.value.rounds is not None:
-                Encoder(None).encode_into(record.policy, to_plain(hosted.value.rounds.policy))
-            rounds.write(record.rounds, hosted.value)
-        if isinstance(hosted.value, nn.Module) or hosted.is_table:
-            frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
-            record.frozen.CopyFrom(pb.Frozen(parameters=frozen))
-        return record
-
-    def _check(self, hosted: HostedObject, creation_spec: CreationSpec) -> None:
-        if not creation_spec.is_whole:
-            raise CannotBeKept("it was constructed with a handle to another owner's object")
-        for dependency in creation_spec.dependencies:
-            if dependency.ref.object_id not in self._kept:
-                raise CannotBeKept(f"it was constructed with {dependency}, which is not saved")
 
 
 def _fill(message: pb.NumberSet, numbers: SeenNumbers) -> None:

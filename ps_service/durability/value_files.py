@@ -79,6 +79,45 @@ def table_columns(
                 yield {column.key.text: partial(load, column.value, names, tensors) for column in block.dict.items}
 
 
+class FileStorage:
+    """Stores the tensors of records in the files of a checkpoint."""
+
+    def __init__(self, tensors: TensorWriter) -> None:
+        self._tensors = tensors
+
+    def store(self, value: Any, message: Value, names: Any, prefix: str) -> None:
+        """As `Storage.store`."""
+        store(value, message, names, self._tensors, prefix)
+
+    def store_table(self, state: Mapping[str, Any], message: Value, names: Any, prefix: str) -> None:
+        """As `Storage.store_table`."""
+        store_table(state, message, names, self._tensors, prefix)
+
+    def add(self, name: str, content: Buffer) -> str:
+        """As `Storage.add`."""
+        return self._tensors.add(name, torch.from_numpy(content))
+
+
+class FileSource:
+    """Reads what `FileStorage` has stored."""
+
+    def __init__(self, tensors: TensorReader) -> None:
+        self._tensors = tensors
+
+    def load(self, message: Value, names: Sequence[str]) -> Any:
+        """As `Source.load`."""
+        return load(message, names, self._tensors)
+
+    def load_table(self, message: Value, names: Sequence[str]) -> dict[str, Any]:
+        """As `Source.load_table`."""
+        return load_table(message, names, self._tensors)
+
+    def find(self, name: str) -> Buffer | None:
+        """As `Source.find`."""
+        found: Buffer | None = self._tensors.get(name).numpy() if name else None
+        return found
+
+
 class _Nowhere(PayloadWriter):
     """A payload that discards its bytes, to test whether a value can be encoded."""
 

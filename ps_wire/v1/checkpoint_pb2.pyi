@@ -171,3 +171,57 @@ class Checkpoint(_message.Message):
     generator: bytes
     runs: _containers.RepeatedCompositeFieldContainer[RunRecord]
     def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ...) -> None: ...
+
+class StepEffect(_message.Message):
+    __slots__ = ("object_id", "version", "places", "gradients", "run", "run_number")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    RUN_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    version: int
+    places: _containers.RepeatedScalarFieldContainer[int]
+    gradients: _values_pb2.Value
+    run: bytes
+    run_number: int
+    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., run: _Optional[bytes] = ..., run_number: _Optional[int] = ...) -> None: ...
+
+class AgainEffect(_message.Message):
+    __slots__ = ("request", "offset", "nbytes")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    request: _frames_pb2.Request
+    offset: int
+    nbytes: int
+    def __init__(self, request: _Optional[_Union[_frames_pb2.Request, _Mapping]] = ..., offset: _Optional[int] = ..., nbytes: _Optional[int] = ...) -> None: ...
+
+class Effect(_message.Message):
+    __slots__ = ("object", "step", "again", "session_ended")
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ENDED_FIELD_NUMBER: _ClassVar[int]
+    object: ObjectRecord
+    step: StepEffect
+    again: AgainEffect
+    session_ended: bytes
+    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_ended: _Optional[bytes] = ...) -> None: ...
+
+class LogRecord(_message.Message):
+    __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator")
+    EFFECTS_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_NBYTES_FIELD_NUMBER: _ClassVar[int]
+    GENERATOR_FIELD_NUMBER: _ClassVar[int]
+    effects: _containers.RepeatedCompositeFieldContainer[Effect]
+    trainer: bytes
+    answer: AnswerRecord
+    answer_offset: int
+    answer_nbytes: int
+    generator: bytes
+    def __init__(self, effects: _Optional[_Iterable[_Union[Effect, _Mapping]]] = ..., trainer: _Optional[bytes] = ..., answer: _Optional[_Union[AnswerRecord, _Mapping]] = ..., answer_offset: _Optional[int] = ..., answer_nbytes: _Optional[int] = ..., generator: _Optional[bytes] = ...) -> None: ...

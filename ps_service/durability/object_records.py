@@ -1,0 +1,89 @@
+"""The record of an object: the request that makes it again, and its state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+
+from ps_service.durability import rounds
+from ps_service.durability.object_states import CannotBeKept
+from ps_service.training.optimizers import HostedOptimizer
+from ps_wire.codec.trees import parts_of
+from ps_wire.codec.values import Encoder
+from ps_wire.policies import to_plain
+from ps_wire.v1 import checkpoint_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ps_service.hosting.objects import HostedObject
+    from ps_wire.codec.payload import Buffer
+    from ps_wire.v1.values_pb2 import Value
+
+
+class Storage(Protocol):
+    """Where the tensors of records go: the files of a checkpoint, or the payload of a record of the log. `names` gets a
+    name for each tensor, if they have names there, and `prefix` is what these begin with."""
+
+    def store(self, value: Any, message: Value, names: Any, prefix: str) -> None:
+        """Encodes a value. Raises `InvalidArgumentError` if it holds something that cannot be encoded."""
+
+    def store_table(self, state: Mapping[str, Any], message: Value, names: Any, prefix: str) -> None:
+        """Encodes the result of a table's `state_dict`."""
+
+    def add(self, name: str, content: Buffer) -> str:
+        """Adds bytes; returns the name under which they are found again."""
+
+
+class Source(Protocol):
+    """Where the tensors of records come from."""
+
+    def load(self, message: Value, names: Sequence[str]) -> Any:
+        """Decodes a value. Raises `InvalidArgumentError` if a class is not registered, or a tensor is missing."""
+
+    def load_table(self, message: Value, names: Sequence[str]) -> dict[str, Any]:
+        """Decodes the state of a table."""
+
+    def find(self, name: str) -> Buffer | None:
+        """The bytes of that name; None if it is empty."""
+
+
+def object_record(
+    hosted: HostedObject,
+    storage: Storage,
+    read: Callable[[HostedObject], Any],
+    is_kept: Callable[[HostedObject], bool],
+) -> pb.ObjectRecord:
+    """The record of an object, whose state `read` returns. Raises `CannotBeKept` if it cannot be made again, because
+    something that it was made from is not kept, `InvalidArgumentError`, and what `read` raises."""
+    record = pb.ObjectRecord(object_id=hosted.ref.object_id, name=hosted.name, class_name=hosted.class_name)
+    prefix = hosted.name or f"{hosted.class_name.rpartition('.')[2]}-{hosted.ref.object_id[:8]}"
+    spec = hosted.creation_spec
+    if spec is None:
+        if isinstance(hosted.value, nn.Parameter):
+            raise CannotBeKept("it is part of another object; handles to parts are not saved")
+        if any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts_of(hosted.value)):
+            raise CannotBeKept("it holds a tensor that may be trained, and that other objects may share")
+        storage.store(hosted.value, record.value, record.tensors, prefix)
+        return record
+    if not spec.is_whole:
+        raise CannotBeKept("it was constructed with a handle to another owner's object")
+    for dependency in spec.dependencies:
+        if not is_kept(dependency):
+            raise CannotBeKept(f"it was constructed with {dependency}, which is not saved")
+    store = storage.store_table if hosted.is_table else storage.store
+    store(read(hosted), record.state, record.tensors, prefix)
+    getattr(record, spec.operation).CopyFrom(spec.request)
+    if spec.payload is not None:
+        record.payload = storage.add(f"{prefix}/arguments", spec.payload)
+    if isinstance(hosted.value, HostedOptimizer):
+        record.version = hosted.value.version
+        if hosted.value.rounds is not None:
+            Encoder(None).encode_into(record.policy, to_plain(hosted.value.rounds.policy))
+        rounds.write(record.rounds, hosted.value)
+    if isinstance(hosted.value, nn.Module) or hosted.is_table:
+        frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
+        record.frozen.CopyFrom(pb.Frozen(parameters=frozen))
+    return record
