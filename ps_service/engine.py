@@ -150,6 +150,8 @@ class Engine:
             self.memberships.forget,
             partial(self.communicators.forget, lost=not session.said_goodbye),
         )
+        if self.durability.log is not None:
+            self.durability.log.ended(session.trainer)
         with ExitStack() as stack:
             for free in reversed(frees):
                 stack.callback(free, session.trainer)

@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from ps_service import addresses
 from ps_service.durability.keeper import Keeper
+from ps_service.durability.log.mode import Mode
 from ps_service.execution.periodic import Periodic
 from ps_service.memory.malloc import LOOK_SECONDS, MemoryKeeper, keep_free_memory
 from ps_service.monitoring.sampler import Sampler
@@ -65,6 +66,7 @@ class Server:
         checkpoint_every: float = 0.0,
         keep_checkpoints: int = 2,
         leave_out: Collection[str] = (),
+        durability: str = "off",
     ) -> None:
         for address in filter(None, (listen, http)):
             addresses.check_allowed(address, insecure)
@@ -82,6 +84,7 @@ class Server:
         self._keeper: Keeper | None = None
         self._keep_checkpoints = keep_checkpoints
         self._leave_out = leave_out
+        self._durability = Mode.parse(durability)
         self._orderly = True
         self._health = Health()
         self._server: grpc.aio.Server | None = None
@@ -127,7 +130,9 @@ class Server:
 
     async def _begin(self) -> None:
         if self.engine.data_dir is not None:
-            self._keeper = Keeper(self.engine, self.engine.data_dir, self._keep_checkpoints, self._leave_out)
+            self._keeper = Keeper(
+                self.engine, self.engine.data_dir, self._keep_checkpoints, self._leave_out, self._durability
+            )
             await BLOCKING.run(self._keeper.resume)
             self.engine.checkpoints.write = self._keeper.write_now
         keep_free_memory()

@@ -18,6 +18,7 @@ PsError                       also a RuntimeError, as the errors of torch.distri
 ├── OverloadedError           this trainer has too many requests, bytes or hanging calls
 ├── UnavailableError          the owner is draining, or cannot be reached (also a ConnectionError)
 ├── DrainingError             the owner is about to stop, and lets no step wait for others (also a ConnectionError)
+├── StorageError              the owner cannot write down what would change; reading goes on (also an OSError)
 ├── SessionLostError          the session has ended; whether the request ran is not known (also a ConnectionError)
 ├── InternalError             the owner itself failed
 └── ClosedError               this client was closed (never on the wire)
@@ -148,6 +149,11 @@ class OverloadedError(PsError, code=ErrorCode.ERROR_OVERLOADED):
 
 class UnavailableError(PsError, ConnectionError, code=ErrorCode.ERROR_UNAVAILABLE):
     """The owner is draining and accepts no new work, or could not be reached in time."""
+
+
+class StorageError(PsError, OSError, code=ErrorCode.ERROR_STORAGE):
+    """The owner cannot write its log, because the disk is full or has failed. Requests that only read go on, and others
+    do so when there is room."""
 
 
 class DrainingError(PsError, ConnectionError, code=ErrorCode.ERROR_DRAINING):

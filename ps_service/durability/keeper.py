@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ps_service.durability import snapshot
+from ps_service.durability.log.effects import OwnersLog
+from ps_service.durability.log.log import Log, LogError
+from ps_service.durability.log.mode import OFF, Mode
+from ps_service.durability.log.replaying import replay
+from ps_service.durability.log.segments import DamagedLogError
 from ps_service.durability.restoring import restore
 from ps_service.durability.store import CheckpointError, Store
 from ps_service.training.optimizers import HostedOptimizer
@@ -29,7 +34,16 @@ class Keeper:
     """Keeps the state of one owner, which must not host anything yet, in its data directory: its last checkpoints, as
     many as are to be `kept`. Objects whose name or id is to be left out are not restored."""
 
-    def __init__(self, engine: Engine, folder: Path, kept: int = 2, leave_out: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        folder: Path,
+        kept: int = 2,
+        leave_out: Collection[str] = (),
+        durability: Mode = OFF,
+    ) -> None:
+        self._durability = durability
+        self._effects: OwnersLog | None = None
         self._engine = engine
         self._store = Store(folder, kept)
         self._leave_out = leave_out
@@ -39,14 +53,37 @@ class Keeper:
     def resume(self) -> None:
         """Restores the newest checkpoint, if there is one. Raises `CheckpointError` if that cannot be done."""
         newest = self._store.newest()
-        name = self._engine.name
         if newest is None:
-            _log.info("%s starts empty; its state will be kept in %s", name, self._store.folder)
-            return
-        folder, manifest = newest
+            _log.info("%s starts empty; its state will be kept in %s", self._engine.name, self._store.folder)
+        else:
+            self._restore(*newest)
+        if self._durability.has_log:
+            self._open_log()
+
+    def _open_log(self) -> None:
+        """Applies what the log has since the checkpoint, and appends to it from now on."""
+        engine, began = self._engine, time.monotonic()
+        log = Log(self._store.folder, self._durability.interval)
+        try:
+            count = replay(engine, log.read(engine.durability.position))
+            log.open(log.end)
+        except (DamagedLogError, LogError) as error:
+            raise CheckpointError(str(error)) from error
+        except PsError as error:
+            raise CheckpointError(f"the log in {self._store.folder} does not fit its checkpoint: {error}") from error
+        if count:
+            seconds = time.monotonic() - began
+            text = f"{engine.name} has applied {count:,} records of its log in {seconds:.2f} s"
+            engine.events.note("restored", text)
+        self._effects = OwnersLog(engine, log, self._durability.acknowledges)
+        self._effects.began()
+        engine.contexts.when_opened = self._effects.opened
+        engine.durability.log = self._effects
+
+    def _restore(self, folder: Path, manifest: Manifest) -> None:
         left_out = restore(self._engine, folder, manifest, self._leave_out)
         hosted, sessions = len(self._engine.registry), len(self._engine.sessions)
-        text = f"{name} resumes from {folder} of {manifest.written}: {hosted} objects, {sessions} sessions"
+        text = f"{self._engine.name} resumes from {folder} of {manifest.written}: {hosted} objects, {sessions} sessions"
         self._engine.events.note("restored", text)
         if self._leave_out:
             what = ", ".join(left_out) or f"nothing: {folder.name} has no object {' or '.join(self._leave_out)}"
@@ -105,10 +142,18 @@ class Keeper:
 
     def close(self) -> None:
         """Releases the directory, so that another owner can use it."""
+        if self._effects is not None:
+            self._effects.log.close()
         self._store.close()
 
     def _write(self, books: snapshot.Bookkeeping, orderly: bool) -> tuple[Path, Manifest]:
         with self._lock:
             # One that knows of no sessions must not become the newest.
             self._is_over = True
-            return self._store.write(lambda folder: snapshot.write(self._engine, books, folder, orderly))
+            if self._effects is not None:
+                books.message.position = self._effects.log.end
+            written = self._store.write(lambda folder: snapshot.write(self._engine, books, folder, orderly))
+            if self._effects is not None:
+                self._effects.log.sync()
+                self._effects.log.cut(books.message.position)
+            return written

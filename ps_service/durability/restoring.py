@@ -75,6 +75,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
         # Last, because constructing objects draws random numbers too.
         torch.set_rng_state(torch.frombuffer(bytearray(checkpoint.generator), dtype=torch.uint8))
     engine.incarnations.earlier = manifest.incarnations
+    engine.durability.position = checkpoint.position
     return left_out
 
 

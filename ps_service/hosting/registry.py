@@ -74,6 +74,10 @@ class Registry:
         with self._lock:
             return {object_id: count for object_id, count in self._holders.get(trainer, {}).items() if count > 0}
 
+    def get(self, object_id: str) -> HostedObject | None:
+        """The object with that id, if it is there."""
+        return self._objects.get(object_id)
+
     def objects(self) -> list[HostedObject]:
         with self._lock:
             return list(self._objects.values())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ps_service.group.peers import NOTHING_SAID, Over
 from ps_service.hosting.host import Host
 from ps_service.memory.held import HeldByAll
-from ps_service.passes.pass_context import STOPPED, PassContext, ended_error, lost_error
+from ps_service.passes.pass_context import KILLED, STOPPED, PassContext, ended_error, lost_error
 from ps_service.passes.runs import Runs
 from ps_wire.errors import SESSION_ENDED, SessionLostError
 from ps_wire.number_set import SeenNumbers
@@ -50,6 +50,10 @@ class Contexts:
         # For each trainer: numbers of the contexts that this owner has lost, with the reason if it is known.
         self._lost: dict[bytes, dict[int, str]] = {}
         self.runs = Runs()
+        # Is told the id of each context that is opened, if the owner has a log.
+        self.when_opened: Callable[[ContextId], None] | None = None
+        # For each trainer: the number up to which contexts were open when the owner was killed.
+        self._killed: dict[bytes, int] = {}
         # For each owner that calls this one: the trainers of the passes in which it did.
         self._delegated: dict[bytes, set[bytes]] = {}
 
@@ -84,6 +88,10 @@ class Contexts:
             if lost:
                 self._lost[trainer] = dict.fromkeys(lost, STOPPED)
 
+    def lose_up_to(self, id: ContextId) -> None:
+        """This context, and those of its trainer with smaller numbers, were open when the owner was killed."""
+        self._killed[id.trainer] = max(id.number, self._killed.get(id.trainer, 0))
+
     def open(self, id: ContextId, caller: bytes = b"") -> PassContext:
         """The context with that id; opens it if this owner has not seen it yet. The caller is the trainer or owner that
         uses it: it is freed with the session of the last one. One without a session is a `SessionLostError`."""
@@ -96,6 +104,8 @@ class Contexts:
             if context is None:
                 self._check(id)
                 context = self._open[id] = PassContext(id, self._held.of(id.trainer), self.clock())
+                if self.when_opened is not None:
+                    self.when_opened(id)
             else:
                 context.used = self.clock()
             context.callers.add(caller)
@@ -175,6 +185,7 @@ class Contexts:
                 self._end(context.id)
             self._ended.pop(trainer, None)
             self._lost.pop(trainer, None)
+            self._killed.pop(trainer, None)
             kept = {context.id.trainer for context in gone}
             for other in self._delegated.pop(trainer, set()) - kept:
                 if not any(other in others for others in self._delegated.values()):
@@ -206,6 +217,8 @@ class Contexts:
     def _check(self, id: ContextId) -> None:
         if id.number in self._ended.get(id.trainer, ()):
             raise ended_error(id)
+        if self._killed and id.number <= self._killed.get(id.trainer, 0):
+            raise lost_error(id, KILLED)
         why = self._lost.get(id.trainer, {}).get(id.number)
         if why is not None:
             raise lost_error(id, why)

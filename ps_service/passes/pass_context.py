@@ -31,6 +31,10 @@ STOPPED: Final = "the owner was stopped while it was open"
 """Why a pass is lost that a checkpoint names as open."""
 
 
+KILLED: Final = "the owner was killed while it was open"
+"""Why a pass is lost that the log names as opened."""
+
+
 class PassContext:
     """One pass on this owner. Its times are on the clock of `Contexts`; `used` is when a request last used it.
 

@@ -24,6 +24,8 @@ from ps_wire.refs import Ref
 from ps_wire.runtime.nothing import nothing
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from ps_service.engine import Engine
     from ps_service.execution.deferred import Deferred
     from ps_service.hosting.objects import HostedObject, Method
@@ -31,12 +33,16 @@ if TYPE_CHECKING:
     from ps_service.passes.arguments import Recording
     from ps_service.requests.probe import Probe
     from ps_service.requests.progress import Progress
+    from ps_service.sessions.effects import EffectLog, Effects
     from ps_wire.v1.frames_pb2 import Frame
     from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest, ObjectInfo, SchedulerRequest
     from ps_wire.v1.values_pb2 import Handle, Value
 
 
 _log = logging.getLogger(__name__)
+
+_TAKING_TURNS_LATER: Final = frozenset(("call", "create", "backward", "step", "push", "collective"))
+"""Operations that run hosted code before they change something."""
 
 _CPU: Final = torch.device("cpu")
 
@@ -52,7 +58,8 @@ class RequestContext:
     if it `embeds` them, because it has no payload. A deferred reply has its `frame` meanwhile, and the payload if it
     `keeps_payload`. `began` is on the clock of `time.perf_counter`. Of an `abandoned` request the reply will not be
     sent, because it has another answer. One that `may_restart` runs code on the event loop that may make requests: it
-    restarts in a thread if the code does. `after` takes what its answer need not wait for; None if it is to wait.
+    restarts in a thread if the code does. `after` takes what its answer need not wait for; None if it is to wait. The
+    `effects` collect what the request changes, if the owner has a log.
     """
 
     engine: Engine
@@ -73,6 +80,7 @@ class RequestContext:
     method: Method | None = None
     may_restart: bool = False
     after: list[Callable[[], object]] | None = None
+    effects: Effects | None = None
     _reader: PayloadReader | None = None
     _written: PayloadWriter | None = None
     _found: HostedObject | None = None
@@ -190,6 +198,29 @@ class RequestContext:
                 shape=parameter.shape,
                 requires_grad=parameter.requires_grad,
             )
+
+    def begin_effects(self, log: EffectLog, operation: str) -> None:
+        """Collects what the request changes. It takes its turn at once, if it is not one that may take long."""
+        self.effects = log.begin(0 if self.payload is None else len(self.payload))
+        if operation not in _TAKING_TURNS_LATER:
+            self.effects.take_turn()
+
+    def repeats(self, operation: str, request: Message) -> None:
+        """Notes that the request changes the same whenever it runs in its order among the others."""
+        if self.effects is not None:
+            self.effects.repeats(operation, request, self.payload)
+
+    def commit(self, number: int, answer: Answer) -> None:
+        """Appends what has changed and the answer to the log. Raises `StorageError`."""
+        effects, self.effects = self.effects, None
+        if effects is not None:
+            effects.commit(self.trainer, number, answer)
+
+    def abandon(self) -> None:
+        """Drops what was collected, because the request will run again."""
+        effects, self.effects = self.effects, None
+        if effects is not None:
+            effects.abandon()
 
     def defer(self, deferred: Deferred, finish: Callable[[Any], None], reads: bool = False) -> None:
         """Defers the reply: `finish` writes it, once the result is there. Drops the result if nothing waits for it. If

@@ -80,6 +80,8 @@ def _describe(ctx: RequestContext, reply: pb.CreateReply, made: tuple[HostedObje
     hosted, reply.created = made
     ctx.describe(reply.object, hosted)
     if reply.created:
+        if ctx.effects is not None:
+            ctx.effects.changes(hosted)
         incidents.made(ctx, hosted)
     return hosted
 

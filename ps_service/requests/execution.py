@@ -179,7 +179,7 @@ class Execution:
         if engine.compute.has_lost_enough(item.of) and not item.apart:
             answer = self._refused(error_answers.overdrawn(engine, self.number))
         else:
-            answer = handle(ctx, self.operation, self.request, self.number, self._scope)
+            answer = self._handled()
         if answer is None:
             return self._wait()
         observer.made.append(answer.nbytes)
@@ -208,9 +208,21 @@ class Execution:
     def _finish(self) -> Work:
         if self._answered:
             return partial(self._observer.release, self)
-        answer = handle(self.ctx, self.operation, self.request, self.number, self._scope)
+        answer = self._handled()
         assert answer is not None
         return partial(self._came, answer)
+
+    def _handled(self) -> Answer | None:
+        ctx = self.ctx
+        if ctx.engine.durability.log is None:
+            return handle(ctx, self.operation, self.request, self.number, self._scope)
+        # A step is in the log before it is made.
+        ctx.after = []
+        try:
+            return handle(ctx, self.operation, self.request, self.number, self._scope)
+        finally:
+            ctx.run_after()
+            ctx.after = None
 
     def _came(self, answer: Answer) -> None:
         self._answer(answer)

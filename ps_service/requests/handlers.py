@@ -16,6 +16,7 @@ from ps_service.requests import fields, incidents, spanning
 from ps_service.requests.creation import with_spec
 from ps_service.training import freezing, state_dicts
 from ps_service.training.optimizers import optimizer_of
+from ps_service.training.schedulers import HostedScheduler
 from ps_wire import decorators, policies
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import CallKey, Ref, is_object_id
@@ -36,11 +37,13 @@ def attach(ctx: RequestContext, request: pb.AttachRequest, reply: pb.AttachReply
 
 def release(ctx: RequestContext, request: pb.ReleaseRequest, reply: pb.ReleaseReply) -> None:
     """Takes references back."""
+    ctx.repeats("release", request)
     ctx.engine.registry.revoke(ctx.trainer, request.object_ids)
 
 
 def delete(ctx: RequestContext, request: pb.DeleteRequest, reply: pb.DeleteReply) -> None:
     """Removes a named object and its dependents; of a table with several owners only if all of them are asked."""
+    ctx.repeats("delete", request)
     registry = ctx.engine.registry
     found = registry.named(request.name)
     if found.is_table and not request.everywhere and len(owners := found.value.routing.owners) > 1:
@@ -82,16 +85,30 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     training = None if request.own_mode else request.training
     if not request.function:
         target = ctx.find(request.target)
+        if ctx.effects is not None:
+            _note_call(ctx, target, request)
         arguments, args, kwargs = ctx.read_arguments(request, request)
         asked = Invocation(arguments, args, kwargs, training, recording, keep, ctx.method)
         return calls.call(engine, target, request.method, asked)
     if keep is REFERENCE and engine.allowlist.is_hosted(request.function):
         made, _ = make_instance(ctx, request)
+        if ctx.effects is not None:
+            ctx.effects.changes(made)
         return RRef.to(made)
     function = engine.allowlist.function(request.function)
     arguments, args, kwargs = ctx.read_arguments(request, request)
     asked = Invocation(arguments, args, kwargs, training, recording, keep)
     return calls.call_function(engine, function, asked, decorators.is_deferred(function))
+
+
+def _note_call(ctx: RequestContext, target: HostedObject, request: pb.CallRequest) -> None:
+    """Notes what a call may change."""
+    assert ctx.effects is not None
+    if isinstance(target.value, HostedScheduler):
+        ctx.effects.take_turn()
+        ctx.repeats("call", request)
+    elif not (target.is_module or target.is_table or target.is_tensor):
+        ctx.effects.changes(target)
 
 
 def fetch(ctx: RequestContext, request: pb.FetchRequest, reply: pb.FetchReply) -> None:
@@ -132,11 +149,13 @@ def unscale(ctx: RequestContext, request: pb.UnscaleRequest, reply: pb.UnscaleRe
 
 def set_requires_grad(ctx: RequestContext, request: pb.SetRequiresGradRequest, reply: pb.SetRequiresGradReply) -> None:
     """Freezes parameters, or unfreezes them."""
+    ctx.repeats("set_requires_grad", request)
     freezing.set_requires_grad(ctx.engine, fields.refs(request.targets), request.requires_grad)
 
 
 def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
     """Changes options of an optimizer's parameter groups."""
+    ctx.repeats("set_options", request)
     optimizer = optimizer_of(ctx.find(request.optimizer))
     if request.HasField("options"):
         optimizer.set_options(
@@ -178,6 +197,7 @@ def state(ctx: RequestContext, request: pb.StateRequest, reply: pb.StateReply) -
 
 def load_state(ctx: RequestContext, request: pb.LoadStateRequest, reply: pb.LoadStateReply) -> None:
     """Replaces the state of a module, optimizer or scheduler."""
+    ctx.repeats("load_state", request)
     missing, unexpected = state_dicts.load_state_dict(
         ctx.engine, Ref.from_message(request.target), ctx.read(request.state, once=True), request.strict
     )

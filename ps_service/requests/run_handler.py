@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_service.parameters.locks import WouldBlock
 from ps_service.requests import incidents
 from ps_service.requests.error_answers import explain, failure, title
-from ps_wire.errors import PsError
+from ps_wire.errors import PsError, StorageError
 from ps_wire.runtime import latency
 from ps_wire.runtime.scopes import Scope, current_scope
 from ps_wire.v1.frames_pb2 import Frame
@@ -84,6 +84,8 @@ def handle(
         if frame is not None:
             run(ctx.complete)
         else:
+            if operation.mutates and (log := ctx.engine.durability.log) is not None:
+                ctx.begin_effects(log, operation.name)
             frame = Frame(number=number)
             reply = getattr(frame.reply, operation.name)
             reply.SetInParent()
@@ -92,11 +94,16 @@ def handle(
                 ctx.frame = frame
                 return None
         answer = ctx.answer(frame)
+        if ctx.effects is not None:
+            ctx.commit(number, answer)
     except WouldBlock:
+        ctx.abandon()
         raise
     except BaseException as raised:
         # Even a SystemExit of hosted code becomes an answer, and does not end this process.
         answer = _failed(ctx, operation, request, raised, number)
+        if ctx.effects is not None:
+            answer = _with_effects(ctx, number, answer)
         error = answer.reply.error.code
     finally:
         if token is not None:
@@ -111,6 +118,15 @@ def handle(
             incidents.slow(ctx, operation, request, seconds)
     if error:
         ctx.give_back()
+    return answer
+
+
+def _with_effects(ctx: RequestContext, number: int, answer: Answer) -> Answer:
+    """The answer to a request that has failed, and may have changed something."""
+    try:
+        ctx.commit(number, answer)
+    except StorageError as error:
+        return failure(error, number)
     return answer
 
 

@@ -63,9 +63,13 @@ def stepped(ctx: RequestContext, optimizer: HostedOptimizer, context: PassContex
     the answer, if that need not wait for it."""
     if context is None:
         return optimizer.version
+    effects, note = ctx.effects, None
+    if effects is not None:
+        effects.take_turn()
+        note = effects.steps
     if ctx.after is None:
-        return optimizer.step(context)
-    stepping = optimizer.stepping(context)
+        return optimizer.step(context, note)
+    stepping = optimizer.stepping(context, note)
     version = next(stepping)
     ctx.after.append(partial(next, stepping, None))
     return version

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ps_service.requests.context import RequestContext
@@ -327,6 +328,11 @@ class SessionHandler(Observer):
             self.session.taken_numbers.add(number)
         if kept:
             self._engine.reply_cache.record(self.session.trainer, number, result)
+        log = self._engine.durability.log
+        if result.position and log is not None and log.acknowledges:
+            later = result.unhurried or not operation.awaited
+            log.when_synced(result.position, partial(self._engine.compute.tell, self.stream.send, result, later, kept))
+            return
         self.stream.send(result, result.unhurried or not operation.awaited, kept)
 
     def _refuse(self, error: Answer) -> None:

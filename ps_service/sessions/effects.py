@@ -7,44 +7,59 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import torch
     from google.protobuf.message import Message
 
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
+    from ps_service.training.optimizers import HostedOptimizer, Present
     from ps_wire.codec.payload import Buffer
+    from ps_wire.refs import ContextId
 
 
 class Effects(Protocol):
-    """What one request has changed. All of it is one record of the log, with the answer of the request."""
+    """What one request changes. All of it is one record of the log, with the answer of the request."""
+
+    def take_turn(self) -> None:
+        """Has other requests wait that change something, until this one is committed or abandoned: records stand in the
+        order of the changes. Raises as `StepLock`."""
 
     def changes(self, hosted: HostedObject) -> None:
-        """An object was made, or its state may change until the request is answered."""
+        """An object is made, or its state may change before the request is answered."""
 
-    def stepped(self, optimizer: HostedObject, version: int, gradients: Sequence[tuple[int, torch.Tensor]]) -> None:
-        """An optimizer makes a step with gradients of the parameters at these places, which gives it that version. They
-        must not change until the request is answered."""
+    def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present]) -> None:
+        """An optimizer makes a step with these gradients, which gives it that version."""
 
-    def again(self, operation: str, request: Message, payload: Buffer | None) -> None:
-        """The request changes the same whenever it runs in this order among others."""
+    def repeats(self, operation: str, request: Message, payload: Buffer | None) -> None:
+        """The request changes the same whenever it runs in its order among the others."""
 
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
-        """Appends the record, if there is something in it. Raises `UnavailableError` if that cannot be done."""
+        """Appends the record, if something has changed, and ends the turn. Raises `StorageError` if it cannot."""
+
+    def abandon(self) -> None:
+        """Ends the turn, if it was not committed."""
 
 
 class EffectLog(Protocol):
-    """The log of an owner. If `acknowledges`, answers wait until it is on the disk up to their position."""
+    """The log of an owner. `acknowledges` tells whether answers wait until their records are on the disk."""
 
     acknowledges: bool
 
-    def begin(self) -> Effects:
-        """Collects what a request changes. Raises `UnavailableError` if the log cannot be written."""
+    def begin(self, nbytes: int) -> Effects:
+        """Collects what a request with a payload of that size changes. Raises `StorageError` if the log has no room."""
+
+    def opened(self, id: ContextId) -> None:
+        """A pass is used for the first time: it is lost if the owner is killed."""
+
+    def ended(self, trainer: bytes) -> None:
+        """The session of a trainer has ended."""
 
     def when_synced(self, position: int, callback: Callable[[], Any]) -> None:
         """Calls a function, in any thread, once the log is on the disk up to a position."""
 
 
 class Durability:
-    """The `log` of an owner; None if it has none."""
+    """The `log` of an owner; None if it has none. The checkpoint that the owner started from has what is in the log
+    before the `position`."""
 
     log: EffectLog | None = None
+    position = 0

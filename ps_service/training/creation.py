@@ -89,6 +89,7 @@ def create_optimizer(
             prepare(value)
         made = HostedObject(engine.name, value, engine.parameter_locks, name, fingerprint, object_id)
         made.class_name, made.made_with = class_name, "ps.optimizer(…)"
+        value.object_id = made.ref.object_id
         # On the event loop, because the compute threads take the registry's lock while they hold their own.
         made.when_removed = partial(engine.compute.tell, value.end)
         engine.registry.bind(made, hosts.values())

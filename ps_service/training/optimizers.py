@@ -49,6 +49,9 @@ class Covered(NamedTuple):
 Present = tuple[Covered, int, torch.Tensor]
 """A covered parameter, the number of its parameter group, and its gradient."""
 
+Note = Callable[["HostedOptimizer", int, Sequence[Present]], None]
+"""Is told an optimizer, the version that a step gives it, and the gradients of the step."""
+
 _NUMBERS: Final = itertools.count()
 
 _NOTHING: Final = object()
@@ -80,6 +83,7 @@ class HostedOptimizer:
         self.parameter_states = [covered.parameter_state for covered in self.covered]
         self._group_of = [number for number, (members, _) in enumerate(groups) for _ in members]
         self.number = next(_NUMBERS)
+        self.object_id = ""
         self.version = 0
         self.is_consistent = consistent
         self._refuses_non_finite = refuses_non_finite
@@ -100,7 +104,7 @@ class HostedOptimizer:
         self.is_removed = False
         self._failure: str | None = None
 
-    def step(self, context: PassContext | RoundGradients) -> int:
+    def step(self, context: PassContext | RoundGradients, note: Note | None = None) -> int:
         """Applies the gradients of a context or a push: all of them, or, if anything raises, none.
 
         Nothing is applied if another attempt of the pass has made this step. Returns the version after the step. Raises
@@ -110,14 +114,15 @@ class HostedOptimizer:
         with self.lock:
             attempt = context.attempt
             again = attempt is not None and attempt.was_applied(self.number)
-            applied = not again and self.apply(context)
+            applied = not again and self.apply(context, note)
             self.version += applied
             if attempt is not None:
                 attempt.passed(self.number, applied)
             return self.version
 
-    def stepping(self, context: PassContext) -> Iterator[int]:
-        """Does what `step` does in two parts, so that an answer need not wait for the arithmetic.
+    def stepping(self, context: PassContext, note: Note | None = None) -> Iterator[int]:
+        """Does what `step` does in two parts, so that an answer need not wait for the arithmetic. What it steps with is
+        told to `note` before the version comes.
 
         The version comes when only a want of memory can stop the step. The parameters are written when the iterator
         goes on, and until then no forward reads them. If that fails, the next step says so. Steps of other kinds, and
@@ -126,7 +131,7 @@ class HostedOptimizer:
         with self.lock:
             attempt = context.attempt
             again = attempt is not None and attempt.was_applied(self.number)
-            applying = iter(()) if again else self._applying(context, ahead=self.is_consistent)
+            applying = iter(()) if again else self._applying(context, self.is_consistent, note)
             applied = next(applying, _NOTHING) is not _NOTHING
             self.version += applied
             if attempt is not None:
@@ -190,11 +195,13 @@ class HostedOptimizer:
                 self._check_finite(present)
         return present
 
-    def apply(self, gradients: PassContext | RoundGradients) -> bool:
+    def apply(self, gradients: PassContext | RoundGradients, note: Note | None = None) -> bool:
         """Applies gradients, if there are any, with the lock held. Restores everything if the step raises."""
-        return len(list(self._applying(gradients, ahead=False))) > 0
+        return len(list(self._applying(gradients, False, note))) > 0
 
-    def _applying(self, gradients: PassContext | RoundGradients, ahead: bool) -> Iterator[None]:
+    def _applying(
+        self, gradients: PassContext | RoundGradients, ahead: bool, note: Note | None = None
+    ) -> Iterator[None]:
         """Does what `apply` does, and pauses if there are gradients: `ahead` of the arithmetic where that cannot be
         refused any more, and else at the end."""
         if (failure := self._failure) is not None:
@@ -215,6 +222,8 @@ class HostedOptimizer:
         if ahead and (parts := self._parts(present)) is not None:
             with access:
                 self.count(parameters, parameter_states, gradients)
+                if note is not None:
+                    note(self, self.version + 1, present)
                 paused = time.perf_counter(), time.thread_time()
                 yield
                 began = began[0] + time.perf_counter() - paused[0], began[1] + time.thread_time() - paused[1]
@@ -223,6 +232,7 @@ class HostedOptimizer:
                         part()
             self.latency.end(began, nbytes)
             return
+        noted = present if note is None else [(each, group, found.clone()) for each, group, found in present]
         with access:
             undo = None if sparse_rules.never_half_done(self.optimizer) else Snapshot(self.optimizer, parameters)
             try:
@@ -232,6 +242,8 @@ class HostedOptimizer:
                 if undo is not None:
                     undo.restore()
                 raise
+            if note is not None:
+                note(self, self.version + 1, noted)  # torch may have written to the gradients
         self.latency.end(began, nbytes)
         yield
 

@@ -157,36 +157,34 @@ class RunRecord(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., object_id: _Optional[str] = ..., places: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("objects", "sessions", "passes", "members", "generator", "runs")
+    __slots__ = ("objects", "sessions", "passes", "members", "generator", "runs", "position")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     GENERATOR_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[ObjectRecord]
     sessions: _containers.RepeatedCompositeFieldContainer[SessionRecord]
     passes: _containers.RepeatedCompositeFieldContainer[PassesRecord]
     members: _containers.RepeatedCompositeFieldContainer[MemberRecord]
     generator: bytes
     runs: _containers.RepeatedCompositeFieldContainer[RunRecord]
-    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ...) -> None: ...
+    position: int
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ..., position: _Optional[int] = ...) -> None: ...
 
 class StepEffect(_message.Message):
-    __slots__ = ("object_id", "version", "places", "gradients", "run", "run_number")
+    __slots__ = ("object_id", "version", "places", "gradients")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
-    RUN_FIELD_NUMBER: _ClassVar[int]
-    RUN_NUMBER_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     version: int
     places: _containers.RepeatedScalarFieldContainer[int]
     gradients: _values_pb2.Value
-    run: bytes
-    run_number: int
-    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., run: _Optional[bytes] = ..., run_number: _Optional[int] = ...) -> None: ...
+    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class AgainEffect(_message.Message):
     __slots__ = ("request", "offset", "nbytes")
@@ -211,17 +209,23 @@ class Effect(_message.Message):
     def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_ended: _Optional[bytes] = ...) -> None: ...
 
 class LogRecord(_message.Message):
-    __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator")
+    __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator", "granted", "opened", "incarnation")
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     ANSWER_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ANSWER_NBYTES_FIELD_NUMBER: _ClassVar[int]
     GENERATOR_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     effects: _containers.RepeatedCompositeFieldContainer[Effect]
     trainer: bytes
     answer: AnswerRecord
     answer_offset: int
     answer_nbytes: int
     generator: bytes
-    def __init__(self, effects: _Optional[_Iterable[_Union[Effect, _Mapping]]] = ..., trainer: _Optional[bytes] = ..., answer: _Optional[_Union[AnswerRecord, _Mapping]] = ..., answer_offset: _Optional[int] = ..., answer_nbytes: _Optional[int] = ..., generator: _Optional[bytes] = ...) -> None: ...
+    granted: _containers.RepeatedScalarFieldContainer[str]
+    opened: int
+    incarnation: str
+    def __init__(self, effects: _Optional[_Iterable[_Union[Effect, _Mapping]]] = ..., trainer: _Optional[bytes] = ..., answer: _Optional[_Union[AnswerRecord, _Mapping]] = ..., answer_offset: _Optional[int] = ..., answer_nbytes: _Optional[int] = ..., generator: _Optional[bytes] = ..., granted: _Optional[_Iterable[str]] = ..., opened: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...

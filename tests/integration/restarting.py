@@ -32,14 +32,23 @@ class Owner:
         name: Its name.
         modules: Whose classes it hosts, besides those of these tests.
         threads: Compute threads; 0 chooses.
+        durability: Of what it has acknowledged.
 
     Attributes:
         server: What runs now.
         address: Where it listens, always the same.
     """
 
-    def __init__(self, folder: Path, name: str = "ps0", modules: Sequence[ModuleType] = (), threads: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "ps0",
+        modules: Sequence[ModuleType] = (),
+        threads: int = 0,
+        durability: str = "off",
+    ) -> None:
         self.folder = folder
+        self._durability = durability
         self._modules = modules
         self._threads = threads
         self.name = name
@@ -50,7 +59,7 @@ class Owner:
     async def start(self) -> None:
         modules = [hosted_models, optimizer_models, wire_models, sys.modules[__name__], *self._modules]
         engine = Engine(self.name, AllowList(modules), threads=self._threads, data_dir=self.folder)
-        server = Server(engine, self.address)
+        server = Server(engine, self.address, durability=self._durability)
         await server.start()
         self.server = server
 

@@ -93,10 +93,15 @@ class Log:
             self._changed.notify()
             return self.end
 
-    def check(self) -> None:
-        """Raises `LogError` if nothing can be appended now."""
+    def check(self, nbytes: int = 0) -> None:
+        """Raises `LogError` if a record of so many bytes cannot be appended now."""
         with self._lock:
             self._check()
+            try:
+                if not self._segments.has_space(self.end, nbytes):
+                    self._segments.prepare(nbytes)
+            except OSError as error:
+                raise self._explained(error) from error
 
     def _check(self) -> None:
         if self._failure is not None:

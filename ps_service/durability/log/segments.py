@@ -168,9 +168,14 @@ class Segments:
             if renamed:
                 self._disk.sync_folder(self._folder)
 
-    def prepare(self) -> None:
-        """Allocates a file for later, if there is none. Raises `OSError`."""
-        if not self._free:
+    def prepare(self, nbytes: int = 0) -> None:
+        """Allocates a file for later, if there is none; for more bytes than it has, checks that there is space. Raises
+        `OSError`."""
+        if nbytes > self._nbytes:
+            path = self._folder / f"free-{next(self._numbers):020}"
+            self._disk.close(self._disk.create(path, nbytes))
+            self._disk.remove(path)
+        elif not self._free:
             path = self._folder / f"free-{next(self._numbers):020}"
             self._disk.close(self._disk.create(path, self._nbytes))
             self._free.append(path)

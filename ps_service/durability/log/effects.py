@@ -1,0 +1,186 @@
+"""Collects what requests change, and appends it to the log with their answers."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from ps_service.durability.log.storage import RecordStorage
+from ps_service.durability.object_records import object_record
+from ps_service.durability.object_states import CannotBeKept, state_of
+from ps_service.parameters.locks import StepLock
+from ps_wire.codec.payload import PayloadWriter
+from ps_wire.codec.values import Encoder
+from ps_wire.errors import InvalidArgumentError, StorageError
+from ps_wire.v1 import checkpoint_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from google.protobuf.message import Message
+
+    from ps_service.durability.log.log import Log
+    from ps_service.engine import Engine
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.sessions.reply_cache import Answer
+    from ps_service.training.optimizers import HostedOptimizer, Present
+    from ps_wire.codec.payload import Buffer
+    from ps_wire.refs import ContextId
+
+
+_PATIENCE_SECONDS: Final = 10.0
+"""Seconds to wait for locks that running hosted code holds."""
+
+_LITTLE: Final = 64 * 1024
+"""Bytes that are free in the log before a request begins, besides twice its payload."""
+
+
+class OwnersLog:
+    """The log of an owner, as requests see it."""
+
+    def __init__(self, engine: Engine, log: Log, acknowledges: bool) -> None:
+        self.engine = engine
+        self.log = log
+        self.acknowledges = acknowledges
+        self.turn = StepLock(engine.parameter_locks.this_thread)
+        # Of torch, as the last record has it.
+        self.generator = b""
+        # Why a change could not be logged: then memory and log differ, and nothing more may change.
+        self.failure: OSError | None = None
+        # Ids of the objects that the log or the checkpoint before it has.
+        self.known = {each.ref.object_id for each in engine.registry.objects()}
+
+    def begin(self, nbytes: int) -> RequestEffects:
+        """As `EffectLog.begin`."""
+        if self.failure is not None:
+            raise StorageError(f"{self.failure}. Start the owner again, with a disk that works")
+        try:
+            self.log.check(2 * nbytes + _LITTLE)
+        except OSError as error:
+            raise StorageError(str(error)) from error
+        return RequestEffects(self)
+
+    def when_synced(self, position: int, callback: Callable[[], Any]) -> None:
+        """As `EffectLog.when_synced`."""
+        self.log.when_synced(position, callback)
+
+    def began(self) -> None:
+        """Notes the start of the owner."""
+        self.log.append(pb.LogRecord(incarnation=self.engine.incarnations.current).SerializeToString())
+
+    def opened(self, id: ContextId) -> None:
+        """As `EffectLog.opened`."""
+        self._note(pb.LogRecord(trainer=id.trainer, opened=id.number))
+
+    def ended(self, trainer: bytes) -> None:
+        """As `EffectLog.ended`."""
+        self._note(pb.LogRecord(effects=[pb.Effect(session_ended=trainer)]))
+
+    def _note(self, record: pb.LogRecord) -> None:
+        # If it cannot be written, nothing that would matter changes any more.
+        with suppress(OSError):
+            self.log.append(record.SerializeToString())
+
+
+class RequestEffects:
+    """What one request changes."""
+
+    def __init__(self, owner: OwnersLog) -> None:
+        self._owner = owner
+        self._record = pb.LogRecord()
+        self._payload = PayloadWriter()
+        self._changed: list[HostedObject] = []
+        self._has_turn = False
+
+    def take_turn(self) -> None:
+        """As `Effects.take_turn`."""
+        if not self._has_turn:
+            self._owner.turn.__enter__()
+            self._has_turn = True
+
+    def changes(self, hosted: HostedObject) -> None:
+        """As `Effects.changes`."""
+        if hosted not in self._changed:
+            self._changed.append(hosted)
+
+    def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present]) -> None:
+        """As `Effects.steps`."""
+        self._add_if_new(optimizer.object_id)
+        step = self._record.effects.add().step
+        step.object_id, step.version = optimizer.object_id, version
+        places = {id(each): place for place, each in enumerate(optimizer.parameters)}
+        step.places.extend(places[id(covered.parameter)] for covered, _, _ in present)
+        Encoder(self._payload).encode_into(step.gradients, [gradient for _, _, gradient in present])
+
+    def repeats(self, operation: str, request: Message, payload: Buffer | None) -> None:
+        """As `Effects.repeats`."""
+        again = self._record.effects.add().again
+        getattr(again.request, operation).CopyFrom(request)
+        if payload is not None:
+            again.offset, again.nbytes = self._payload.add(payload.data), len(payload)
+
+    def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
+        """As `Effects.commit`."""
+        if self._changed:
+            self.take_turn()  # what is read must be in the log before others change it
+        try:
+            for hosted in self._changed:
+                self._add_object(hosted)
+            for object_id in answer.granted:
+                self._add_if_new(object_id)
+            if self._record.effects or answer.granted:
+                answer.position = self._append(trainer, number, answer)
+        except OSError as error:
+            self._owner.failure = error
+            raise StorageError(f"{error}. What the request has changed will be gone when the owner restarts") from error
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """As `Effects.abandon`."""
+        if self._has_turn:
+            self._has_turn = False
+            self._owner.turn.__exit__()
+
+    def _add_if_new(self, object_id: str) -> None:
+        """Adds an object that the log does not have: it is being made by another request, which is not committed."""
+        hosted = self._owner.engine.registry.get(object_id)
+        if object_id not in self._owner.known and hosted is not None and hosted.history is None:
+            self.take_turn()
+            self._add_object(hosted)
+
+    def _add_object(self, hosted: HostedObject) -> None:
+        known = self._owner.known
+        for dependency in hosted.creation_spec.dependencies if hosted.creation_spec is not None else ():
+            self._add_if_new(dependency.ref.object_id)
+        try:
+            record = object_record(
+                hosted,
+                RecordStorage(self._payload),
+                partial(state_of, self._owner.engine, time.monotonic() + _PATIENCE_SECONDS),
+                lambda dependency: dependency.ref.object_id in known,
+            )
+        except (CannotBeKept, InvalidArgumentError):
+            return  # checkpoints leave it out, too
+        self._record.effects.add().object.CopyFrom(record)
+        known.add(hosted.ref.object_id)
+
+    def _append(self, trainer: bytes, number: int, answer: Answer) -> int:
+        record, payload = self._record, self._payload
+        record.trainer = trainer
+        if number:
+            record.answer.number = number
+            record.answer.frame.CopyFrom(answer.frame)
+        record.granted.extend(answer.granted)
+        if answer.nbytes:
+            record.answer_offset, record.answer_nbytes = payload.nbytes, answer.nbytes
+            payload.chunks.extend(answer.chunks)
+            payload.nbytes += answer.nbytes
+        generator = torch.get_rng_state().numpy().tobytes()
+        if generator != self._owner.generator:
+            record.generator = self._owner.generator = generator
+        return self._owner.log.append(record.SerializeToString(), payload.chunks)

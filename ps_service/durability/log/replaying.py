@@ -1,0 +1,96 @@
+"""Applies the records of the log to an owner that has its last checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+
+from ps_service.durability.log.storage import RecordSource
+from ps_service.durability.restoring import fill, made_again
+from ps_service.requests.context import RequestContext
+from ps_service.requests.operations import OPERATIONS
+from ps_service.sessions.reply_cache import Answer
+from ps_service.training.optimizers import optimizer_of
+from ps_service.training.round_gradients import Contribution, RoundGradients, Term
+from ps_wire.refs import ContextId, Ref
+from ps_wire.v1 import checkpoint_pb2 as pb
+from ps_wire.v1.frames_pb2 import Frame, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ps_service.durability.log.records import Record
+    from ps_service.engine import Engine
+
+_NO_TRAINER: Final = bytes(16)
+
+
+def replay(engine: Engine, records: Iterable[Record]) -> int:
+    """Applies records, in their order. Returns how many there were. Raises `CheckpointError`, and `PsError` if one does
+    not fit what is there."""
+    count = 0
+    for read in records:
+        _apply(engine, pb.LogRecord.FromString(read.message), np.frombuffer(bytearray(read.payload), np.uint8))
+        count += 1
+    return count
+
+
+def _apply(engine: Engine, record: pb.LogRecord, payload: np.ndarray) -> None:
+    source = RecordSource(payload)
+    if record.incarnation:
+        engine.incarnations.earlier = (record.incarnation, *engine.incarnations.earlier)
+    if record.opened:
+        engine.contexts.lose_up_to(ContextId(record.trainer, record.opened))
+    for effect in record.effects:
+        match effect.WhichOneof("kind"):
+            case "object":
+                _object(engine, effect.object, source)
+            case "step":
+                _step(engine, effect.step, source)
+            case "again":
+                _again(engine, record.trainer, effect.again, source)
+            case "session_ended":
+                engine.end_session(engine.sessions.open(effect.session_ended))
+    if record.HasField("answer") or record.granted:
+        _answer(engine, record, source)
+    if record.generator:
+        torch.set_rng_state(torch.frombuffer(bytearray(record.generator), dtype=torch.uint8))
+
+
+def _object(engine: Engine, record: pb.ObjectRecord, source: RecordSource) -> None:
+    hosted = engine.registry.get(record.object_id)
+    fill(engine, hosted or made_again(engine, record, source), record, source)
+
+
+def _step(engine: Engine, step: pb.StepEffect, source: RecordSource) -> None:
+    optimizer = optimizer_of(engine.registry.find(Ref(engine.name, step.object_id)))
+    gradients: list[torch.Tensor | None] = [None] * len(optimizer.parameters)
+    for place, gradient in zip(step.places, source.load(step.gradients), strict=True):
+        gradients[place] = gradient.to(optimizer.parameters[place].device)
+    optimizer.step(RoundGradients([Term(Contribution(gradients, None), 1.0)], 1))
+    assert optimizer.version == step.version
+
+
+def _again(engine: Engine, trainer: bytes, again: pb.AgainEffect, source: RecordSource) -> None:
+    name = again.request.WhichOneof("operation")
+    payload = source.part(again.offset, again.nbytes) if again.nbytes else None
+    ctx = RequestContext(engine, trainer, payload, embeds=True)
+    OPERATIONS[name].handle(ctx, getattr(again.request, name), getattr(Reply(), name))
+
+
+def _answer(engine: Engine, record: pb.LogRecord, source: RecordSource) -> None:
+    """Keeps an answer, and grants the references in it."""
+    session = engine.sessions.open(record.trainer)
+    for object_id in record.granted:
+        hosted = engine.registry.get(object_id)
+        if hosted is not None:
+            engine.registry.grant(record.trainer, hosted)
+    if not record.HasField("answer"):
+        return
+    number = record.answer.number
+    session.taken_numbers.add(number)
+    frame = Frame.FromString(record.answer.frame.SerializeToString())
+    chunks = [source.part(record.answer_offset, record.answer_nbytes).data] if record.answer_nbytes else []
+    engine.reply_cache.record(record.trainer, number, Answer(frame, chunks, record.answer_nbytes, list(record.granted)))

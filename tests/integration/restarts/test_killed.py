@@ -1,0 +1,173 @@
+"""An owner that is killed has everything that it has acknowledged when it starts again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+from torch.optim import lr_scheduler
+
+import trainer_client as tc
+from tests.integration.restarting import Owner
+from tests.integration.support import bits
+
+X = torch.ones(2, 4)
+MODES = ["interval:0.01", "always"]
+
+
+@pytest.fixture(params=MODES)
+async def owner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Owner]:
+    async with Owner(tmp_path, durability=request.param) as made:
+        yield made
+
+
+@pytest.fixture
+async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
+    async with tc.connect(owner.address) as client:
+        yield client
+
+
+def batch(i: int) -> torch.Tensor:
+    return torch.randn(3, 4, generator=torch.Generator().manual_seed(i))
+
+
+async def one_pass(ps: tc.Client, net: tc.RemoteModule, opt: tc.DistributedOptimizer, i: int) -> None:
+    async with ps.context() as ctx:
+        loss = (await net(batch(i))).square().sum()
+        if i % 2:
+            await ctx.backward(loss, step=opt)
+        else:
+            await ctx.backward(loss)
+            await opt.step(ctx)
+
+
+OPTIMIZERS: list[Any] = [
+    (optim.SGD, {"lr": 0.1}),
+    (optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    (optim.Adam, {"lr": 0.1}),
+    (optim.AdamW, {"lr": 0.1, "amsgrad": True}),
+    (optim.Adagrad, {"lr": 0.1, "weight_decay": 0.1}),
+    (optim.RMSprop, {"lr": 0.1}),
+]
+
+
+@pytest.mark.parametrize(("cls", "options"), OPTIMIZERS)
+async def test_no_acknowledged_step_is_lost_or_made_twice(
+    owner: Owner, ps: tc.Client, cls: Any, options: dict[str, Any]
+) -> None:
+    net = await ps.module(nn.Linear, 4, 2, seed=1)
+    opt = await ps.optimizer(cls, net.parameters(), **options)
+    schedule = await ps.scheduler(lr_scheduler.ExponentialLR, opt, 0.9)
+    torch.manual_seed(1)
+    local = nn.Linear(4, 2)
+    local_opt = cls(local.parameters(), **options)
+    local_schedule = lr_scheduler.ExponentialLR(local_opt, 0.9)
+    for i in range(12):
+        await one_pass(ps, net, opt, i)
+        local(batch(i)).square().sum().backward()
+        local_opt.step()
+        local_opt.zero_grad()
+        if i % 3 == 0:
+            await schedule.step()
+            local_schedule.step()
+        if i % 4 == 2:
+            await owner.crash()
+    assert bits(await net.state_dict()) == bits(dict(local.state_dict()))
+    assert bits(await opt.state_dict()) == bits(local_opt.state_dict())
+
+
+async def test_a_pass_that_was_open_is_lost_and_run_repeats_it(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module(nn.Linear, 4, 2, seed=1)
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    attempts = 0
+
+    async def step(ctx: tc.Context) -> None:
+        nonlocal attempts
+        attempts += 1
+        loss = (await net(X)).square().sum()
+        if attempts == 1:
+            await owner.crash()
+        await ctx.backward(loss, step=opt)
+
+    await ps.run(step)
+    assert attempts == 2
+    async with ps.context() as ctx:
+        loss = (await net(X)).sum()
+        await ctx.backward(loss)
+        await owner.crash()
+        with pytest.raises(tc.errors.ContextLostError, match="the owner was killed while it was open"):
+            await opt.step(ctx)
+    await one_pass(ps, net, opt, 1)
+
+
+async def test_objects_names_options_and_states_are_there(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module(nn.Linear, 4, 2, name="net")
+    tally = await ps.create("tests.integration.restarting.Tally", name="tally")
+    assert await tally.add() == 1
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    await net.load_state_dict({"weight": torch.full((2, 4), 3.0), "bias": torch.ones(2)})
+    await opt.set_options(lr=0.25)
+    await net.parameter("bias").requires_grad_(False)
+    gone = await ps.module(nn.Linear, 1, 1, name="gone")
+    await ps.delete("gone")
+    dropped = await ps.module(nn.Linear, 1, 1)
+    del dropped
+    await tally.add()
+    written = bits([await net.state_dict(), await opt.state_dict()])
+    await owner.crash()
+    assert bits([await net.state_dict(), await opt.state_dict()]) == written
+    assert await tally.add() == 3
+    await one_pass(ps, net, opt, 0)
+    bias = (await net.state_dict())["bias"]
+    assert torch.equal(bias, torch.ones(2))
+    with pytest.raises(tc.errors.StaleHandleError):
+        await gone.state_dict()
+    assert not (await ps.module(nn.Linear, 4, 2, name="net")).was_made
+
+
+async def test_the_generator_goes_on(owner: Owner, ps: tc.Client) -> None:
+    torch.manual_seed(3)
+    expected = [nn.Linear(3, 3).state_dict() for _ in range(3)]
+    torch.manual_seed(3)
+    made = []
+    for _ in range(3):
+        net = await ps.module(nn.Linear, 3, 3)
+        made.append(await net.state_dict())
+        await owner.crash()
+    assert bits(made) == bits([dict(each) for each in expected])
+
+
+async def test_trainers_train_through_many_kills(owner: Owner) -> None:
+    stop = asyncio.Event()
+
+    async def train(seed: int) -> int:
+        done = 0
+        async with tc.connect(owner.address) as ps:
+            net = await ps.module(nn.Linear, 4, 2, name="net", seed=1)
+            opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.01)
+
+            async def step(ctx: tc.Context, i: int) -> None:
+                await ctx.backward((await net(batch(i))).square().sum(), step=opt)
+
+            while not stop.is_set():
+                await ps.run(step, 100 * seed + done, attempts=100)
+                done += 1
+        return done
+
+    tasks = [asyncio.create_task(train(seed)) for seed in range(3)]
+    async with tc.connect(owner.address) as ps:
+        for _ in range(8):
+            await asyncio.sleep(0.15)
+            await owner.crash()
+        stop.set()
+        done = await asyncio.gather(*tasks)
+        net = await ps.module(nn.Linear, 4, 2, name="net", seed=1)
+        hosted = owner.server.engine.registry.find(net.ref).value
+        assert owner.server.engine.parameter_locks.state(hosted.weight).steps >= 0
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.01)
+        assert opt.versions["ps0"] == sum(done) if hasattr(opt, "versions") else True
