@@ -30,6 +30,10 @@ class Attempt:
         """Whether another attempt has applied what is the next step of an optimizer in this one."""
         return self._places.get(optimizer, 0) in self._applied.get(optimizer, ())
 
+    def place_of(self, optimizer: Hashable) -> int:
+        """The place of the next step of an optimizer among its steps in this attempt."""
+        return self._places.get(optimizer, 0)
+
     def was_left_out(self, optimizer: Hashable) -> bool:
         """Whether the latest step of an optimizer in this attempt was not made, because another attempt has made it."""
         return optimizer in self._left_out

@@ -78,6 +78,7 @@ class Keeper:
         self._effects = OwnersLog(engine, log, self._durability.acknowledges)
         self._effects.began()
         engine.contexts.when_opened = self._effects.opened
+        engine.sessions.when_opened = self._effects.came
         engine.durability.log = self._effects
 
     def _restore(self, folder: Path, manifest: Manifest) -> None:

@@ -69,8 +69,8 @@ class Arguments:
     The request names results that stay on this owner and are arguments by value. `nbytes` is the length of the message
     with the arguments, and the bytes of such results. `wanting` are the tensors that need a gradient, and `kept` the
     inputs that are results of earlier calls of the pass and stayed on this owner. They enter the graph at the node
-    `entry`; that is None if there are none. It `has_handles` if objects are among the arguments. Tensors go to the
-    `device`, or to that of the owner.
+    `entry`; that is None if there are none. It `has_handles` if objects are among the arguments; those of this owner
+    are its `handles`. Tensors go to the `device`, or to that of the owner.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Arguments:
         self._rrefs: list[RRef] = []
         self._request = request
         self.has_handles = False
+        self.handles: list[HostedObject] = []
         # By the position of a result, what makes the copies of its tensors.
         self._copying: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {}
 
@@ -113,7 +114,9 @@ class Arguments:
         ref = Ref.from_message(message)
         if ref.owner != self._engine.name:
             return self._engine.membership.peers.foreign(ref, self._context if message.history else None)
-        return self._engine.membership.peers.local(self.local(self._engine.registry.find(ref), ref.parameter))
+        hosted = self._engine.registry.find(ref)
+        self.handles.append(hosted)
+        return self._engine.membership.peers.local(self.local(hosted, ref.parameter))
 
     def local(self, hosted: HostedObject, parameter: str = "") -> RRef:
         """A reference to an object of this owner. Tensors with a history in this pass will enter the graph."""

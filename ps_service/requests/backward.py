@@ -98,7 +98,7 @@ def _step(
     trainer may go on."""
     engine = ctx.engine
     if request.context.run:
-        steps.note_attempt(engine, request)
+        steps.note_attempt(engine, request, ctx.effects)
     if request.together:
         return _step_together(ctx, request, id, versions, reply)
     for handle in request.steps[len(versions) :]:

@@ -12,7 +12,7 @@ from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import NO, REFERENCE, VALUE, Arguments, Invocation, Recording
-from ps_service.requests import fields, incidents, spanning
+from ps_service.requests import fields, incidents, noting, spanning
 from ps_service.requests.creation import with_spec
 from ps_service.training import freezing, state_dicts
 from ps_service.training.optimizers import optimizer_of
@@ -85,11 +85,15 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     training = None if request.own_mode else request.training
     if not request.function:
         target = ctx.find(request.target)
-        if ctx.effects is not None:
-            _note_call(ctx, target, request)
+        if ctx.effects is not None and isinstance(target.value, HostedScheduler):
+            ctx.effects.take_turn()
+            ctx.repeats("call", request)
         arguments, args, kwargs = ctx.read_arguments(request, request)
         asked = Invocation(arguments, args, kwargs, training, recording, keep, ctx.method)
-        return calls.call(engine, target, request.method, asked)
+        if ctx.effects is None:
+            return calls.call(engine, target, request.method, asked)
+        with noting.changes(ctx.effects, [target, *arguments.handles]):
+            return calls.call(engine, target, request.method, asked)
     if keep is REFERENCE and engine.allowlist.is_hosted(request.function):
         made, _ = make_instance(ctx, request)
         if ctx.effects is not None:
@@ -98,17 +102,8 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     function = engine.allowlist.function(request.function)
     arguments, args, kwargs = ctx.read_arguments(request, request)
     asked = Invocation(arguments, args, kwargs, training, recording, keep)
-    return calls.call_function(engine, function, asked, decorators.is_deferred(function))
-
-
-def _note_call(ctx: RequestContext, target: HostedObject, request: pb.CallRequest) -> None:
-    """Notes what a call may change."""
-    assert ctx.effects is not None
-    if isinstance(target.value, HostedScheduler):
-        ctx.effects.take_turn()
-        ctx.repeats("call", request)
-    elif not (target.is_module or target.is_table or target.is_tensor):
-        ctx.effects.changes(target)
+    with _NO_REGION if ctx.effects is None else noting.changes(ctx.effects, arguments.handles):
+        return calls.call_function(engine, function, asked, decorators.is_deferred(function))
 
 
 def fetch(ctx: RequestContext, request: pb.FetchRequest, reply: pb.FetchReply) -> None:

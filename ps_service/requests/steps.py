@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
+    from ps_service.sessions.effects import Effects
     from ps_service.training.aggregator import Aggregator
     from ps_service.training.joint_steps import Stepped
     from ps_service.training.optimizers import HostedOptimizer
@@ -31,7 +32,7 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     """Applies the gradients of a context, or only checks them. If the optimizer has a policy, they are offered to its
     rounds, and the reply comes when their trainer may go on."""
     if request.context.run:
-        note_attempt(ctx.engine, request)
+        note_attempt(ctx.engine, request, ctx.effects)
     optimizer = optimizer_of(ctx.find(request.optimizer))
     if optimizer.rounds is None and not (request.more or request.check_only or request.HasField("offer")):
         _apply(ctx, optimizer, request, reply)
@@ -66,7 +67,8 @@ def stepped(ctx: RequestContext, optimizer: HostedOptimizer, context: PassContex
     effects, note = ctx.effects, None
     if effects is not None:
         effects.take_turn()
-        note = effects.steps
+        place = 0 if context.attempt is None else context.attempt.place_of(optimizer.number)
+        note = partial(effects.steps, place=place)
     if ctx.after is None:
         return optimizer.step(context, note)
     stepping = optimizer.stepping(context, note)
@@ -129,10 +131,12 @@ def found(ctx: RequestContext, handles: Iterable[Handle]) -> list[HostedOptimize
     return found
 
 
-def note_attempt(engine: Engine, request: Any) -> None:
+def note_attempt(engine: Engine, request: Any, effects: Effects | None = None) -> None:
     """Has a pass that its trainer may run again know which of its steps other attempts have applied. The request names
     the run in its context. Raises as `Contexts.get`."""
     message = request.context
+    if effects is not None:
+        effects.attempts(message.trainer, message.run)
     context = engine.contexts.get(fields.context_id(request))
     if context is not None and context.attempt is None:
         context.begin_attempt(engine.contexts.runs.of(message.trainer, message.run, message.runs_from))

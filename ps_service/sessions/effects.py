@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ps_service.sessions.reply_cache import Answer
     from ps_service.training.optimizers import HostedOptimizer, Present
     from ps_wire.codec.payload import Buffer
-    from ps_wire.refs import ContextId
 
 
 class Effects(Protocol):
@@ -26,8 +25,15 @@ class Effects(Protocol):
     def changes(self, hosted: HostedObject) -> None:
         """An object is made, or its state may change before the request is answered."""
 
-    def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present]) -> None:
-        """An optimizer makes a step with these gradients, which gives it that version."""
+    def changes_buffers(self, hosted: HostedObject) -> None:
+        """Of a module, only buffers have changed."""
+
+    def attempts(self, trainer: bytes, run: int) -> None:
+        """The steps are those of an attempt of a pass that may be run again."""
+
+    def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present], place: int) -> None:
+        """An optimizer makes a step with these gradients, which gives it that version. It has that place among the
+        steps of the optimizer in its pass."""
 
     def repeats(self, operation: str, request: Message, payload: Buffer | None) -> None:
         """The request changes the same whenever it runs in its order among the others."""
@@ -46,9 +52,6 @@ class EffectLog(Protocol):
 
     def begin(self, nbytes: int) -> Effects:
         """Collects what a request with a payload of that size changes. Raises `StorageError` if the log has no room."""
-
-    def opened(self, id: ContextId) -> None:
-        """A pass is used for the first time: it is lost if the owner is killed."""
 
     def ended(self, trainer: bytes) -> None:
         """The session of a trainer has ended."""

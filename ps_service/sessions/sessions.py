@@ -111,6 +111,8 @@ class Sessions:
         self._numbers = itertools.count(1)
         self._evicted: dict[bytes, str] = {}
         self._steps_before = 0
+        # Is told the id of each trainer whose session begins, if the owner has a log.
+        self.when_opened: Callable[[bytes], None] | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -164,6 +166,8 @@ class Sessions:
         session = self._sessions.get(trainer)
         if session is None:
             session = self._sessions[trainer] = SessionState(trainer, self._clock, next(self._numbers))
+            if self.when_opened is not None:
+                self.when_opened(trainer)
         session.touch()
         return session
 

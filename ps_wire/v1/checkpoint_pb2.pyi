@@ -196,17 +196,43 @@ class AgainEffect(_message.Message):
     nbytes: int
     def __init__(self, request: _Optional[_Union[_frames_pb2.Request, _Mapping]] = ..., offset: _Optional[int] = ..., nbytes: _Optional[int] = ...) -> None: ...
 
+class BuffersEffect(_message.Message):
+    __slots__ = ("object_id", "buffers")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    BUFFERS_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    buffers: _values_pb2.Value
+    def __init__(self, object_id: _Optional[str] = ..., buffers: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class AttemptEffect(_message.Message):
+    __slots__ = ("trainer", "run", "object_id", "place")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    trainer: bytes
+    run: int
+    object_id: str
+    place: int
+    def __init__(self, trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., object_id: _Optional[str] = ..., place: _Optional[int] = ...) -> None: ...
+
 class Effect(_message.Message):
-    __slots__ = ("object", "step", "again", "session_ended")
+    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    SESSION_BEGAN_FIELD_NUMBER: _ClassVar[int]
     SESSION_ENDED_FIELD_NUMBER: _ClassVar[int]
+    BUFFERS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     object: ObjectRecord
     step: StepEffect
     again: AgainEffect
+    session_began: bytes
     session_ended: bytes
-    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_ended: _Optional[bytes] = ...) -> None: ...
+    buffers: BuffersEffect
+    attempt: AttemptEffect
+    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ...) -> None: ...
 
 class LogRecord(_message.Message):
     __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator", "granted", "opened", "incarnation")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,8 +72,12 @@ class OwnersLog:
         """Notes the start of the owner."""
         self.log.append(pb.LogRecord(incarnation=self.engine.incarnations.current).SerializeToString())
 
+    def came(self, trainer: bytes) -> None:
+        """Notes that the session of a trainer has begun."""
+        self._note(pb.LogRecord(effects=[pb.Effect(session_began=trainer)]))
+
     def opened(self, id: ContextId) -> None:
-        """As `EffectLog.opened`."""
+        """Notes that a pass is used for the first time: it is lost if the owner is killed."""
         self._note(pb.LogRecord(trainer=id.trainer, opened=id.number))
 
     def ended(self, trainer: bytes) -> None:
@@ -94,6 +98,8 @@ class RequestEffects:
         self._record = pb.LogRecord()
         self._payload = PayloadWriter()
         self._changed: list[HostedObject] = []
+        self._buffers: list[HostedObject] = []
+        self._attempt: tuple[bytes, int] | None = None
         self._has_turn = False
 
     def take_turn(self) -> None:
@@ -107,7 +113,16 @@ class RequestEffects:
         if hosted not in self._changed:
             self._changed.append(hosted)
 
-    def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present]) -> None:
+    def changes_buffers(self, hosted: HostedObject) -> None:
+        """As `Effects.changes_buffers`."""
+        if hosted not in self._buffers:
+            self._buffers.append(hosted)
+
+    def attempts(self, trainer: bytes, run: int) -> None:
+        """As `Effects.attempts`."""
+        self._attempt = trainer, run
+
+    def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present], place: int) -> None:
         """As `Effects.steps`."""
         self._add_if_new(optimizer.object_id)
         step = self._record.effects.add().step
@@ -115,6 +130,10 @@ class RequestEffects:
         places = {id(each): place for place, each in enumerate(optimizer.parameters)}
         step.places.extend(places[id(covered.parameter)] for covered, _, _ in present)
         Encoder(self._payload).encode_into(step.gradients, [gradient for _, _, gradient in present])
+        if self._attempt is not None:
+            attempt = self._record.effects.add().attempt
+            attempt.trainer, attempt.run = self._attempt
+            attempt.object_id, attempt.place = optimizer.object_id, place
 
     def repeats(self, operation: str, request: Message, payload: Buffer | None) -> None:
         """As `Effects.repeats`."""
@@ -125,11 +144,13 @@ class RequestEffects:
 
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
         """As `Effects.commit`."""
-        if self._changed:
+        if self._changed or self._buffers:
             self.take_turn()  # what is read must be in the log before others change it
         try:
             for hosted in self._changed:
                 self._add_object(hosted)
+            for hosted in self._buffers:
+                self._add_buffers(hosted)
             for object_id in answer.granted:
                 self._add_if_new(object_id)
             if self._record.effects or answer.granted:
@@ -168,6 +189,17 @@ class RequestEffects:
             return  # checkpoints leave it out, too
         self._record.effects.add().object.CopyFrom(record)
         known.add(hosted.ref.object_id)
+
+    def _add_buffers(self, hosted: HostedObject) -> None:
+        self._add_if_new(hosted.ref.object_id)
+        kept = hosted.value.state_dict(keep_vars=True).keys()
+        effect = self._record.effects.add().buffers
+        effect.object_id = hosted.ref.object_id
+        with ExitStack() as stack:
+            for lock in hosted.internals.norm_locks.values():
+                stack.enter_context(lock)
+            buffers = {name: each.detach().clone() for name, each in hosted.value.named_buffers() if name in kept}
+        Encoder(self._payload).encode_into(effect.buffers, buffers)
 
     def _append(self, trainer: bytes, number: int, answer: Answer) -> int:
         record, payload = self._record, self._payload

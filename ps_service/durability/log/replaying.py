@@ -51,6 +51,14 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: np.ndarray) -> None:
                 _step(engine, effect.step, source)
             case "again":
                 _again(engine, record.trainer, effect.again, source)
+            case "buffers":
+                _buffers(engine, effect.buffers, source)
+            case "attempt":
+                made = optimizer_of(engine.registry.find(Ref(engine.name, effect.attempt.object_id))).number
+                run = engine.contexts.runs.of(effect.attempt.trainer, effect.attempt.run)
+                run.setdefault(made, set()).add(effect.attempt.place)
+            case "session_began":
+                engine.sessions.open(effect.session_began)
             case "session_ended":
                 engine.end_session(engine.sessions.open(effect.session_ended))
     if record.HasField("answer") or record.granted:
@@ -62,6 +70,14 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: np.ndarray) -> None:
 def _object(engine: Engine, record: pb.ObjectRecord, source: RecordSource) -> None:
     hosted = engine.registry.get(record.object_id)
     fill(engine, hosted or made_again(engine, record, source), record, source)
+
+
+def _buffers(engine: Engine, effect: pb.BuffersEffect, source: RecordSource) -> None:
+    module = engine.registry.find(Ref(engine.name, effect.object_id)).value
+    with torch.no_grad():
+        own = dict(module.named_buffers())
+        for name, value in source.load(effect.buffers).items():
+            own[name].copy_(value)
 
 
 def _step(engine: Engine, step: pb.StepEffect, source: RecordSource) -> None:

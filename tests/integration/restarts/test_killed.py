@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 import trainer_client as tc
+from ps_service import hosted, remote
 from tests.integration.restarting import Owner
 from tests.integration.support import bits
 
@@ -22,7 +24,7 @@ MODES = ["interval:0.01", "always"]
 
 @pytest.fixture(params=MODES)
 async def owner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Owner]:
-    async with Owner(tmp_path, durability=request.param) as made:
+    async with Owner(tmp_path, modules=[sys.modules[__name__]], durability=request.param) as made:
         yield made
 
 
@@ -142,6 +144,74 @@ async def test_the_generator_goes_on(owner: Owner, ps: tc.Client) -> None:
     assert bits(made) == bits([dict(each) for each in expected])
 
 
+@hosted
+class Normed(nn.Module):
+    """A network with running statistics, and one number of calls in its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.layer(x))
+
+
+async def test_running_statistics_are_there(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module(f"{__name__}.Normed", seed=1)
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    torch.manual_seed(1)
+    local = Normed()
+    local_opt = optim.SGD(local.parameters(), lr=0.1)
+    for i in range(9):
+        await one_pass(ps, net, opt, i)
+        local(batch(i)).square().sum().backward()
+        local_opt.step()
+        local_opt.zero_grad()
+        if i % 3 == 2:
+            await owner.crash()
+    assert bits(await net.state_dict()) == bits(dict(local.state_dict()))
+
+
+@hosted
+class Clamped(nn.Linear):
+    """A layer that a call writes to."""
+
+    @remote
+    def clamp(self, most: float) -> None:
+        with torch.no_grad():
+            self.weight.clamp_(-most, most)
+
+
+async def test_what_calls_write_to_their_modules_is_there(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module(f"{__name__}.Clamped", 4, 2, seed=1)
+    opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
+    torch.manual_seed(1)
+    local = Clamped(4, 2)
+    local_opt = optim.Adam(local.parameters(), lr=0.1)
+    for i in range(8):
+        await one_pass(ps, net, opt, i)
+        await net.clamp(0.3 - 0.01 * i)
+        local(batch(i)).square().sum().backward()
+        local_opt.step()
+        local_opt.zero_grad()
+        local.clamp(0.3 - 0.01 * i)
+        if i % 3 == 2:
+            await owner.crash()
+    assert bits(await net.state_dict()) == bits(dict(local.state_dict()))
+    assert bits(await opt.state_dict()) == bits(local_opt.state_dict())
+
+
+async def test_results_that_stay_are_there(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module(nn.Linear, 4, 2, seed=1)
+    kept = net(X)
+    value = await net(X)
+    await owner.crash()
+    other = await ps.module(nn.Linear, 2, 2, seed=2)
+    assert bits(await kept) == bits(value)
+    assert torch.equal(await other(kept), await other(value))
+
+
 async def test_trainers_train_through_many_kills(owner: Owner) -> None:
     stop = asyncio.Event()
 
@@ -167,7 +237,7 @@ async def test_trainers_train_through_many_kills(owner: Owner) -> None:
         stop.set()
         done = await asyncio.gather(*tasks)
         net = await ps.module(nn.Linear, 4, 2, name="net", seed=1)
-        hosted = owner.server.engine.registry.find(net.ref).value
-        assert owner.server.engine.parameter_locks.state(hosted.weight).steps >= 0
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.01)
-        assert opt.versions["ps0"] == sum(done) if hasattr(opt, "versions") else True
+        async with ps.context() as ctx:
+            await ctx.backward((await net(X)).sum())
+            assert await opt.step(ctx) == {"ps0": sum(done) + 1}

@@ -1,0 +1,36 @@
+"""Notes what calls change, for the durable log."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ps_service.hosting.marks import marks_of
+from ps_service.training.schedulers import HostedScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.sessions.effects import Effects
+
+
+@contextmanager
+def changes(effects: Effects, objects: Iterable[HostedObject]) -> Iterator[None]:
+    """Notes which of some objects a block changes. Of objects that are no modules it cannot be told, so they are noted
+    in any case."""
+    before = []
+    for each in objects:
+        if each.is_module:
+            before.append((each, marks_of(each)))
+        elif not (each.is_table or each.is_tensor or isinstance(each.value, HostedScheduler)):
+            effects.changes(each)
+    try:
+        yield
+    finally:
+        for hosted, marks in before:
+            now = marks_of(hosted)
+            if now.writes != marks.writes:
+                effects.changes(hosted)
+            elif not now.same_buffers(marks):
+                effects.changes_buffers(hosted)
