@@ -53,6 +53,12 @@ class OwnerConfig(BaseSettings):
     checkpoint_every: FiniteFloat = Field(
         0.0, ge=0, description="Seconds between checkpoints in data_dir while it serves; 0: only when it drains."
     )
+    durability: str = Field(
+        "off", description="What of acknowledged changes outlives a crash: always, interval:SECONDS or off."
+    )
+    log_bytes: int = Field(
+        1024 * MIB, ge=MIB, description="Bytes of the log after which a checkpoint is written, so that it can be cut."
+    )
     keep_checkpoints: int = Field(
         2, ge=1, description="How many checkpoints stay in data_dir; older ones are removed after a new one is whole."
     )
@@ -121,7 +127,7 @@ class OwnerConfig(BaseSettings):
         return self.model_dump(
             include={
                 *("listen", "insecure", "http", "direct_port"),
-                *("checkpoint_every", "keep_checkpoints", "leave_out"),
+                *("checkpoint_every", "keep_checkpoints", "leave_out", "durability", "log_bytes"),
             }
         )
 

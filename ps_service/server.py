@@ -26,6 +26,7 @@ from ps_service.sessions.gate import Gate
 from ps_service.tables.expiry import Expiry
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.errors import PsError
+from ps_wire.limits import MIB
 from ps_wire.runtime import forks
 from ps_wire.runtime.threads import BLOCKING
 
@@ -37,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 20.0
 """How long an owner that stops waits for hosted code that runs."""
+
+_LOG_SECONDS: Final = 1.0
+"""Seconds between looks at the length of the log."""
 
 _LEAST_SECONDS: Final = 2.0
 """What is left of that when draining has used up its time."""
@@ -67,6 +71,7 @@ class Server:
         keep_checkpoints: int = 2,
         leave_out: Collection[str] = (),
         durability: str = "off",
+        log_bytes: int = 1024 * MIB,
     ) -> None:
         for address in filter(None, (listen, http)):
             addresses.check_allowed(address, insecure)
@@ -85,6 +90,9 @@ class Server:
         self._keep_checkpoints = keep_checkpoints
         self._leave_out = leave_out
         self._durability = Mode.parse(durability)
+        if self._durability.has_log and engine.data_dir is None:
+            raise ValueError("durability needs data_dir, the folder that the log is in")
+        self._log_bytes = log_bytes
         self._orderly = True
         self._health = Health()
         self._server: grpc.aio.Server | None = None
@@ -96,6 +104,8 @@ class Server:
             *(self._sweeper, self._sampler),
             Periodic(LOOK_SECONDS, MemoryKeeper().look, "giving free memory back"),
         ]
+        if self._durability.has_log:
+            self._periodic.append(Periodic(_LOG_SECONDS, self._cut_log, "the length of the log"))
         if checkpoint_every:
             self._periodic.append(Periodic(checkpoint_every, self._write_checkpoint, "a checkpoint"))
         self._port = 0
@@ -157,6 +167,10 @@ class Server:
         self.engine.compute.when_stalled = self._health.tell_soon
         await self._health.tell(self.engine.compute.stalled)
         self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
+
+    async def _cut_log(self) -> None:
+        if self._keeper is not None and self._keeper.log_bytes > self._log_bytes:
+            await self._write_checkpoint()
 
     async def _write_checkpoint(self) -> None:
         # One that cannot be written is among the events.

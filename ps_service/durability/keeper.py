@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ps_service.durability import snapshot
 from ps_service.durability.log.effects import OwnersLog
@@ -16,7 +17,7 @@ from ps_service.durability.log.mode import OFF, Mode
 from ps_service.durability.log.replaying import replay
 from ps_service.durability.log.segments import DamagedLogError
 from ps_service.durability.restoring import restore
-from ps_service.durability.store import CheckpointError, Store
+from ps_service.durability.store import CheckpointError, Store, parsed
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.errors import InternalError, PsError, UnavailableError
 from ps_wire.runtime.locks import ReportingLock
@@ -26,6 +27,8 @@ from ps_wire.v1.operations_pb2 import CheckpointReply
 if TYPE_CHECKING:
     from ps_service.durability.manifest import Manifest
     from ps_service.engine import Engine
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +47,9 @@ class Keeper:
     ) -> None:
         self._durability = durability
         self._effects: OwnersLog | None = None
+        self._loop = asyncio.get_running_loop()
+        # Of the log, when the newest checkpoint was written.
+        self._position = 0
         self._engine = engine
         self._store = Store(folder, kept)
         self._leave_out = leave_out
@@ -75,6 +81,7 @@ class Keeper:
             seconds = time.monotonic() - began
             text = f"{engine.name} has applied {count:,} records of its log in {seconds:.2f} s"
             engine.events.note("restored", text)
+        self._position = engine.durability.position
         self._effects = OwnersLog(engine, log, self._durability.acknowledges)
         self._effects.began()
         engine.contexts.when_opened = self._effects.opened
@@ -111,7 +118,15 @@ class Keeper:
 
         def fill(folder: Path) -> Manifest:
             nonlocal held
-            manifest, held = snapshot.write_live(self._engine, folder)
+            if self._effects is None:
+                manifest, held = snapshot.write_live(self._engine, folder)
+                return manifest
+            with self._effects.turn:
+                began = time.monotonic()
+                books = self._on_loop(partial(snapshot.books_of_running, self._engine))
+                self._position = books.message.position = self._effects.log.end
+                manifest, _ = snapshot.write_all_live(self._engine, books, folder)
+                held = time.monotonic() - began
             return manifest
 
         with self._lock:
@@ -124,6 +139,8 @@ class Keeper:
                 if isinstance(error, PsError):
                     raise
                 raise InternalError(str(error)) from error
+        if self._effects is not None:
+            self._cut()
         reply = CheckpointReply(owner=self._engine.name, folder=str(folder), objects=len(manifest.objects))
         reply.bytes = sum(each["bytes"] for each in manifest.files.values())
         reply.seconds, reply.held_seconds = time.monotonic() - began, held
@@ -134,6 +151,29 @@ class Keeper:
             f"{reply.seconds:.2f} s; steps waited for {held:.2f} s",
         )
         return reply
+
+    def _cut(self) -> None:
+        """Frees what no checkpoint needs of the log."""
+        assert self._effects is not None
+        log = self._effects.log
+        try:
+            log.sync()
+            log.cut(min(parsed(each).position for each in self._store.kept()))
+        except OSError as error:
+            self._engine.events.note("checkpoint", f"the log could not be cut: {error}", "warning")
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the log since the newest checkpoint."""
+        return 0 if self._effects is None else self._effects.log.end - self._position
+
+    def _on_loop(self, read: Callable[[], T]) -> T:
+        """What a function returns that reads what only the event loop changes. Called in another thread."""
+
+        async def run() -> T:
+            return read()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     async def _finish_rounds(self) -> None:
         """Applies gradients that optimizers have accepted and not applied yet."""
@@ -155,6 +195,5 @@ class Keeper:
                 books.message.position = self._effects.log.end
             written = self._store.write(lambda folder: snapshot.write(self._engine, books, folder, orderly))
             if self._effects is not None:
-                self._effects.log.sync()
-                self._effects.log.cut(books.message.position)
+                self._cut()
             return written

@@ -69,6 +69,37 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
     return Bookkeeping(message, answers)
 
 
+def books_of_running(engine: Engine) -> Bookkeeping:
+    """The same of an owner that goes on: requests without an answer will be sent again."""
+    books = bookkeeping(engine)
+    running: dict[bytes, set[int]] = {}
+    for each in engine.requests.running():
+        running.setdefault(each.trainer, set()).add(each.number)
+    for record in books.message.sessions:
+        for number in running.get(record.trainer, ()):
+            _take_out(record.taken, number)
+    return books
+
+
+def _take_out(taken: pb.NumberSet, number: int) -> None:
+    if number in taken.above:
+        taken.above.remove(number)
+    elif 0 < number <= taken.floor and number not in taken.holes:
+        taken.holes.append(number)
+
+
+def write_all_live(engine: Engine, books: Bookkeeping, folder: Path) -> tuple[Manifest, float]:
+    """Writes an owner with a log that goes on, while no request changes anything, into an empty folder. Returns and
+    raises as `write_live`."""
+    objects = engine.registry.objects()
+    incarnations = (engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED]
+    with no_steps(objects, _PATIENCE_SECONDS):
+        began = time.monotonic()
+        read = partial(live_state_of, engine, began + _PATIENCE_SECONDS)
+        manifest = _written(engine, books, folder, objects, read, incarnations)
+        return manifest, time.monotonic() - began
+
+
 def write_live(engine: Engine, folder: Path) -> tuple[Manifest, float]:
     """Writes the named objects of an owner that goes on into an empty folder, all as between the same steps.
 

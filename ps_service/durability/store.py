@@ -78,6 +78,10 @@ class Store:
         """The folder of the newest checkpoint that is not set aside, damaged or not; None if there is none."""
         return next(iter(self._checkpoints()), None)
 
+    def kept(self) -> list[Path]:
+        """The folders of the checkpoints that were not set aside, newest first."""
+        return self._checkpoints()
+
     def write(self, fill: Callable[[Path], Manifest]) -> tuple[Path, Manifest]:
         """Writes a checkpoint and syncs it to the disk. The previous one stays valid if it raises `CheckpointError`.
 

@@ -15,6 +15,7 @@ from ps_service.hosting import creation
 from ps_service.hosting.fingerprints import Fingerprint
 from ps_service.hosting.objects import CreationSpec
 from ps_service.requests import fields, incidents, offers, spanning
+from ps_service.tables.hosted_table import HostedTable
 from ps_service.training.aggregator import PLAIN
 from ps_service.training.creation import create_optimizer, create_scheduler
 from ps_service.training.optimizers import optimizer_of
@@ -89,6 +90,8 @@ def _describe(ctx: RequestContext, reply: pb.CreateReply, made: tuple[HostedObje
 def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str = "") -> tuple[HostedObject, bool]:
     """An object of an allowed class, made now or found under its name."""
     cls = ctx.engine.allowlist.hosted(request.class_name)
+    if cls is HostedTable:
+        ctx.engine.durability.refuse("tables")
     _, args, kwargs = ctx.read_arguments(request)
     seed = request.default_seed if request.HasField("default_seed") else None
     asked = _called(cls, args, kwargs)
@@ -114,6 +117,7 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
     groups = [(fields.refs(group.parameters), fields.options(ctx, group.options)) for group in request.groups]
     prepare = None
     if request.HasField("policy"):
+        ctx.engine.durability.refuse("policies")
         policy = policies.from_plain(ctx.read(request.policy))
         prepare = partial(spanning.begin, ctx.engine, owners=request.owners, policy=policy)
     options = fields.options(ctx, request.options)

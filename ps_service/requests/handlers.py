@@ -152,6 +152,8 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
     """Changes options of an optimizer's parameter groups."""
     ctx.repeats("set_options", request)
     optimizer = optimizer_of(ctx.find(request.optimizer))
+    if request.owners or request.HasField("policy"):
+        ctx.engine.durability.refuse("policies")
     if request.HasField("options"):
         optimizer.set_options(
             request.group if request.HasField("group") else None, fields.options(ctx, request.options)

@@ -54,8 +54,8 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
 
 def backward(ctx: RequestContext, request: pb.BackwardRequest) -> float:
     """How long the backwards of all calls take, with the steps behind them. Raises if something is not here."""
-    if request.together:
-        return _NEVER
+    if request.together or (len(request.steps) > 1 and ctx.engine.durability.log is not None):
+        return _NEVER  # with a log, none may stop between two steps
     context = ctx.engine.contexts.find(ContextId.from_message(request.context))
     seconds = context.record(CallKey(ctx.trainer, request.call)).expected_seconds
     for each in request.more:

@@ -54,7 +54,12 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
         ctx.defer(waiting, partial(_finish, ctx, hosted, request, reply))
         return
     alone = RoundGradients([Term(made, 1.0)], 1)
-    version, values_of_round = reported_values.counted(ctx, optimizer, values, partial(optimizer.step, alone), attempt)
+    step = partial(optimizer.step, alone)
+    if ctx.effects is not None:
+        if request.run:
+            ctx.effects.attempts(ctx.trainer, request.run)
+        step = partial(optimizer.step, alone, steps.noting(ctx.effects, optimizer, alone))
+    version, values_of_round = reported_values.counted(ctx, optimizer, values, step, attempt)
     reason = steps.why_left_out(attempt, optimizer)
     outcome = Outcome(version, alone.last_staleness, 1, reason, values_of_round)
     ctx.progress = Progress(pushed=outcome)
@@ -81,6 +86,7 @@ def expected_seconds(ctx: RequestContext, request: pb.PushRequest) -> float:
         or not isinstance(value, HostedOptimizer)
         or not (value.is_torchs and value.rounds is None)
         or sum(each.nbytes for each in hosted.parameters.values()) > SMALL_INLINE_BYTES
+        or ctx.engine.durability.log is not None  # after the step it must not stop
     ):
         return float("inf")
     return value.latency.expected(size)

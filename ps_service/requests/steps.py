@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ps_service.sessions.effects import Effects
     from ps_service.training.aggregator import Aggregator
     from ps_service.training.joint_steps import Stepped
-    from ps_service.training.optimizers import HostedOptimizer
+    from ps_service.training.optimizers import HostedOptimizer, Note
+    from ps_service.training.round_gradients import RoundGradients
     from ps_wire.attempts import Attempt
     from ps_wire.refs import ContextId
     from ps_wire.v1 import operations_pb2 as pb
@@ -64,17 +65,20 @@ def stepped(ctx: RequestContext, optimizer: HostedOptimizer, context: PassContex
     the answer, if that need not wait for it."""
     if context is None:
         return optimizer.version
-    effects, note = ctx.effects, None
-    if effects is not None:
-        effects.take_turn()
-        place = 0 if context.attempt is None else context.attempt.place_of(optimizer.number)
-        note = partial(effects.steps, place=place)
+    note = None if ctx.effects is None else noting(ctx.effects, optimizer, context)
     if ctx.after is None:
         return optimizer.step(context, note)
     stepping = optimizer.stepping(context, note)
     version = next(stepping)
     ctx.after.append(partial(next, stepping, None))
     return version
+
+
+def noting(effects: Effects, optimizer: HostedOptimizer, gradients: PassContext | RoundGradients) -> Note:
+    """Notes the step that an optimizer makes next with some gradients. Raises as `Effects.will_step`."""
+    attempt = gradients.attempt
+    effects.will_step(optimizer, gradients.gradient_bytes)
+    return partial(effects.steps, place=0 if attempt is None else attempt.place_of(optimizer.number))
 
 
 def step_together(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
@@ -100,7 +104,11 @@ def step_together(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepRe
     def apply() -> list[Stepped]:
         if context is None:
             return []
-        return joint_steps.step_together([optimizer for optimizer, _ in stepping], context, ctx.engine.parameter_locks)
+        together = [optimizer for optimizer, _ in stepping]
+        if ctx.effects is None:
+            return joint_steps.step_together(together, context, ctx.engine.parameter_locks)
+        notes = [noting(ctx.effects, each, context) for each in together]
+        return joint_steps.step_together(together, context, ctx.engine.parameter_locks, notes)
 
     if stepping and stepping[0][0] is optimizers[0]:
         # Values count also if the pass has no gradients here, because other owners may have some.

@@ -190,7 +190,8 @@ class SessionHandler(Observer):
         """The requests that have no answer yet, but for reports about the owner. May be called in any thread."""
         # A list is made at once, while other threads wait.
         executions = list(self._running.values())
-        return (Running(self.session.trainer, each.request) for each in executions if not each.operation.apart)
+        trainer = self.session.trainer
+        return (Running(trainer, each.request, each.number) for each in executions if not each.operation.apart)
 
     def end(self) -> None:
         """Cancels the running requests, because the session has ended."""

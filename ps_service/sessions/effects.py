@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ps_wire.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -27,6 +29,10 @@ class Effects(Protocol):
 
     def changes_buffers(self, hosted: HostedObject) -> None:
         """Of a module, only buffers have changed."""
+
+    def will_step(self, optimizer: HostedOptimizer, nbytes: int) -> None:
+        """An optimizer is about to step with so many bytes of gradients. Takes a turn. Raises `StorageError` if the log
+        has no room, before anything changes."""
 
     def attempts(self, trainer: bytes, run: int) -> None:
         """The steps are those of an attempt of a pass that may be run again."""
@@ -66,3 +72,10 @@ class Durability:
 
     log: EffectLog | None = None
     position = 0
+
+    def refuse(self, what: str) -> None:
+        """Raises `InvalidArgumentError` if there is a log: it does not have such changes yet."""
+        if self.log is not None:
+            raise InvalidArgumentError(
+                f"this owner has a log (--durability), which does not have {what} yet: use an owner without one"
+            )

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 
 class Running(NamedTuple):
-    """A request that has no answer yet, as a message, and the trainer that sent it."""
+    """A request that has no answer yet, as a message, the trainer that sent it, and its number; 0 for a unary one."""
 
     trainer: bytes
     request: Any
+    number: int = 0
 
 
 class RequestSource(Protocol):

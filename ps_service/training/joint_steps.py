@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
     from ps_service.passes.pass_context import PassContext
-    from ps_service.training.optimizers import HostedOptimizer, Present
+    from ps_service.training.optimizers import HostedOptimizer, Note, Present
 
 
 class Stepped(NamedTuple):
@@ -34,11 +34,20 @@ class _Share:
         self.parameters = [covered.parameter for covered, _, _ in present]
         self.states = [covered.parameter_state for covered, _, _ in present]
 
+    def copied(self) -> Sequence[Present]:
+        """Copies of the gradients: torch may write to them."""
+        return [(covered, group, gradient.clone()) for covered, group, gradient in self.present]
 
-def step_together(optimizers: Sequence[HostedOptimizer], context: PassContext, locks: ParameterLocks) -> list[Stepped]:
+
+def step_together(
+    optimizers: Sequence[HostedOptimizer],
+    context: PassContext,
+    locks: ParameterLocks,
+    notes: Sequence[Note] | None = None,
+) -> list[Stepped]:
     """Applies the gradients of a pass to several optimizers: all of them, or, if anything raises, none. Forwards of
-    modules see all of it or nothing, unless all of these optimizers let them see a part. Raises as
-    `HostedOptimizer.step`."""
+    modules see all of it or nothing, unless all of these optimizers let them see a part. With `notes`, one for each
+    optimizer, what they step with is told to these. Raises as `HostedOptimizer.step`."""
     with ExitStack() as stack:
         # Always in the same order, so that two of these steps never wait for each other.
         for optimizer in sorted(optimizers, key=lambda each: each.number):
@@ -48,10 +57,14 @@ def step_together(optimizers: Sequence[HostedOptimizer], context: PassContext, l
         due = [each for each in optimizers if attempt is None or not attempt.was_applied(each.number)]
         shares = [_Share(each, present) for each in due if (present := each.check(context))]
         staleness: dict[int, int] = {}
+        logged = None if notes is None else [share.copied() for share in shares]
         if shares:
             _apply(shares, nbytes, locks)
             for share in shares:
                 share.optimizer.count(share.parameters, share.states, context)
+                if logged is not None and notes is not None:
+                    note = notes[optimizers.index(share.optimizer)]
+                    note(share.optimizer, share.optimizer.version + 1, logged.pop(0))
                 share.optimizer.version += 1
                 staleness[share.optimizer.number] = context.last_staleness
         if attempt is not None:

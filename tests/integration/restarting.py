@@ -32,7 +32,7 @@ class Owner:
         name: Its name.
         modules: Whose classes it hosts, besides those of these tests.
         threads: Compute threads; 0 chooses.
-        durability: Of what it has acknowledged.
+        options: Other arguments of `Server`.
 
     Attributes:
         server: What runs now.
@@ -45,10 +45,10 @@ class Owner:
         name: str = "ps0",
         modules: Sequence[ModuleType] = (),
         threads: int = 0,
-        durability: str = "off",
+        **options: Any,
     ) -> None:
         self.folder = folder
-        self._durability = durability
+        self._options = options
         self._modules = modules
         self._threads = threads
         self.name = name
@@ -59,7 +59,7 @@ class Owner:
     async def start(self) -> None:
         modules = [hosted_models, optimizer_models, wire_models, sys.modules[__name__], *self._modules]
         engine = Engine(self.name, AllowList(modules), threads=self._threads, data_dir=self.folder)
-        server = Server(engine, self.address, durability=self._durability)
+        server = Server(engine, self.address, **self._options)
         await server.start()
         self.server = server
 

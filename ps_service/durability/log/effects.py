@@ -49,20 +49,20 @@ class OwnersLog:
         self.turn = StepLock(engine.parameter_locks.this_thread)
         # Of torch, as the last record has it.
         self.generator = b""
-        # Why a change could not be logged: then memory and log differ, and nothing more may change.
-        self.failure: OSError | None = None
-        # Ids of the objects that the log or the checkpoint before it has.
+        # Ids of the objects that the log or the checkpoint before it has as they are.
         self.known = {each.ref.object_id for each in engine.registry.objects()}
 
     def begin(self, nbytes: int) -> RequestEffects:
         """As `EffectLog.begin`."""
-        if self.failure is not None:
-            raise StorageError(f"{self.failure}. Start the owner again, with a disk that works")
-        try:
-            self.log.check(2 * nbytes + _LITTLE)
-        except OSError as error:
-            raise StorageError(str(error)) from error
+        self.check(2 * nbytes)
         return RequestEffects(self)
+
+    def check(self, nbytes: int) -> None:
+        """Raises `StorageError` if a record with so many bytes and a little more cannot be appended now."""
+        try:
+            self.log.check(nbytes + _LITTLE)
+        except OSError as error:
+            raise StorageError(error.strerror or str(error)) from error
 
     def when_synced(self, position: int, callback: Callable[[], Any]) -> None:
         """As `EffectLog.when_synced`."""
@@ -118,13 +118,18 @@ class RequestEffects:
         if hosted not in self._buffers:
             self._buffers.append(hosted)
 
+    def will_step(self, optimizer: HostedOptimizer, nbytes: int) -> None:
+        """As `Effects.will_step`."""
+        self.take_turn()
+        self._owner.check(nbytes)
+        self._add_if_new(optimizer.object_id)
+
     def attempts(self, trainer: bytes, run: int) -> None:
         """As `Effects.attempts`."""
         self._attempt = trainer, run
 
     def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present], place: int) -> None:
         """As `Effects.steps`."""
-        self._add_if_new(optimizer.object_id)
         step = self._record.effects.add().step
         step.object_id, step.version = optimizer.object_id, version
         places = {id(each): place for place, each in enumerate(optimizer.parameters)}
@@ -156,8 +161,10 @@ class RequestEffects:
             if self._record.effects or answer.granted:
                 answer.position = self._append(trainer, number, answer)
         except OSError as error:
-            self._owner.failure = error
-            raise StorageError(f"{error}. What the request has changed will be gone when the owner restarts") from error
+            # What has changed is written with the next change of an object, and until then it is not acknowledged.
+            self._owner.known.clear()
+            reason = error.strerror or str(error)
+            raise StorageError(f"{reason}; what the request has changed may be gone when the owner restarts") from error
         finally:
             self.abandon()
 

@@ -156,6 +156,7 @@ class Log:
         self._segments.close()
 
     def _sync_again_and_again(self) -> None:
+        is_told = False
         while True:
             with self._lock:
                 self._changed.wait_for(lambda: self._is_closed or self.end > self.synced)
@@ -169,11 +170,14 @@ class Log:
                     used = self.end - self._segments.used[-1].start
                 if used * _AHEAD > self._segment_bytes:
                     self._segments.prepare()
+                is_told = False
             except LogError as error:
-                _log.error("%s", error)
+                _log.error("%s", error.strerror)
                 return
             except OSError as error:
-                _log.warning("%s", self._explained(error))
+                if not is_told:
+                    _log.warning("%s", self._explained(error).strerror)
+                is_told = True
 
     def _explained(self, error: OSError) -> LogError:
         reason = error.strerror or str(error)
