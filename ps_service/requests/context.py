@@ -18,7 +18,7 @@ from ps_service.sessions.reply_cache import Answer
 from ps_wire.codec import dtypes
 from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.errors import TooLargeError
+from ps_wire.errors import StorageError, TooLargeError
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.refs import Ref
 from ps_wire.runtime.nothing import nothing
@@ -41,8 +41,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_TAKING_TURNS_LATER: Final = frozenset(("call", "create", "backward", "step", "push", "collective"))
-"""Operations that run hosted code before they change something."""
+_IN_TURN: Final = frozenset(
+    ("delete", "load_state", "optimizer", "release", "scheduler", "set_options", "set_requires_grad")
+)
+"""Operations that change something at once. Others run hosted code before, and take their turn later, or change nothing
+that the log has."""
+
+_CHANGING: Final = _IN_TURN - {"release"} | {"attach", "create"}
+"""Operations that cannot be done if the log has no room."""
 
 _CPU: Final = torch.device("cpu")
 
@@ -200,10 +206,16 @@ class RequestContext:
             )
 
     def begin_effects(self, log: EffectLog, operation: str) -> None:
-        """Collects what the request changes. It takes its turn at once, if it is not one that may take long."""
-        self.effects = log.begin(0 if self.payload is None else len(self.payload))
-        if operation not in _TAKING_TURNS_LATER:
-            self.effects.take_turn()
+        """Collects what the request changes. Raises `StorageError` if there is no room for what it changes for sure."""
+        self.effects = effects = log.begin()
+        if operation in _IN_TURN:
+            effects.take_turn()
+        if operation in _CHANGING:
+            try:
+                effects.check(0 if self.payload is None else 2 * len(self.payload))
+            except StorageError:
+                self.abandon()
+                raise
 
     def repeats(self, operation: str, request: Message) -> None:
         """Notes that the request changes the same whenever it runs in its order among the others."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def register(ctx: RequestContext, request: pb.RegisterRequest, reply: pb.RegisterReply) -> None:
     """Enters the sender into the directory; into a group that begins as a whole, with all its members."""
+    ctx.engine.durability.refuse("members of groups")
     directory, name, address = ctx.engine.directory, request.name, request.address
     seconds = fields.wait_seconds(request)
     id = request.id if request.HasField("id") else None

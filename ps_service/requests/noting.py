@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 @contextmanager
 def changes(effects: Effects, objects: Iterable[HostedObject]) -> Iterator[None]:
     """Notes which of some objects a block changes. Of objects that are no modules it cannot be told, so they are noted
-    in any case."""
+    in any case; if the log has no room, that is a `StorageError` before the block begins."""
     before = []
     for each in objects:
         if each.is_module:
             before.append((each, marks_of(each)))
         elif not (each.is_table or each.is_tensor or isinstance(each.value, HostedScheduler)):
+            effects.check(0)
             effects.changes(each)
     try:
         yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ps_service.requests.context import RequestContext
@@ -25,10 +24,11 @@ from ps_wire.v1.frames_pb2 import Draining, Frame, Waiting
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.requests.operations import Operation
+    from ps_service.sessions.effects import EffectLog
     from ps_service.sessions.reply_cache import Answer
     from ps_service.sessions.sessions import SessionState
     from ps_wire.connections.assembler import Message
-    from ps_wire.errors import PsError
+    from ps_wire.errors import PsError, StorageError
 
 _OPEN: Final = Gate.State.OPEN
 
@@ -123,7 +123,10 @@ class SessionHandler(Observer):
     def _answer_again(self, number: int) -> None:
         """Answers a request that was accepted before, and is not running."""
         known = self._engine.reply_cache.recall(self.session.trainer, number)
-        if known is not None:
+        log = self._engine.durability.log
+        if known is not None and log is not None and known.position:
+            self._send_durable(log, known)
+        elif known is not None:
             self.stream.send(known)
         else:
             self._refuse(failure(SessionLostError(f"request {number} was answered and confirmed before"), number))
@@ -329,12 +332,23 @@ class SessionHandler(Observer):
             self.session.taken_numbers.add(number)
         if kept:
             self._engine.reply_cache.record(self.session.trainer, number, result)
-        log = self._engine.durability.log
-        if result.position and log is not None and log.acknowledges:
-            later = result.unhurried or not operation.awaited
-            log.when_synced(result.position, partial(self._engine.compute.tell, self.stream.send, result, later, kept))
-            return
-        self.stream.send(result, result.unhurried or not operation.awaited, kept)
+        later, log = result.unhurried or not operation.awaited, self._engine.durability.log
+        if log is None or not result.position:
+            self.stream.send(result, later, kept)
+        else:
+            self._send_durable(log, result, later)
+
+    def _send_durable(self, log: EffectLog, answer: Answer, later: bool = False) -> None:
+        """Sends a kept answer once what its request has changed is as durable as it has to be."""
+
+        def synced(error: StorageError | None) -> None:
+            sent = answer if error is None else failure(error, answer.frame.number)
+            self._engine.compute.tell(self.stream.send, sent, later)
+
+        if log.acknowledges:
+            log.when_synced(answer.position, synced)
+        else:
+            self.stream.send(answer, later)
 
     def _refuse(self, error: Answer) -> None:
         self._engine.counters.refuse(error.reply.error.code)

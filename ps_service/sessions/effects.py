@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +23,9 @@ class Effects(Protocol):
     def take_turn(self) -> None:
         """Has other requests wait that change something, until this one is committed or abandoned: records stand in the
         order of the changes. Raises as `StepLock`."""
+
+    def check(self, nbytes: int) -> None:
+        """Raises `StorageError` if the log has no room for so many bytes and a little more."""
 
     def changes(self, hosted: HostedObject) -> None:
         """An object is made, or its state may change before the request is answered."""
@@ -56,14 +59,15 @@ class EffectLog(Protocol):
 
     acknowledges: bool
 
-    def begin(self, nbytes: int) -> Effects:
-        """Collects what a request with a payload of that size changes. Raises `StorageError` if the log has no room."""
+    def begin(self) -> Effects:
+        """Collects what a request changes."""
 
     def ended(self, trainer: bytes) -> None:
         """The session of a trainer has ended."""
 
-    def when_synced(self, position: int, callback: Callable[[], Any]) -> None:
-        """Calls a function, in any thread, once the log is on the disk up to a position."""
+    def when_synced(self, position: int, callback: Callable[[StorageError | None], object]) -> None:
+        """Calls a function, in any thread, once the log is on the disk up to a position, or with the error if it could
+        not be written there."""
 
 
 class Durability:

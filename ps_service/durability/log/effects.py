@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -52,21 +52,26 @@ class OwnersLog:
         # Ids of the objects that the log or the checkpoint before it has as they are.
         self.known = {each.ref.object_id for each in engine.registry.objects()}
 
-    def begin(self, nbytes: int) -> RequestEffects:
+    def begin(self) -> RequestEffects:
         """As `EffectLog.begin`."""
-        self.check(2 * nbytes)
         return RequestEffects(self)
 
     def check(self, nbytes: int) -> None:
-        """Raises `StorageError` if a record with so many bytes and a little more cannot be appended now."""
+        """As `Effects.check`."""
         try:
             self.log.check(nbytes + _LITTLE)
         except OSError as error:
             raise StorageError(error.strerror or str(error)) from error
 
-    def when_synced(self, position: int, callback: Callable[[], Any]) -> None:
+    def when_synced(self, position: int, callback: Callable[[StorageError | None], object]) -> None:
         """As `EffectLog.when_synced`."""
-        self.log.when_synced(position, callback)
+
+        def synced(error: OSError | None) -> None:
+            callback(
+                None if error is None else StorageError(f"{error.strerror}; whether the change stays is not known")
+            )
+
+        self.log.when_synced(position, synced)
 
     def began(self) -> None:
         """Notes the start of the owner."""
@@ -107,6 +112,10 @@ class RequestEffects:
         if not self._has_turn:
             self._owner.turn.__enter__()
             self._has_turn = True
+
+    def check(self, nbytes: int) -> None:
+        """As `Effects.check`."""
+        self._owner.check(nbytes)
 
     def changes(self, hosted: HostedObject) -> None:
         """As `Effects.changes`."""

@@ -52,7 +52,7 @@ class Log:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._is_closed = False
-        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        self._waiting: list[tuple[int, int, Callable[[LogError | None], object]]] = []
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
 
@@ -107,14 +107,18 @@ class Log:
         if self._failure is not None:
             raise self._explained(self._failure)
 
-    def when_synced(self, position: int, callback: Callable[[], None]) -> None:
-        """Calls a function, in any thread, once the log is on the disk up to a position. It must not raise."""
+    def when_synced(self, position: int, callback: Callable[[LogError | None], object]) -> None:
+        """Calls a function, in any thread, once the log is on the disk up to a position, or with the error if it could
+        not be synced. It must not raise."""
         with self._lock:
+            failure = None
             if self.synced < position:
-                heapq.heappush(self._waiting, (position, next(self._numbers), callback))
-                self._changed.notify()
-                return
-        callback()
+                if self._failure is None:
+                    heapq.heappush(self._waiting, (position, next(self._numbers), callback))
+                    self._changed.notify()
+                    return
+                failure = self._explained(self._failure)
+        callback(failure)
 
     def sync(self) -> None:
         """Waits until all records are on the disk. Raises `LogError` if that fails. Then nothing can be appended any
@@ -124,16 +128,20 @@ class Log:
         try:
             self._segments.sync()
         except OSError as error:
+            failure = self._explained(error)
             with self._lock:
                 self._failure = error
-            raise self._explained(error) from error
+                waiting, self._waiting = self._waiting, []
+            for _, _, callback in waiting:
+                callback(failure)
+            raise failure from error
         with self._lock:
             self.synced = max(self.synced, end)
             ready = []
             while self._waiting and self._waiting[0][0] <= self.synced:
                 ready.append(heapq.heappop(self._waiting)[2])
         for callback in ready:
-            callback()
+            callback(None)
 
     def cut(self, position: int) -> None:
         """Frees the files that are not needed to read from a position on. Only what was synced is freed, so that the

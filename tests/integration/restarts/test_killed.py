@@ -372,3 +372,18 @@ async def test_an_owner_process_that_is_killed_goes_on(start_process: StartProce
                 process = await start_process(*flags, "--listen", process.address)
         assert bits(await net.state_dict()) == bits(dict(local.state_dict()))
         assert bits(await opt.state_dict()) == bits(local_opt.state_dict())
+
+
+async def test_a_disk_that_cannot_sync_acknowledges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with Owner(tmp_path, durability="always") as owner, tc.connect(owner.address) as ps:
+        net = await ps.module(nn.Linear, 4, 2, seed=1)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+        await one_pass(ps, net, opt, 0)
+        monkeypatch.setattr("ps_service.durability.log.disk.Disk.sync", broken)
+        for _ in range(2):
+            with pytest.raises(tc.errors.StorageError, match="Input/output error"):
+                await one_pass(ps, net, opt, 1)
+        assert (await net(X)).shape == (2, 2)

@@ -172,17 +172,17 @@ def test_waiting_ends_when_the_log_is_on_the_disk(tmp_path: Path) -> None:
     ended = threading.Event()
     with closing(opened(tmp_path, interval=0.0)) as log:
         end = log.append(b"one")
-        log.when_synced(end, ended.set)
+        log.when_synced(end, lambda error: ended.set())
         assert ended.wait(PATIENCE) and log.synced == end
-        called: list[int] = []
-        log.when_synced(end, lambda: called.append(1))
-        assert called == [1]
+        called: list[LogError | None] = []
+        log.when_synced(end, called.append)
+        assert called == [None]
 
 
 def test_with_an_interval_records_are_synced_without_being_asked(tmp_path: Path) -> None:
     ended = threading.Event()
     with closing(opened(tmp_path, interval=0.01)) as log:
-        log.when_synced(log.append(b"one"), ended.set)
+        log.when_synced(log.append(b"one"), lambda error: ended.set())
         assert ended.wait(PATIENCE)
 
 
@@ -238,10 +238,13 @@ def test_a_record_that_was_written_in_part_is_not_there(tmp_path: Path) -> None:
 def test_after_a_sync_that_failed_nothing_is_appended(tmp_path: Path) -> None:
     disk = FailingDisk()
     with closing(opened(tmp_path, disk=disk)) as log:
-        log.append(b"first")
+        told: list[LogError | None] = []
+        log.when_synced(log.append(b"first"), told.append)
         disk.broken = True
         with pytest.raises(LogError, match="Input/output error"):
             log.sync()
+        log.when_synced(log.end, told.append)
+        assert [error is not None and error.errno for error in told] == [errno.EIO, errno.EIO]
         disk.broken = False
         for _ in range(2):
             with pytest.raises(LogError, match="Input/output error"):
