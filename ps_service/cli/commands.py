@@ -221,20 +221,21 @@ def inspect(
     folder: Annotated[Path, typer.Argument(help="The data directory of an owner.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Says what a data directory holds: its checkpoints, whether every hash is right, and the objects of the newest.
+    """Says what a data directory holds: checkpoints, the log, whether every hash is right, and the newest objects.
 
     The owner may run meanwhile. Nothing is changed and no object is made, so modules of hosted classes are not needed.
-    The exit code is 1 if no checkpoint is whole.
+    The exit code is 1 if no checkpoint is whole, or the log is damaged.
     """
     try:
         found = inspection.inspect(folder)
+        log = inspection.inspect_log(folder, found)
     except CheckpointError as error:
         _fail(str(error))
     if as_json:
-        print(json.dumps(inspect_view.as_json(found), indent=2))
+        print(json.dumps(inspect_view.as_json(found, log), indent=2))
     else:
-        inspect_view.show(folder, found)
-    if not any(not each.damage for each in found):
+        inspect_view.show(folder, found, log)
+    if (found and all(each.damage for each in found)) or (log.damage if log is not None else not found):
         raise typer.Exit(1)
 
 

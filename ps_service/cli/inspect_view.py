@@ -15,25 +15,37 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ps_service.durability.inspection import Inspected
+    from ps_service.durability.inspection import Inspected, InspectedLog
 
 
-def as_json(found: Sequence[Inspected]) -> dict[str, Any]:
-    """The checkpoints as JSON, newest first, with the field names of `Inspected`. The age of one whose manifest cannot
-    be read is null."""
+def as_json(found: Sequence[Inspected], log: InspectedLog | None) -> dict[str, Any]:
+    """The checkpoints as JSON, newest first, with the field names of `Inspected`, and the log with those of
+    `InspectedLog`. The age of a checkpoint whose manifest cannot be read is null."""
     plain = [{**asdict(each), "folder": str(each.folder)} for each in found]
     for each in plain:
         if not each["written"]:
             each["age_seconds"] = None
-    return {"checkpoints": plain}
+    return {"checkpoints": plain, "log": None if log is None else asdict(log)}
 
 
-def show(folder: Path, found: Sequence[Inspected]) -> None:
-    """Prints the checkpoints as tables."""
+def show(folder: Path, found: Sequence[Inspected], log: InspectedLog | None) -> None:
+    """Prints the checkpoints as tables, and a line about the log."""
     console = Console()
-    if not found:
+    if found:
+        _show_checkpoints(console, found)
+    else:
         console.print(f"{folder} holds no checkpoint", soft_wrap=True, markup=False, highlight=False)
-        return
+    if log is not None:
+        behind = "behind the newest checkpoint" if found else "from the beginning"
+        console.print(
+            f"\nthe log has {log.records:,} records {behind}, {size(log.end - log.begin)}, up to position {log.end}",
+            soft_wrap=True, markup=False, highlight=False,
+        )  # fmt: skip
+        if log.damage:
+            console.print(Text(log.damage, "red"), soft_wrap=True)
+
+
+def _show_checkpoints(console: Console, found: Sequence[Inspected]) -> None:
     listed = table("Checkpoints", "name", ("age", "objects", "sessions", "bytes"), ("state",))
     for each in found:
         whole = not each.damage

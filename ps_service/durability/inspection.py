@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
+from ps_service.durability.log.disk import Disk
+from ps_service.durability.log.segments import DamagedLogError, Segments
 from ps_service.durability.manifest import DamagedError, Manifest
 from ps_service.durability.store import CheckpointError, checkpoints_in, parsed
 from ps_service.durability.value_files import BLOCKS
@@ -38,7 +40,7 @@ class InspectedObject:
 class Inspected:
     """A checkpoint. `damage` says what is wrong with it, and is empty if every hash is right. The rest is known if its
     manifest could be read; objects and sessions, if all of it could. `left_out` has name, class and reason of what the
-    owner could not save."""
+    owner could not save. The log goes on at the `position`."""
 
     folder: Path
     damage: str
@@ -50,7 +52,36 @@ class Inspected:
     objects: Sequence[InspectedObject] = ()
     sessions: int = 0
     answers: int = 0
+    position: int = 0
     left_out: Sequence[dict[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedLog:
+    """The records of the log behind the newest checkpoint that is whole: from which position to which, how many, and
+    what is `damaged`; empty if every checksum is right."""
+
+    begin: int
+    end: int
+    records: int
+    damage: str = ""
+
+
+def inspect_log(folder: Path, found: Sequence[Inspected]) -> InspectedLog | None:
+    """The log of a data directory with these checkpoints; None if it has none. An owner may append meanwhile."""
+    segments = Segments(folder, Disk())
+    if not segments.used:
+        return None
+    newest = next((each for each in found if not each.damage), None)
+    begin = end = 0 if newest is None else newest.position
+    count = 0
+    try:
+        for record in segments.records(begin):
+            end = record.end
+            count += 1
+    except DamagedLogError as error:
+        return InspectedLog(begin, end, count, str(error))
+    return InspectedLog(begin, end, count)
 
 
 def inspect(folder: Path) -> list[Inspected]:
@@ -90,6 +121,7 @@ def _inspected(folder: Path) -> Inspected:
         objects=[_object(each) for each in checkpoint.objects],
         sessions=len(checkpoint.sessions),
         answers=sum(len(each.answers) for each in checkpoint.sessions),
+        position=checkpoint.position,
     )
 
 

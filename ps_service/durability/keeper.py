@@ -16,7 +16,7 @@ from ps_service.durability.log.log import Log, LogError
 from ps_service.durability.log.mode import OFF, Mode
 from ps_service.durability.log.replaying import replay
 from ps_service.durability.log.segments import DamagedLogError
-from ps_service.durability.restoring import restore
+from ps_service.durability.restoring import put, restore
 from ps_service.durability.store import CheckpointError, Store, parsed
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.errors import InternalError, PsError, UnavailableError
@@ -71,7 +71,7 @@ class Keeper:
         engine, began = self._engine, time.monotonic()
         log = Log(self._store.folder, self._durability.interval)
         try:
-            count = replay(engine, log.read(engine.durability.position))
+            count = replay(engine, log.read(engine.durability.position), put)
             log.open(log.end)
         except (DamagedLogError, LogError) as error:
             raise CheckpointError(str(error)) from error

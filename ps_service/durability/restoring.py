@@ -54,9 +54,9 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
     checkpoint = parsed(folder)
     left_out = _leave_out(checkpoint, leave_out)
     source = FileSource(TensorReader(folder, manifest.files))
-    made = [made_again(engine, record, source) for record in checkpoint.objects]
+    made = [_made(engine, record, source) for record in checkpoint.objects]
     for record, hosted in zip(checkpoint.objects, made, strict=True):
-        fill(engine, hosted, record, source)
+        _fill(engine, hosted, record, source)
     for session in checkpoint.sessions:
         _begin(engine, session, source)
     for hosted in made:
@@ -105,8 +105,12 @@ def _runs(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[A
             yield AppliedRun(record.trainer, record.run, numbers[record.object_id], frozenset(record.places))
 
 
-def made_again(engine: Engine, record: pb.ObjectRecord, source: Source) -> HostedObject:
-    """Makes an object again, under its id. Raises `CheckpointError`."""
+def put(engine: Engine, record: pb.ObjectRecord, source: Source) -> None:
+    """Gives an object the state of its record, or makes it. Raises `CheckpointError`."""
+    _fill(engine, engine.registry.get(record.object_id) or _made(engine, record, source), record, source)
+
+
+def _made(engine: Engine, record: pb.ObjectRecord, source: Source) -> HostedObject:
     try:
         kind = record.WhichOneof("made")
         if kind == "value":
@@ -126,8 +130,7 @@ def made_again(engine: Engine, record: pb.ObjectRecord, source: Source) -> Hoste
         ) from error
 
 
-def fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, source: Source) -> None:
-    """Gives an object the state of its record. Raises `CheckpointError`."""
+def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, source: Source) -> None:
     if not record.HasField("state"):
         return
     try:

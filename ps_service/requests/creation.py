@@ -15,7 +15,6 @@ from ps_service.hosting import creation
 from ps_service.hosting.fingerprints import Fingerprint
 from ps_service.hosting.objects import CreationSpec
 from ps_service.requests import fields, incidents, offers, spanning
-from ps_service.tables.hosted_table import HostedTable
 from ps_service.training.aggregator import PLAIN
 from ps_service.training.creation import create_optimizer, create_scheduler
 from ps_service.training.optimizers import optimizer_of
@@ -23,6 +22,7 @@ from ps_wire import policies
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
 from ps_wire.refs import Ref
+from ps_wire.tables.names import SHARD
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.values_pb2 import Handle, Item, Value
 
@@ -90,7 +90,7 @@ def _describe(ctx: RequestContext, reply: pb.CreateReply, made: tuple[HostedObje
 def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str = "") -> tuple[HostedObject, bool]:
     """An object of an allowed class, made now or found under its name."""
     cls = ctx.engine.allowlist.hosted(request.class_name)
-    if cls is HostedTable:
+    if request.class_name == SHARD:
         ctx.engine.durability.refuse("tables")
     _, args, kwargs = ctx.read_arguments(request)
     seed = request.default_seed if request.HasField("default_seed") else None

@@ -75,6 +75,7 @@ OFFERED = {
         "RemoteError",
         "SessionLostError",
         "StaleHandleError",
+        "StorageError",
         "TooLargeError",
         "UnavailableError",
         "UnknownMethodError",

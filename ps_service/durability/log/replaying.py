@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ps_service.durability.log.storage import RecordSource
-from ps_service.durability.restoring import fill, made_again
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
 from ps_service.sessions.reply_cache import Answer
@@ -23,21 +23,23 @@ if TYPE_CHECKING:
 
     from ps_service.durability.log.records import Record
     from ps_service.engine import Engine
+    from ps_wire.codec.payload import Buffer
 
-_NO_TRAINER: Final = bytes(16)
+Put = Callable[["Engine", pb.ObjectRecord, "RecordSource"], None]
+"""Gives an object the state of its record, or makes it."""
 
 
-def replay(engine: Engine, records: Iterable[Record]) -> int:
-    """Applies records, in their order. Returns how many there were. Raises `CheckpointError`, and `PsError` if one does
-    not fit what is there."""
+def replay(engine: Engine, records: Iterable[Record], put: Put) -> int:
+    """Applies records, in their order. Returns how many there were. Raises `PsError` if one does not fit what is there,
+    and as `put`."""
     count = 0
     for read in records:
-        _apply(engine, pb.LogRecord.FromString(read.message), np.frombuffer(bytearray(read.payload), np.uint8))
+        _apply(engine, pb.LogRecord.FromString(read.message), np.frombuffer(bytearray(read.payload), np.uint8), put)
         count += 1
     return count
 
 
-def _apply(engine: Engine, record: pb.LogRecord, payload: np.ndarray) -> None:
+def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> None:
     source = RecordSource(payload)
     if record.incarnation:
         engine.incarnations.earlier = (record.incarnation, *engine.incarnations.earlier)
@@ -46,7 +48,7 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: np.ndarray) -> None:
     for effect in record.effects:
         match effect.WhichOneof("kind"):
             case "object":
-                _object(engine, effect.object, source)
+                put(engine, effect.object, source)
             case "step":
                 _step(engine, effect.step, source)
             case "again":
@@ -65,11 +67,6 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: np.ndarray) -> None:
         _answer(engine, record, source)
     if record.generator:
         torch.set_rng_state(torch.frombuffer(bytearray(record.generator), dtype=torch.uint8))
-
-
-def _object(engine: Engine, record: pb.ObjectRecord, source: RecordSource) -> None:
-    hosted = engine.registry.get(record.object_id)
-    fill(engine, hosted or made_again(engine, record, source), record, source)
 
 
 def _buffers(engine: Engine, effect: pb.BuffersEffect, source: RecordSource) -> None:

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 import trainer_client as tc
 from ps_service.cli.commands import app
-from ps_service.durability.inspection import InspectedObject, inspect
+from ps_service.cli.units import size
+from ps_service.durability.inspection import InspectedObject, inspect, inspect_log
 from ps_service.durability.store import CheckpointError
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
@@ -70,6 +71,26 @@ async def test_it_is_shown_what_a_data_directory_holds(tmp_path: Path) -> None:
     listed = json.loads(text)["checkpoints"]
     assert code == 0 and [each["folder"] for each in listed] == [str(newest.folder), str(before.folder)]
     assert {each["name"] for each in listed[0]["objects"]} == set(found)
+
+
+async def test_the_log_is_shown(tmp_path: Path) -> None:
+    async with server(tmp_path, durability="always") as owner, tc.connect(owner.address) as ps:
+        await ps.module(torch.nn.Linear, 4, 2, name="net")
+        log = inspect_log(tmp_path, inspect(tmp_path))
+        # The start of the owner, a session and the module.
+        assert log is not None and (log.begin, log.records, log.damage) == (0, 3, "")
+        code, text = shown(tmp_path)
+        assert code == 0 and f"the log has 3 records from the beginning, {size(log.end)}, up to position" in text
+        await owner.drain(1)
+    code, text = shown(tmp_path)
+    assert code == 0 and "the log has 0 records behind the newest checkpoint, 0 B, up to position" in text
+    path = tmp_path / f"log-{0:020}"
+    damaged = bytearray(path.read_bytes())
+    damaged[50] ^= 1
+    path.write_bytes(damaged)
+    (tmp_path / "checkpoint-000001").rename(tmp_path / "elsewhere")
+    code, text = shown(tmp_path)
+    assert code == 1 and "is damaged at position 0" in text.replace("\n", " ")
 
 
 async def test_damage_is_told_and_the_objects_are_those_of_the_newest_that_is_whole(tmp_path: Path) -> None:
