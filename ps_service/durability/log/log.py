@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ps_service.durability.log import records
 from ps_service.durability.log.disk import Disk
 from ps_service.durability.log.segments import SEGMENT_BYTES, Segments
+from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
     from ps_service.durability.log.disk import Buffer
@@ -49,8 +50,9 @@ class Log:
         self._interval = interval
         self.end = self.synced = 0
         self._failure: OSError | None = None
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        # Held while a record is written, for which the disk may have to be waited.
+        self._lock = ReportingLock()
+        self._changed = threading.Condition()
         self._is_closed = False
         self._waiting: list[tuple[int, int, Callable[[LogError | None], object]]] = []
         self._numbers = itertools.count()
@@ -90,8 +92,12 @@ class Log:
             except OSError as error:
                 raise self._explained(error) from error
             self.end = position + nbytes
+        self._wake()
+        return position + nbytes
+
+    def _wake(self) -> None:
+        with self._changed:
             self._changed.notify()
-            return self.end
 
     def check(self, nbytes: int = 0) -> None:
         """Raises `LogError` if a record of so many bytes cannot be appended now."""
@@ -115,7 +121,6 @@ class Log:
             if self.synced < position:
                 if self._failure is None:
                     heapq.heappush(self._waiting, (position, next(self._numbers), callback))
-                    self._changed.notify()
                     return
                 failure = self._explained(self._failure)
         callback(failure)
@@ -123,18 +128,14 @@ class Log:
     def sync(self) -> None:
         """Waits until all records are on the disk. Raises `LogError` if that fails. Then nothing can be appended any
         more: after a sync that has failed, the system may have dropped what it had to write."""
-        with self._lock:
-            end = self.end
-        try:
-            self._segments.sync()
-        except OSError as error:
-            failure = self._explained(error)
+        with self._segments.syncing:
             with self._lock:
-                self._failure = error
-                waiting, self._waiting = self._waiting, []
-            for _, _, callback in waiting:
-                callback(failure)
-            raise failure from error
+                end, unsynced = self.end, self._segments.take_unsynced()
+            try:
+                self._segments.sync(unsynced)
+            except OSError as error:
+                self._failed(error)
+                raise self._explained(error) from error
         with self._lock:
             self.synced = max(self.synced, end)
             ready = []
@@ -143,10 +144,17 @@ class Log:
         for callback in ready:
             callback(None)
 
+    def _failed(self, error: OSError) -> None:
+        with self._lock:
+            self._failure = error
+            waiting, self._waiting = self._waiting, []
+        for _, _, callback in waiting:
+            callback(self._explained(error))
+
     def cut(self, position: int) -> None:
         """Frees the files that are not needed to read from a position on. Only what was synced is freed, so that the
         records that stay tell that there was more. Raises `OSError`."""
-        with self._lock:
+        with self._segments.syncing, self._lock:
             self._segments.cut(min(position, self.synced))
 
     @property
@@ -156,9 +164,8 @@ class Log:
 
     def close(self) -> None:
         """Ends the thread and closes the files, without a last sync."""
-        with self._lock:
-            self._is_closed = True
-            self._changed.notify()
+        self._is_closed = True
+        self._wake()
         if self._thread is not None:
             self._thread.join()
         self._segments.close()
@@ -166,7 +173,7 @@ class Log:
     def _sync_again_and_again(self) -> None:
         is_told = False
         while True:
-            with self._lock:
+            with self._changed:
                 self._changed.wait_for(lambda: self._is_closed or self.end > self.synced)
                 if self._interval:
                     self._changed.wait_for(lambda: self._is_closed, self._interval)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ps_service.durability.log import records
 from ps_wire.limits import MIB
@@ -58,6 +58,13 @@ class Segment:
             self.descriptor = -1
 
 
+class Unsynced(NamedTuple):
+    """Files that were written to, and whether names have changed."""
+
+    segments: list[Segment]
+    is_renamed: bool
+
+
 class Segments:
     """The files of a log in a folder, in the order of their positions. The last one is written to."""
 
@@ -73,7 +80,7 @@ class Segments:
         self._unsynced: list[Segment] = []
         self._is_renamed = False
         # Held while files are synced, so that none of them is closed meanwhile.
-        self._syncing = threading.Lock()
+        self.syncing = threading.Lock()
 
     def records(self, begin: int) -> Iterator[Record]:
         """The records from a position on. What follows the last whole one is left out, if it was not on the disk.
@@ -116,7 +123,7 @@ class Segments:
             self._erase(last, position)
         else:
             self.extend(position, 0)
-            self.sync()
+            self.sync(self.take_unsynced())
 
     def _erase(self, segment: Segment, position: int) -> None:
         """Overwrites the beginnings of records that were dropped: they must never be read as later ones."""
@@ -158,15 +165,18 @@ class Segments:
         last = self.used[-1]
         return position + nbytes <= last.start + last.nbytes
 
-    def sync(self) -> None:
-        """Waits until everything that was written before is on the disk. Raises `OSError`."""
-        with self._syncing:
-            unsynced, self._unsynced = self._unsynced, []
-            renamed, self._is_renamed = self._is_renamed, False
-            for each in unsynced:
-                self._disk.sync(each.descriptor)
-            if renamed:
-                self._disk.sync_folder(self._folder)
+    def take_unsynced(self) -> Unsynced:
+        """What was written since the last time, for `sync`. Nobody writes meanwhile."""
+        taken = Unsynced(self._unsynced, self._is_renamed)
+        self._unsynced, self._is_renamed = [], False
+        return taken
+
+    def sync(self, unsynced: Unsynced) -> None:
+        """Waits until all of that is on the disk; the caller has `syncing`. Raises `OSError`."""
+        for each in unsynced.segments:
+            self._disk.sync(each.descriptor)
+        if unsynced.is_renamed:
+            self._disk.sync_folder(self._folder)
 
     def prepare(self, nbytes: int = 0) -> None:
         """Allocates a file for later, if there is none; for more bytes than it has, checks that there is space. Raises
@@ -181,13 +191,12 @@ class Segments:
             self._free.append(path)
 
     def cut(self, position: int) -> None:
-        """Frees the files that end before a position. Raises `OSError`."""
-        with self._syncing:
-            while len(self.used) > 1 and self.used[1].start <= position:
-                segment = self.used.pop(0)
-                if segment in self._unsynced:
-                    self._unsynced.remove(segment)
-                self._release(segment)
+        """Frees the files that end before a position; the caller has `syncing`. Raises `OSError`."""
+        while len(self.used) > 1 and self.used[1].start <= position:
+            segment = self.used.pop(0)
+            if segment in self._unsynced:
+                self._unsynced.remove(segment)
+            self._release(segment)
 
     def close(self) -> None:
         """Closes all files."""

@@ -75,12 +75,13 @@ async def test_it_is_shown_what_a_data_directory_holds(tmp_path: Path) -> None:
 
 async def test_the_log_is_shown(tmp_path: Path) -> None:
     async with server(tmp_path, durability="always") as owner, tc.connect(owner.address) as ps:
-        await ps.module(torch.nn.Linear, 4, 2, name="net")
+        kept = [await ps.module(torch.nn.Linear, 4, 2, name=name) for name in ("net", "another")]
         log = inspect_log(tmp_path, inspect(tmp_path))
-        # The start of the owner, a session and the module.
-        assert log is not None and (log.begin, log.records, log.damage) == (0, 3, "")
+        # The start of the owner, a session and the modules; the last of them knows that the others are on the disk.
+        assert log is not None and (log.begin, log.records, log.damage) == (0, 4, "")
         code, text = shown(tmp_path)
-        assert code == 0 and f"the log has 3 records from the beginning, {size(log.end)}, up to position" in text
+        assert code == 0 and f"the log has 4 records from the beginning, {size(log.end)}, up to position" in text
+        assert len(kept) == 2
         await owner.drain(1)
     code, text = shown(tmp_path)
     assert code == 0 and "the log has 0 records behind the newest checkpoint, 0 B, up to position" in text
