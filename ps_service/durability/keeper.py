@@ -48,8 +48,8 @@ class Keeper:
         self._durability = durability
         self._effects: OwnersLog | None = None
         self._loop = asyncio.get_running_loop()
-        # Of the log, when the newest checkpoint was written.
-        self._position = 0
+        # Of the log: where it goes on after the newest checkpoint, and where it ended when the owner started.
+        self._position = self._end = 0
         self._engine = engine
         self._store = Store(folder, kept)
         self._leave_out = leave_out
@@ -63,25 +63,35 @@ class Keeper:
             _log.info("%s starts empty; its state will be kept in %s", self._engine.name, self._store.folder)
         else:
             self._restore(*newest)
-        if self._durability.has_log:
-            self._open_log()
-
-    def _open_log(self) -> None:
-        """Applies what the log has since the checkpoint, and appends to it from now on."""
-        engine, began = self._engine, time.monotonic()
         log = Log(self._store.folder, self._durability.interval)
+        self._position = self._engine.durability.position
+        # Also without --durability: what an earlier start has acknowledged counts.
+        self._replay(log)
+        if self._durability.has_log:
+            self._open(log)
+
+    def _replay(self, log: Log) -> None:
+        """Applies what the log has since the checkpoint."""
+        engine, began = self._engine, time.monotonic()
         try:
-            count = replay(engine, log.read(engine.durability.position), put)
-            log.open(log.end)
-        except (DamagedLogError, LogError) as error:
+            count = replay(engine, log.read(self._position), put)
+        except DamagedLogError as error:
             raise CheckpointError(str(error)) from error
         except PsError as error:
             raise CheckpointError(f"the log in {self._store.folder} does not fit its checkpoint: {error}") from error
+        self._end = log.end
         if count:
             seconds = time.monotonic() - began
             text = f"{engine.name} has applied {count:,} records of its log in {seconds:.2f} s"
             engine.events.note("restored", text)
-        self._position = engine.durability.position
+
+    def _open(self, log: Log) -> None:
+        """Has what changes from now on appended to the log."""
+        try:
+            log.open(log.end)
+        except LogError as error:
+            raise CheckpointError(error.strerror) from error
+        engine = self._engine
         self._effects = OwnersLog(engine, log, self._durability.acknowledges)
         self._effects.began()
         engine.contexts.when_opened = self._effects.opened
@@ -119,7 +129,7 @@ class Keeper:
         def fill(folder: Path) -> Manifest:
             nonlocal held
             if self._effects is None:
-                manifest, held = snapshot.write_live(self._engine, folder)
+                manifest, held = snapshot.write_live(self._engine, folder, self._end)
                 return manifest
             with self._effects.turn:
                 began = time.monotonic()
@@ -191,8 +201,7 @@ class Keeper:
         with self._lock:
             # One that knows of no sessions must not become the newest.
             self._is_over = True
-            if self._effects is not None:
-                books.message.position = self._effects.log.end
+            books.message.position = self._end if self._effects is None else self._effects.log.end
             written = self._store.write(lambda folder: snapshot.write(self._engine, books, folder, orderly))
             if self._effects is not None:
                 self._cut()

@@ -100,13 +100,14 @@ def write_all_live(engine: Engine, books: Bookkeeping, folder: Path) -> tuple[Ma
         return manifest, time.monotonic() - began
 
 
-def write_live(engine: Engine, folder: Path) -> tuple[Manifest, float]:
-    """Writes the named objects of an owner that goes on into an empty folder, all as between the same steps.
+def write_live(engine: Engine, folder: Path, position: int = 0) -> tuple[Manifest, float]:
+    """Writes the named objects of an owner without a log that goes on into an empty folder, all as between the same
+    steps. A log that it had before ends at the position.
 
     It has no sessions, and continues no incarnation, because trainers go on. Returns the manifest, and for how many
     seconds steps had to wait. Raises `StillBusy` if hosted code holds what would have to be read.
     """
-    books = Bookkeeping(pb.Checkpoint(generator=torch.get_rng_state().numpy().tobytes()), {})
+    books = Bookkeeping(pb.Checkpoint(generator=torch.get_rng_state().numpy().tobytes(), position=position), {})
     named = [hosted for hosted in engine.registry.objects() if hosted.name]
     with no_steps(named, _PATIENCE_SECONDS):
         began = time.monotonic()

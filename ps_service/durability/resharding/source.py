@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
+from ps_service.durability.log.disk import Disk
+from ps_service.durability.log.segments import Segments
 from ps_service.durability.manifest import NAME, DamagedError, Manifest
 from ps_service.durability.store import CheckpointError, Store, parsed
 from ps_service.durability.tensors import TensorReader
@@ -35,6 +37,8 @@ class Source:
             self.written: Final = datetime.fromisoformat(manifest.written)
             self.checkpoint: Final = parsed(self.folder)
             self.tensors: Final = TensorReader(self.folder, manifest.files)
+            if self._store is not None:
+                self._check_log(path)
         except BaseException as error:
             self.close()
             if isinstance(error, DamagedError):
@@ -58,6 +62,13 @@ class Source:
                 f"{path} has no checkpoint: give the data directory of each owner, once it has stopped"
             )
         return newest
+
+    def _check_log(self, path: Path) -> None:
+        if next(Segments(path, Disk()).records(self.checkpoint.position), None) is not None:
+            raise CheckpointError(
+                f"{path} has a log behind its newest checkpoint: start its owner once, and stop it in order, so that "
+                "the checkpoint has everything"
+            )
 
     def close(self) -> None:
         """Lets the owner start again."""

@@ -35,10 +35,6 @@ async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
         yield client
 
 
-def checkpoints(folder: Path) -> int:
-    return len(list(folder.glob("checkpoint-*")))
-
-
 def batch(i: int) -> torch.Tensor:
     return torch.randn(3, 4, generator=torch.Generator().manual_seed(i))
 
@@ -268,90 +264,6 @@ async def test_pushes_of_replicas_and_joint_steps_are_there(owner: Owner, ps: tc
     assert torch.equal(state["weight"], dict(replica.module.named_parameters())["weight"])
 
 
-async def test_a_checkpoint_of_a_running_owner_is_continued_by_the_log(owner: Owner, ps: tc.Client) -> None:
-    net = await ps.module(nn.Linear, 4, 2, seed=1)
-    opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
-    torch.manual_seed(1)
-    local = nn.Linear(4, 2)
-    local_opt = optim.Adam(local.parameters(), lr=0.1)
-    for i in range(9):
-        await one_pass(ps, net, opt, i)
-        local(batch(i)).square().sum().backward()
-        local_opt.step()
-        local_opt.zero_grad()
-        if i % 3 == 1:
-            await asyncio.to_thread(owner.server.engine.checkpoints.write)
-        if i % 3 == 2:
-            await owner.crash()
-    assert bits(await net.state_dict()) == bits(dict(local.state_dict()))
-    assert bits(await opt.state_dict()) == bits(local_opt.state_dict())
-    assert checkpoints(owner.folder) == 2
-
-
-async def test_checkpoints_are_written_while_trainers_train_and_cut_the_log(tmp_path: Path) -> None:
-    server_options = {"log_bytes": 1 << 20}
-    async with Owner(tmp_path, durability="interval:0.01", **server_options) as owner, tc.connect(owner.address) as ps:
-        net = await ps.module(nn.Linear, 256, 256, seed=1)
-        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.001)
-        x = torch.randn(4, 256)
-        async with asyncio.timeout(60):
-            while checkpoints(tmp_path) < 2:
-                async with ps.context() as ctx:
-                    await ctx.backward((await net(x)).square().sum(), step=opt)
-        written = bits(await net.state_dict())
-        await owner.crash()
-        assert bits(await net.state_dict()) == written
-
-
-@pytest.mark.parametrize("what", ["table", "policy", "set_policy"])
-async def test_what_the_log_does_not_have_is_refused(owner: Owner, ps: tc.Client, what: str) -> None:
-    net = await ps.module(nn.Linear, 4, 2)
-    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
-    with pytest.raises(tc.errors.InvalidArgumentError, match=r"has a log \(--durability\), which does not have"):
-        if what == "table":
-            await ps.table("items", 4)
-        elif what == "policy":
-            await ps.optimizer(optim.Adam, net.parameters(), lr=0.1, policy=tc.policies.Sync())
-        else:
-            await opt.set_policy(tc.policies.Sync())
-
-
-async def test_a_full_disk_stops_changes_and_nothing_else(
-    owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    net = await ps.module(nn.Linear, 512, 512, seed=1)
-    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.001)
-    x = torch.randn(2, 512)
-
-    async def train() -> None:
-        async with ps.context() as ctx:
-            await ctx.backward((await net(x)).square().sum(), step=opt)
-
-    def full(*_: Any) -> int:
-        raise OSError(28, "No space left on device")
-
-    done = 0
-    with monkeypatch.context() as patch:
-        patch.setattr("ps_service.durability.log.disk.Disk.create", full)
-        with pytest.raises(tc.errors.StorageError, match=r"the log in .* cannot be written: No space left on device"):
-            for _ in range(400):
-                await train()
-                done += 1
-        assert 0 < done < 400
-        before = bits(await net.state_dict())
-        assert (await net(x)).shape == (2, 512)
-        with pytest.raises(tc.errors.StorageError):
-            await train()
-        assert bits(await net.state_dict()) == before
-    await train()
-    async with ps.context() as ctx:
-        await ctx.backward((await net(x)).sum())
-        assert await opt.step(ctx) == {"ps0": done + 2}
-    written = bits(await net.state_dict())
-    await owner.crash()
-    assert bits(await net.state_dict()) == written
-
-
 async def test_an_owner_process_that_is_killed_goes_on(start_process: StartProcess, tmp_path: Path) -> None:
     flags = ("--name", "ps0", "--data-dir", str(tmp_path), "--durability", "interval:1")
     process = await start_process(*flags)
@@ -372,18 +284,3 @@ async def test_an_owner_process_that_is_killed_goes_on(start_process: StartProce
                 process = await start_process(*flags, "--listen", process.address)
         assert bits(await net.state_dict()) == bits(dict(local.state_dict()))
         assert bits(await opt.state_dict()) == bits(local_opt.state_dict())
-
-
-async def test_a_disk_that_cannot_sync_acknowledges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
-        raise OSError(5, "Input/output error")
-
-    async with Owner(tmp_path, durability="always") as owner, tc.connect(owner.address) as ps:
-        net = await ps.module(nn.Linear, 4, 2, seed=1)
-        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
-        await one_pass(ps, net, opt, 0)
-        monkeypatch.setattr("ps_service.durability.log.disk.Disk.sync", broken)
-        for _ in range(2):
-            with pytest.raises(tc.errors.StorageError, match="Input/output error"):
-                await one_pass(ps, net, opt, 1)
-        assert (await net(X)).shape == (2, 2)

@@ -1,0 +1,168 @@
+"""The log of an owner beside its checkpoints, on disks that are full or broken, and in directories of other uses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+
+import trainer_client as tc
+from ps_service.cli import restore_view
+from ps_service.durability.resharding.reshard import reshard
+from ps_service.durability.store import CheckpointError
+from tests.integration.restarting import Owner
+from tests.integration.restarts.test_killed import MODES, X, batch, one_pass
+from tests.integration.support import bits
+
+
+@pytest.fixture(params=MODES)
+async def owner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Owner]:
+    async with Owner(tmp_path, durability=request.param) as made:
+        yield made
+
+
+@pytest.fixture
+async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
+    async with tc.connect(owner.address) as client:
+        yield client
+
+
+def checkpoints(folder: Path) -> int:
+    return len(list(folder.glob("checkpoint-*")))
+
+
+async def test_a_checkpoint_of_a_running_owner_is_continued_by_the_log(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module(nn.Linear, 4, 2, seed=1)
+    opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
+    torch.manual_seed(1)
+    local = nn.Linear(4, 2)
+    local_opt = optim.Adam(local.parameters(), lr=0.1)
+    for i in range(9):
+        await one_pass(ps, net, opt, i)
+        local(batch(i)).square().sum().backward()
+        local_opt.step()
+        local_opt.zero_grad()
+        if i % 3 == 1:
+            await asyncio.to_thread(owner.server.engine.checkpoints.write)
+        if i % 3 == 2:
+            await owner.crash()
+    assert bits(await net.state_dict()) == bits(dict(local.state_dict()))
+    assert bits(await opt.state_dict()) == bits(local_opt.state_dict())
+    assert checkpoints(owner.folder) == 2
+
+
+async def test_checkpoints_are_written_while_trainers_train_and_cut_the_log(tmp_path: Path) -> None:
+    server_options = {"log_bytes": 1 << 20}
+    async with Owner(tmp_path, durability="interval:0.01", **server_options) as owner, tc.connect(owner.address) as ps:
+        net = await ps.module(nn.Linear, 256, 256, seed=1)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.001)
+        x = torch.randn(4, 256)
+        async with asyncio.timeout(60):
+            while checkpoints(tmp_path) < 2:
+                async with ps.context() as ctx:
+                    await ctx.backward((await net(x)).square().sum(), step=opt)
+        written = bits(await net.state_dict())
+        await owner.crash()
+        assert bits(await net.state_dict()) == written
+
+
+@pytest.mark.parametrize("what", ["table", "policy", "set_policy"])
+async def test_what_the_log_does_not_have_is_refused(owner: Owner, ps: tc.Client, what: str) -> None:
+    net = await ps.module(nn.Linear, 4, 2)
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"has a log \(--durability\), which does not have"):
+        if what == "table":
+            await ps.table("items", 4)
+        elif what == "policy":
+            await ps.optimizer(optim.Adam, net.parameters(), lr=0.1, policy=tc.policies.Sync())
+        else:
+            await opt.set_policy(tc.policies.Sync())
+
+
+async def test_a_full_disk_stops_changes_and_nothing_else(
+    owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = await ps.module(nn.Linear, 512, 512, seed=1)
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.001)
+    x = torch.randn(2, 512)
+
+    async def train() -> None:
+        async with ps.context() as ctx:
+            await ctx.backward((await net(x)).square().sum(), step=opt)
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    done = 0
+    with monkeypatch.context() as patch:
+        patch.setattr("ps_service.durability.log.disk.Disk.create", full)
+        with pytest.raises(tc.errors.StorageError, match=r"the log in .* cannot be written: No space left on device"):
+            for _ in range(400):
+                await train()
+                done += 1
+        assert 0 < done < 400
+        before = bits(await net.state_dict())
+        assert (await net(x)).shape == (2, 512)
+        with pytest.raises(tc.errors.StorageError):
+            await train()
+        assert bits(await net.state_dict()) == before
+    await train()
+    async with ps.context() as ctx:
+        await ctx.backward((await net(x)).sum())
+        assert await opt.step(ctx) == {"ps0": done + 2}
+    written = bits(await net.state_dict())
+    await owner.crash()
+    assert bits(await net.state_dict()) == written
+
+
+async def test_a_disk_that_cannot_sync_acknowledges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with Owner(tmp_path, durability="always") as owner, tc.connect(owner.address) as ps:
+        net = await ps.module(nn.Linear, 4, 2, seed=1)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+        await one_pass(ps, net, opt, 0)
+        monkeypatch.setattr("ps_service.durability.log.disk.Disk.sync", broken)
+        for _ in range(2):
+            with pytest.raises(tc.errors.StorageError, match="Input/output error"):
+                await one_pass(ps, net, opt, 1)
+        assert (await net(X)).shape == (2, 2)
+
+
+async def test_an_owner_without_a_log_has_what_was_in_it(tmp_path: Path) -> None:
+    async with Owner(tmp_path, durability="interval:1") as owner, tc.connect(owner.address) as ps:
+        net = await ps.module(nn.Linear, 4, 2, name="net", seed=1)
+        opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
+        await one_pass(ps, net, opt, 0)
+        written = bits([await net.state_dict(), await opt.state_dict()])
+        await owner.crash()
+        await one_pass(ps, net, opt, 1)
+        expected = bits([await net.state_dict(), await opt.state_dict()])
+        assert expected != written
+    for durability in ("off", "off", "always"):
+        async with Owner(tmp_path, durability=durability) as owner, tc.connect(owner.address) as ps:
+            net = await ps.module(nn.Linear, 4, 2, name="net", seed=1)
+            opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
+            assert bits([await net.state_dict(), await opt.state_dict()]) == expected
+            await one_pass(ps, net, opt, 2)
+            expected = bits([await net.state_dict(), await opt.state_dict()])
+            await owner.server.drain(1)
+
+
+async def test_restore_refuses_a_checkpoint_with_a_log_behind_it(tmp_path: Path) -> None:
+    async with Owner(tmp_path / "ps0", durability="always") as owner, tc.connect(owner.address) as ps:
+        await ps.module(nn.Linear, 4, 2, name="net")
+        await asyncio.to_thread(owner.server.engine.checkpoints.write)
+        await ps.module(nn.Linear, 4, 2, name="another")
+    wanted = restore_view.wanted("1", (), ())
+    with pytest.raises(CheckpointError, match="has a log behind its newest checkpoint: start its owner once, and stop"):
+        reshard([tmp_path / "ps0"], tmp_path / "to", wanted, dry_run=True, apart=60.0)
+    async with Owner(tmp_path / "ps0", durability="always") as owner:
+        await owner.server.drain(1)
+    reshard([tmp_path / "ps0"], tmp_path / "to", wanted, dry_run=True, apart=60.0)
