@@ -311,6 +311,7 @@ class ParameterChanges:
             parameter.data, self.failed = data, failed
             return False
         self.written = True
+        state.writes += 1
         state.pin = Pin()
         _note_changed(state)
         return True

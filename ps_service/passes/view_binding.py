@@ -117,6 +117,7 @@ class ViewBinding(Binding):
             with self.parameter_locks.writing([parameter], [state], consistent=True):
                 parameter.data.copy_(leaf.detach())
             increment_version(leaf)  # open passes that have saved it would find the new values
+            state.writes += 1
         elif is_written(leaf):
             self.hosted.writers.add(self.code)
             # Open passes that have saved the leaf, or that of another module, need the values from before.

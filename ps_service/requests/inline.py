@@ -42,6 +42,8 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
     if not method.may_run_inline or (not method.is_inline and hosted.internals.has_references):
         return _NEVER
     ctx.may_restart = not method.is_inline
+    if not hosted.is_module and ctx.engine.durability.log is not None:
+        return _NEVER  # it may have to wait until what others change is in the log
     results, payload = request.results, ctx.payload
     if not hosted.is_module and (payload is None or len(payload) <= SMALL_INLINE_BYTES) and not results:
         return 0.0

@@ -25,13 +25,13 @@ def changes(effects: Effects, objects: Iterable[HostedObject]) -> Iterator[None]
             before.append((each, marks_of(each)))
         elif not (each.is_table or each.is_tensor or isinstance(each.value, HostedScheduler)):
             effects.check(0)
-            effects.changes(each)
+            effects.changes(each, alone=True)
     try:
         yield
     finally:
         for hosted, marks in before:
             now = marks_of(hosted)
-            if now.writes != marks.writes:
+            if (now.writes, now.trained, now.extra) != (marks.writes, marks.trained, marks.extra):
                 effects.changes(hosted)
             elif not now.same_buffers(marks):
                 effects.changes_buffers(hosted)

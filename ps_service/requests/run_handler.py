@@ -92,6 +92,8 @@ def handle(
             run(operation.handle, ctx, request, reply)
             if ctx.deferred is not None:
                 ctx.frame = frame
+                if ctx.effects is not None:
+                    ctx.effects.pause()
                 return None
         answer = ctx.answer(frame)
         if ctx.effects is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ps_service.requests.context import RequestContext
@@ -341,9 +342,12 @@ class SessionHandler(Observer):
     def _send_durable(self, log: EffectLog, answer: Answer, later: bool = False) -> None:
         """Sends a kept answer once what its request has changed is as durable as it has to be."""
 
+        loop = asyncio.get_running_loop()
+
         def synced(error: StorageError | None) -> None:
             sent = answer if error is None else failure(error, answer.frame.number)
-            self._engine.compute.tell(self.stream.send, sent, later)
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self.stream.send, sent, later)
 
         if log.acknowledges:
             log.when_synced(answer.position, synced)

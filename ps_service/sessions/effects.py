@@ -27,8 +27,12 @@ class Effects(Protocol):
     def check(self, nbytes: int) -> None:
         """Raises `StorageError` if the log has no room for so many bytes and a little more."""
 
-    def changes(self, hosted: HostedObject) -> None:
-        """An object is made, or its state may change before the request is answered."""
+    def changes(self, hosted: HostedObject, alone: bool = False) -> None:
+        """An object is made, or its state may change before the request is answered. If it is to do so `alone`, others
+        that may change it wait until that is in the log: a record must not have half of what they do."""
+
+    def pause(self) -> None:
+        """The answer comes later: others need not wait meanwhile."""
 
     def changes_buffers(self, hosted: HostedObject) -> None:
         """Of a module, only buffers have changed."""

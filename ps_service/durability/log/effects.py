@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -47,6 +49,8 @@ class OwnersLog:
         self.log = log
         self.acknowledges = acknowledges
         self.turn = StepLock(engine.parameter_locks.this_thread)
+        self._guard = threading.Lock()
+        self._locks: WeakKeyDictionary[HostedObject, StepLock] = WeakKeyDictionary()
         # Of torch, as the last record has it.
         self.generator = b""
         # Ids of the objects that the log or the checkpoint before it has as they are.
@@ -55,6 +59,14 @@ class OwnersLog:
     def begin(self) -> RequestEffects:
         """As `EffectLog.begin`."""
         return RequestEffects(self)
+
+    def lock_of(self, hosted: HostedObject) -> StepLock:
+        """What calls hold that may change an object which is no module."""
+        with self._guard:
+            lock = self._locks.get(hosted)
+            if lock is None:
+                lock = self._locks[hosted] = StepLock(self.engine.parameter_locks.this_thread)
+            return lock
 
     def check(self, nbytes: int) -> None:
         """As `Effects.check`."""
@@ -106,6 +118,8 @@ class RequestEffects:
         self._buffers: list[HostedObject] = []
         self._attempt: tuple[bytes, int] | None = None
         self._has_turn = False
+        # Held until what their objects are now is in the log.
+        self._alone: list[StepLock] = []
 
     def take_turn(self) -> None:
         """As `Effects.take_turn`."""
@@ -117,10 +131,21 @@ class RequestEffects:
         """As `Effects.check`."""
         self._owner.check(nbytes)
 
-    def changes(self, hosted: HostedObject) -> None:
+    def _await_turn(self) -> None:
+        """Takes a turn also where a thread must not wait: code has run, and must not begin again."""
+        if not self._has_turn:
+            self._owner.turn.acquire()
+            self._has_turn = True
+
+    def changes(self, hosted: HostedObject, alone: bool = False) -> None:
         """As `Effects.changes`."""
-        if hosted not in self._changed:
-            self._changed.append(hosted)
+        if hosted in self._changed:
+            return
+        if alone:
+            lock = self._owner.lock_of(hosted)
+            lock.__enter__()
+            self._alone.append(lock)
+        self._changed.append(hosted)
 
     def changes_buffers(self, hosted: HostedObject) -> None:
         """As `Effects.changes_buffers`."""
@@ -158,9 +183,9 @@ class RequestEffects:
 
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
         """As `Effects.commit`."""
-        if self._changed or self._buffers:
-            self.take_turn()  # what is read must be in the log before others change it
         try:
+            if self._changed or self._buffers:
+                self._await_turn()  # what is read must be in the log before others change it
             for hosted in self._changed:
                 self._add_object(hosted)
             for hosted in self._buffers:
@@ -169,6 +194,9 @@ class RequestEffects:
                 self._add_if_new(object_id)
             if self._record.effects or answer.granted:
                 answer.position = self._append(trainer, number, answer)
+            elif self._draws():
+                # Asked again, it would draw later numbers.
+                self._owner.log.append(self._record.SerializeToString())
         except OSError as error:
             # What has changed is written with the next change of an object, and until then it is not acknowledged.
             self._owner.known.clear()
@@ -182,12 +210,26 @@ class RequestEffects:
         if self._has_turn:
             self._has_turn = False
             self._owner.turn.__exit__()
+        while self._alone:
+            self._alone.pop().__exit__()
+
+    def pause(self) -> None:
+        """As `Effects.pause`."""
+        self.abandon()
+
+    def _draws(self) -> bool:
+        """Whether code has drawn from torch's default generator since the last record. That has its state."""
+        generator = torch.get_rng_state().numpy().tobytes()
+        if generator == self._owner.generator:
+            return False
+        self._record.generator = self._owner.generator = generator
+        return True
 
     def _add_if_new(self, object_id: str) -> None:
         """Adds an object that the log does not have: it is being made by another request, which is not committed."""
         hosted = self._owner.engine.registry.get(object_id)
         if object_id not in self._owner.known and hosted is not None and hosted.history is None:
-            self.take_turn()
+            self._await_turn()
             self._add_object(hosted)
 
     def _add_object(self, hosted: HostedObject) -> None:
@@ -228,7 +270,5 @@ class RequestEffects:
             record.answer_offset, record.answer_nbytes = payload.nbytes, answer.nbytes
             payload.chunks.extend(answer.chunks)
             payload.nbytes += answer.nbytes
-        generator = torch.get_rng_state().numpy().tobytes()
-        if generator != self._owner.generator:
-            record.generator = self._owner.generator = generator
+        self._draws()
         return self._owner.log.append(record.SerializeToString(), payload.chunks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -284,3 +285,108 @@ async def test_an_owner_process_that_is_killed_goes_on(start_process: StartProce
                 process = await start_process(*flags, "--listen", process.address)
         assert bits(await net.state_dict()) == bits(dict(local.state_dict()))
         assert bits(await opt.state_dict()) == bits(local_opt.state_dict())
+
+
+@hosted
+class Remembering(nn.Module):
+    """A module with an extra state, and methods that change what torch's versions do not tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.layer(x)
+
+    def get_extra_state(self) -> int:
+        return self.calls
+
+    def set_extra_state(self, state: int) -> None:
+        self.calls = state
+
+    @remote
+    def rebind(self) -> None:
+        self.layer.weight.data = torch.full((2, 4), 5.0)
+
+    @remote
+    def freeze(self) -> None:
+        self.layer.requires_grad_(False)
+
+    @remote
+    def draw(self) -> torch.Tensor:
+        return torch.rand(2)
+
+
+@hosted
+class Counter:
+    """A plain object whose calls run at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = torch.zeros(2)
+
+    @remote
+    def add(self, number: int) -> None:
+        with self._lock:
+            self.count += number
+
+    @remote
+    def get(self) -> torch.Tensor:
+        return self.count.clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"].clone()
+
+
+async def test_what_methods_change_in_any_way_is_there(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module(f"{__name__}.Remembering", seed=1)
+    for _ in range(5):
+        await net(X)
+    await net.rebind()
+    await owner.crash()
+    state = await net.state_dict()
+    assert torch.equal(state["layer.weight"], torch.full((2, 4), 5.0)) and state["_extra_state"] == 5
+    await net.freeze()
+    await owner.crash()
+    assert not any(each.requires_grad for each in owner.server.engine.registry.find(net.ref).value.parameters())
+    torch.manual_seed(3)
+    expected = [torch.rand(2) for _ in range(3)]
+    torch.manual_seed(3)
+    drawn = []
+    for _ in range(3):
+        drawn.append(await net.draw())
+        await owner.crash()
+    assert bits(drawn) == bits(expected)
+
+
+async def test_calls_in_flight_at_a_kill_count_once(owner: Owner) -> None:
+    async with tc.connect(owner.address, timeout=300, reconnect_timeout=300) as ps:
+        counter = await ps.create(f"{__name__}.Counter")
+        total = 0
+        for _ in range(4):
+            adding = [counter.add(each) for each in range(20)]
+            await adding[4]
+            await owner.crash()
+            await asyncio.gather(*adding)
+            total += sum(range(20))
+            assert bits(await counter.get()) == bits(torch.full((2,), float(total)))
+
+
+async def test_calls_beside_each_other_run_once(owner: Owner) -> None:
+    async with tc.connect(owner.address) as one, tc.connect(owner.address) as other:
+        nets = [await ps.module(f"{__name__}.Normed", name="net", seed=1) for ps in (one, other)]
+        counters = [await ps.create(f"{__name__}.Counter", name="counter") for ps in (one, other)]
+
+        async def both(net: tc.RemoteModule, counter: tc.RemoteObject) -> None:
+            for _ in range(100):
+                await net(torch.ones(3, 4))
+                await counter.add(1)
+
+        await asyncio.gather(*map(both, nets, counters))
+        assert int((await nets[0].state_dict())["norm.num_batches_tracked"]) == 200
+        assert bits(await counters[0].get()) == bits(torch.full((2,), 200.0))
