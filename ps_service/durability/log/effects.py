@@ -118,6 +118,8 @@ class RequestEffects:
         self._buffers: list[HostedObject] = []
         self._attempt: tuple[bytes, int] | None = None
         self._has_turn = False
+        # Ids of objects that are in this record, and were not in the log before.
+        self._new: set[str] = set()
         # Held until what their objects are now is in the log.
         self._alone: list[StepLock] = []
 
@@ -183,6 +185,8 @@ class RequestEffects:
 
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
         """As `Effects.commit`."""
+        if answer.reply.HasField("error"):
+            self._drop_repeated()
         try:
             if self._changed or self._buffers:
                 self._await_turn()  # what is read must be in the log before others change it
@@ -200,6 +204,7 @@ class RequestEffects:
         except OSError as error:
             # What has changed is written with the next change of an object, and until then it is not acknowledged.
             self._owner.known.clear()
+            self._owner.generator = b""
             reason = error.strerror or str(error)
             raise StorageError(f"{reason}; what the request has changed may be gone when the owner restarts") from error
         finally:
@@ -217,6 +222,12 @@ class RequestEffects:
         """As `Effects.pause`."""
         self.abandon()
 
+    def _drop_repeated(self) -> None:
+        """Drops the request itself: it has failed, has changed nothing, and would fail again."""
+        left = [each for each in self._record.effects if each.WhichOneof("kind") != "again"]
+        del self._record.effects[:]
+        self._record.effects.extend(left)
+
     def _draws(self) -> bool:
         """Whether code has drawn from torch's default generator since the last record. That has its state."""
         generator = torch.get_rng_state().numpy().tobytes()
@@ -228,12 +239,14 @@ class RequestEffects:
     def _add_if_new(self, object_id: str) -> None:
         """Adds an object that the log does not have: it is being made by another request, which is not committed."""
         hosted = self._owner.engine.registry.get(object_id)
-        if object_id not in self._owner.known and hosted is not None and hosted.history is None:
+        if not self._has(object_id) and hosted is not None and hosted.history is None:
             self._await_turn()
             self._add_object(hosted)
 
+    def _has(self, object_id: str) -> bool:
+        return object_id in self._owner.known or object_id in self._new
+
     def _add_object(self, hosted: HostedObject) -> None:
-        known = self._owner.known
         for dependency in hosted.creation_spec.dependencies if hosted.creation_spec is not None else ():
             self._add_if_new(dependency.ref.object_id)
         try:
@@ -241,12 +254,12 @@ class RequestEffects:
                 hosted,
                 RecordStorage(self._payload),
                 partial(state_of, self._owner.engine, time.monotonic() + _PATIENCE_SECONDS),
-                lambda dependency: dependency.ref.object_id in known,
+                lambda dependency: self._has(dependency.ref.object_id),
             )
         except (CannotBeKept, InvalidArgumentError):
             return  # checkpoints leave it out, too
         self._record.effects.add().object.CopyFrom(record)
-        known.add(hosted.ref.object_id)
+        self._new.add(hosted.ref.object_id)
 
     def _add_buffers(self, hosted: HostedObject) -> None:
         self._add_if_new(hosted.ref.object_id)
@@ -271,4 +284,6 @@ class RequestEffects:
             payload.chunks.extend(answer.chunks)
             payload.nbytes += answer.nbytes
         self._draws()
-        return self._owner.log.append(record.SerializeToString(), payload.chunks)
+        position = self._owner.log.append(record.SerializeToString(), payload.chunks)
+        self._owner.known |= self._new
+        return position

@@ -14,6 +14,7 @@ from ps_service.requests.operations import OPERATIONS
 from ps_service.sessions.reply_cache import Answer
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term
+from ps_wire.errors import InternalError
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
@@ -83,7 +84,8 @@ def _step(engine: Engine, step: pb.StepEffect, source: RecordSource) -> None:
     for place, gradient in zip(step.places, source.load(step.gradients), strict=True):
         gradients[place] = gradient.to(optimizer.parameters[place].device)
     optimizer.step(RoundGradients([Term(Contribution(gradients, None), 1.0)], 1))
-    assert optimizer.version == step.version
+    if optimizer.version != step.version:
+        raise InternalError(f"{optimizer.title} has version {optimizer.version} after step {step.version} of the log")
 
 
 def _again(engine: Engine, trainer: bytes, again: pb.AgainEffect, source: RecordSource) -> None:

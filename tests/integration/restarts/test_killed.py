@@ -50,6 +50,12 @@ async def one_pass(ps: tc.Client, net: tc.RemoteModule, opt: tc.DistributedOptim
             await opt.step(ctx)
 
 
+def local_pass(net: nn.Module, opt: optim.Optimizer, i: int) -> None:
+    net(batch(i)).square().sum().backward()
+    opt.step()
+    opt.zero_grad()
+
+
 OPTIMIZERS: list[Any] = [
     (optim.SGD, {"lr": 0.1}),
     (optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
@@ -73,9 +79,7 @@ async def test_no_acknowledged_step_is_lost_or_made_twice(
     local_schedule = lr_scheduler.ExponentialLR(local_opt, 0.9)
     for i in range(12):
         await one_pass(ps, net, opt, i)
-        local(batch(i)).square().sum().backward()
-        local_opt.step()
-        local_opt.zero_grad()
+        local_pass(local, local_opt, i)
         if i % 3 == 0:
             await schedule.step()
             local_schedule.step()
@@ -167,9 +171,7 @@ async def test_running_statistics_are_there(owner: Owner, ps: tc.Client) -> None
     local_opt = optim.SGD(local.parameters(), lr=0.1)
     for i in range(9):
         await one_pass(ps, net, opt, i)
-        local(batch(i)).square().sum().backward()
-        local_opt.step()
-        local_opt.zero_grad()
+        local_pass(local, local_opt, i)
         if i % 3 == 2:
             await owner.crash()
     assert bits(await net.state_dict()) == bits(dict(local.state_dict()))
@@ -194,9 +196,7 @@ async def test_what_calls_write_to_their_modules_is_there(owner: Owner, ps: tc.C
     for i in range(8):
         await one_pass(ps, net, opt, i)
         await net.clamp(0.3 - 0.01 * i)
-        local(batch(i)).square().sum().backward()
-        local_opt.step()
-        local_opt.zero_grad()
+        local_pass(local, local_opt, i)
         local.clamp(0.3 - 0.01 * i)
         if i % 3 == 2:
             await owner.crash()
@@ -215,7 +215,7 @@ async def test_results_that_stay_are_there(owner: Owner, ps: tc.Client) -> None:
 
 
 async def test_trainers_train_through_many_kills(owner: Owner) -> None:
-    stop = asyncio.Event()
+    stop, made = asyncio.Event(), asyncio.Semaphore(0)
 
     async def train(seed: int) -> int:
         done = 0
@@ -229,12 +229,14 @@ async def test_trainers_train_through_many_kills(owner: Owner) -> None:
             while not stop.is_set():
                 await ps.run(step, 100 * seed + done, attempts=100)
                 done += 1
+                made.release()
         return done
 
     tasks = [asyncio.create_task(train(seed)) for seed in range(3)]
     async with tc.connect(owner.address) as ps:
         for _ in range(8):
-            await asyncio.sleep(0.15)
+            for _ in range(20):
+                await made.acquire()
             await owner.crash()
         stop.set()
         done = await asyncio.gather(*tasks)
@@ -243,26 +245,6 @@ async def test_trainers_train_through_many_kills(owner: Owner) -> None:
         async with ps.context() as ctx:
             await ctx.backward((await net(X)).sum())
             assert await opt.step(ctx) == {"ps0": sum(done) + 1}
-
-
-async def test_pushes_of_replicas_and_joint_steps_are_there(owner: Owner, ps: tc.Client) -> None:
-    nets = [await ps.module(nn.Linear, 4, 2, seed=each) for each in (1, 2)]
-    opts = [await ps.optimizer(optim.Adam, net.parameters(), lr=0.1) for net in nets]
-    replica = await nets[0].replica()
-    for i in range(6):
-        for each in replica.parameters():
-            each.grad = torch.full_like(each, 0.1 * i)
-        await replica.push(opts[0])
-        async with ps.context() as ctx:
-            loss = (await nets[0](batch(i))).square().sum() + (await nets[1](batch(i))).square().sum()
-            await ctx.backward(loss, step=opts)
-        written = bits([await each.state_dict() for each in (*nets, *opts)])
-        if i % 2:
-            await owner.crash()
-            assert bits([await each.state_dict() for each in (*nets, *opts)]) == written
-    await replica.pull()
-    state = await nets[0].state_dict()
-    assert torch.equal(state["weight"], dict(replica.module.named_parameters())["weight"])
 
 
 async def test_an_owner_process_that_is_killed_goes_on(start_process: StartProcess, tmp_path: Path) -> None:
@@ -276,9 +258,7 @@ async def test_an_owner_process_that_is_killed_goes_on(start_process: StartProce
         local_opt = optim.AdamW(local.parameters(), lr=0.1)
         for i in range(9):
             await one_pass(ps, net, opt, i)
-            local(batch(i)).square().sum().backward()
-            local_opt.step()
-            local_opt.zero_grad()
+            local_pass(local, local_opt, i)
             if i % 3 == 2:
                 process.process.kill()
                 await process.process.wait()
@@ -362,6 +342,21 @@ async def test_what_methods_change_in_any_way_is_there(owner: Owner, ps: tc.Clie
         drawn.append(await net.draw())
         await owner.crash()
     assert bits(drawn) == bits(expected)
+
+
+async def test_requests_that_fail_do_not_keep_it_from_starting(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module(nn.Linear, 4, 2, name="net", seed=1)
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    with pytest.raises(tc.errors.UnknownNameError):
+        await ps.delete("never there")
+    with pytest.raises(tc.errors.InvalidArgumentError):
+        await net.load_state_dict({"weight": torch.ones(3, 3)})
+    with pytest.raises(tc.errors.InvalidArgumentError):
+        await opt.set_options(no_such_option=1.0)
+    written = bits([await net.state_dict(), await opt.state_dict()])
+    await owner.crash()
+    assert bits([await net.state_dict(), await opt.state_dict()]) == written
+    await one_pass(ps, net, opt, 1)
 
 
 async def test_calls_in_flight_at_a_kill_count_once(owner: Owner) -> None:

@@ -16,7 +16,7 @@ from ps_service.cli import restore_view
 from ps_service.durability.resharding.reshard import reshard
 from ps_service.durability.store import CheckpointError
 from tests.integration.restarting import Owner
-from tests.integration.restarts.test_killed import MODES, X, batch, one_pass
+from tests.integration.restarts.test_killed import MODES, X, batch, local_pass, one_pass
 from tests.integration.support import bits
 
 
@@ -44,9 +44,7 @@ async def test_a_checkpoint_of_a_running_owner_is_continued_by_the_log(owner: Ow
     local_opt = optim.Adam(local.parameters(), lr=0.1)
     for i in range(9):
         await one_pass(ps, net, opt, i)
-        local(batch(i)).square().sum().backward()
-        local_opt.step()
-        local_opt.zero_grad()
+        local_pass(local, local_opt, i)
         if i % 3 == 1:
             await asyncio.to_thread(owner.server.engine.checkpoints.write)
         if i % 3 == 2:
@@ -166,3 +164,23 @@ async def test_restore_refuses_a_checkpoint_with_a_log_behind_it(tmp_path: Path)
     async with Owner(tmp_path / "ps0", durability="always") as owner:
         await owner.server.drain(1)
     reshard([tmp_path / "ps0"], tmp_path / "to", wanted, dry_run=True, apart=60.0)
+
+
+async def test_pushes_of_replicas_and_joint_steps_are_there(owner: Owner, ps: tc.Client) -> None:
+    nets = [await ps.module(nn.Linear, 4, 2, seed=each) for each in (1, 2)]
+    opts = [await ps.optimizer(optim.Adam, net.parameters(), lr=0.1) for net in nets]
+    replica = await nets[0].replica()
+    for i in range(6):
+        for each in replica.parameters():
+            each.grad = torch.full_like(each, 0.1 * i)
+        await replica.push(opts[0])
+        async with ps.context() as ctx:
+            loss = (await nets[0](batch(i))).square().sum() + (await nets[1](batch(i))).square().sum()
+            await ctx.backward(loss, step=opts)
+        written = bits([await each.state_dict() for each in (*nets, *opts)])
+        if i % 2:
+            await owner.crash()
+            assert bits([await each.state_dict() for each in (*nets, *opts)]) == written
+    await replica.pull()
+    state = await nets[0].state_dict()
+    assert torch.equal(state["weight"], dict(replica.module.named_parameters())["weight"])
