@@ -126,7 +126,10 @@ class Server:
         return self.engine.state if self._serving or self.engine.draining else "starting"
 
     async def start(self) -> None:
-        """Begins to listen, with the state of its checkpoint. Raises `OSError` or `CheckpointError` if it cannot."""
+        """Begins to listen, with the state of its checkpoint. Raises `OSError` or `CheckpointError` if it cannot, and
+        `RuntimeError` if the engine is over: a server of it was stopped, or could not start."""
+        if self.engine.draining:
+            raise RuntimeError(f"the engine of {self.engine.name} is over: make a new one")
         for address in filter(None, (self._listen, self._direct_listen)):
             addresses.check_free(address)
         try:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ps_service import addresses
 from ps_service.server import Server
 from tests.rpc import groups
 from tests.rpc.groups import news, tell, wait_for_file, wait_for_news
@@ -93,6 +95,20 @@ def same_name(rank: int, size: int) -> None:
 def same_rank(rank: int, size: int, taken: str) -> None:
     """The last process has the rank of another."""
     begin(f"worker{rank}", int(taken) if rank == size - 1 else rank, size)
+
+
+def same_rank_at_once(rank: int, size: int) -> None:
+    """The last process has rank 0, too, and finds the address taken only when it is about to listen there."""
+    if rank == size - 1:
+        addresses.check_free = lambda _: None
+        while not _is_taken():
+            pass
+    begin(f"worker{rank}", rank % (size - 1), size)
+
+
+def _is_taken() -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))) == 0
 
 
 def other_size(rank: int, size: int, wrong: str) -> None:

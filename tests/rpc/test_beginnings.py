@@ -49,6 +49,13 @@ def test_two_members_with_the_same_rank(run: Run, rank: str) -> None:
         assert f"NameConflictError rank {rank} is not unique: 'worker{rank}' and 'worker2' have it" in line
 
 
+def test_a_second_rank_0_that_finds_its_address_taken_late(run: Run) -> None:
+    lines = run("same_rank_at_once", 3)
+    assert len(lines) == 3
+    for line in lines:
+        assert "NameConflictError rank 0 is not unique: 'worker0' and 'worker2' have it" in line
+
+
 @pytest.mark.parametrize("wrong", ["0", "2"])
 def test_one_member_with_another_world_size(run: Run, wrong: str) -> None:
     all_say(run("other_size", 3, wrong), 3, "InvalidArgumentError all members of a group need the same world_size")

@@ -125,26 +125,34 @@ def init_rpc(
             )
             settings.tracing = tracing.of_program(name)
             settings.member = name
-            engine = Engine(
-                name,
-                _allowed(allow),
-                device=usable(device or placement.here or "cpu"),
-                limits=Limits(lease_seconds=lease_seconds, max_segment_bytes=MAX_SEGMENT_BYTES if shared_memory else 0),
-                threads=options.num_worker_threads,
-                spare_threads=_SPARE_THREADS,
-            )
-            if plan.size and plan.keeps_directory:
-                engine.directory.begin(plan.size)
+            allowed = _allowed(allow)
+
+            def begin(listen: str) -> Agent:
+                """Starts an owner, whose engine is a new one: that of an owner which could not start is over."""
+                engine = Engine(
+                    name,
+                    allowed,
+                    device=usable(device or placement.here or "cpu"),
+                    limits=Limits(
+                        lease_seconds=lease_seconds, max_segment_bytes=MAX_SEGMENT_BYTES if shared_memory else 0
+                    ),
+                    threads=options.num_worker_threads,
+                    spare_threads=_SPARE_THREADS,
+                )
+                if plan.size and plan.keeps_directory:
+                    engine.directory.begin(plan.size)
+                return _start(engine, listen, advertise, insecure, settings)
+
             taken: OSError | None = None
             try:
-                made = _start(engine, listen or _ANYWHERE, advertise, insecure, settings)
+                made = begin(listen or _ANYWHERE)
             except OSError as error:
                 if not plan.size or not plan.keeps_directory:
                     raise
                 # Perhaps another process has this rank, too. If so, its directory tells all members.
                 taken, plan = error, plan._replace(directory=listen)
                 settings.connect_timeout = _SECOND_KEEPER_SECONDS
-                made = _start(engine, _ANYWHERE, advertise, insecure, settings)
+                made = begin(_ANYWHERE)
         except BaseException:
             if plan.file is not None:
                 plan.file.leave(over=True)
