@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from ps_wire.codec.values import Encoder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from ps_service.hosting.objects import HostedObject
@@ -31,19 +36,46 @@ class Marks(NamedTuple):
         )
 
 
+class _Parts:
+    """The parts of a module, of which most have neither buffers nor an extra state."""
+
+    def __init__(self, module: nn.Module) -> None:
+        parts = list(module.modules())
+        self._children = [each._modules for each in parts]
+        self._found = _values(self._children)
+        self._buffers = [each._buffers for each in parts]
+        self.extra = [each for each in parts if type(each).get_extra_state is not nn.Module.get_extra_state]
+
+    @property
+    def are_current(self) -> bool:
+        """Whether the module still has these parts, and no others."""
+        now = _values(self._children)
+        return len(now) == len(self._found) and all(map(is_, now, self._found))
+
+    def buffers(self) -> list[torch.Tensor]:
+        """All buffers; one that is there twice is named twice."""
+        return [each for each in _values(filter(None, self._buffers)) if each is not None]
+
+
+_PARTS: Final[WeakKeyDictionary[HostedObject, _Parts]] = WeakKeyDictionary()
+"""Of hosted modules. To look for them takes longer than all else."""
+
+
 def marks_of(hosted: HostedObject) -> Marks:
     """The marks of a module now."""
-    module: nn.Module = hosted.value
+    parts = _PARTS.get(hosted)
+    if parts is None or not parts.are_current:
+        parts = _PARTS[hosted] = _Parts(hosted.value)
     return Marks(
-        sum(state.writes for state in hosted.parameter_states),
+        sum([state.writes for state in hosted.parameter_states]),
         [each.requires_grad for each in hosted.parameters.values()],
-        [(each, each._version) for each in module.buffers()],
-        [_encoded(each.get_extra_state()) for each in module.modules() if _has_extra_state(each)],
+        [(each, each._version) for each in parts.buffers()],
+        [_encoded(each.get_extra_state()) for each in parts.extra],
     )
 
 
-def _has_extra_state(part: nn.Module) -> bool:
-    return type(part).get_extra_state is not nn.Module.get_extra_state
+def _values(dicts: Iterable[dict[str, Any]]) -> list[Any]:
+    return list(chain.from_iterable(map(dict.values, dicts)))
 
 
 def _encoded(state: object) -> bytes:

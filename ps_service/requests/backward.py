@@ -14,7 +14,6 @@ from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
 from ps_service.requests import fields, offers, steps
 from ps_service.requests.progress import Progress
-from ps_service.training.joint_steps import step_together
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.waiting_offers import Outcome
 from ps_wire.errors import InvalidArgumentError
@@ -143,7 +142,7 @@ def _step_together(
             return False
         with ctx.probe.part("step") if ctx.probe is not None else _NO_REGION:
             context = ctx.engine.contexts.get(id)
-            stepped = optimizers if context is None else step_together(optimizers, context, ctx.engine.parameter_locks)
+            stepped = optimizers if context is None else steps.stepped_together(ctx, optimizers, context)
             versions.extend(each.version for each in stepped)
     except WouldBlock:
         raise

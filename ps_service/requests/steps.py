@@ -102,13 +102,7 @@ def step_together(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepRe
             stepping.append((optimizer, own))
 
     def apply() -> list[Stepped]:
-        if context is None:
-            return []
-        together = [optimizer for optimizer, _ in stepping]
-        if ctx.effects is None:
-            return joint_steps.step_together(together, context, ctx.engine.parameter_locks)
-        notes = [noting(ctx.effects, each, context) for each in together]
-        return joint_steps.step_together(together, context, ctx.engine.parameter_locks, notes)
+        return [] if context is None else stepped_together(ctx, [optimizer for optimizer, _ in stepping], context)
 
     if stepping and stepping[0][0] is optimizers[0]:
         # Values count also if the pass has no gradients here, because other owners may have some.
@@ -121,6 +115,12 @@ def step_together(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepRe
         ctx.engine.sessions.stepped(ctx.trainer, context.id)
     for (_, own), stepped in zip(stepping, done, strict=True):
         own.version, own.staleness, own.counted = stepped.version, stepped.staleness, 1
+
+
+def stepped_together(ctx: RequestContext, optimizers: Sequence[HostedOptimizer], context: PassContext) -> list[Stepped]:
+    """Steps optimizers as `joint_steps.step_together`, and notes it."""
+    notes = None if ctx.effects is None else [noting(ctx.effects, each, context) for each in optimizers]
+    return joint_steps.step_together(optimizers, context, ctx.engine.parameter_locks, notes)
 
 
 def check(ctx: RequestContext, optimizers: Sequence[HostedOptimizer], id: ContextId) -> None:

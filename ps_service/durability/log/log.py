@@ -53,6 +53,8 @@ class Log:
         # Held while a record is written, for which the disk may have to be waited.
         self._lock = ReportingLock()
         self._changed = threading.Condition()
+        # Whether the thread waits for a first record; while it does something else, nobody need wake it.
+        self._is_idle = False
         self._is_closed = False
         self._waiting: list[tuple[int, int, Callable[[LogError | None], object]]] = []
         self._numbers = itertools.count()
@@ -92,7 +94,8 @@ class Log:
             except OSError as error:
                 raise self._explained(error) from error
             self.end = position + nbytes
-        self._wake()
+        if self._is_idle:
+            self._wake()
         return position + nbytes
 
     def _wake(self) -> None:
@@ -174,7 +177,9 @@ class Log:
         is_told = False
         while True:
             with self._changed:
+                self._is_idle = True
                 self._changed.wait_for(lambda: self._is_closed or self.end > self.synced)
+                self._is_idle = False
                 if self._interval:
                     self._changed.wait_for(lambda: self._is_closed, self._interval)
                 if self._is_closed:
