@@ -81,6 +81,7 @@ class Keeper:
             raise CheckpointError(f"the log in {self._store.folder} does not fit its checkpoint: {error}") from error
         self._end = log.end
         if count:
+            engine.incarnations.killed = frozenset(engine.incarnations.earlier)
             seconds = time.monotonic() - began
             text = f"{engine.name} has applied {count:,} records of its log in {seconds:.2f} s"
             engine.events.note("restored", text)

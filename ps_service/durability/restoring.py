@@ -14,6 +14,7 @@ from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
 from ps_service.durability.value_files import FileSource
 from ps_service.hosting.objects import HostedObject
+from ps_service.passes.pass_context import KILLED, STOPPED
 from ps_service.passes.runs import AppliedRun
 from ps_service.requests.context import RequestContext
 from ps_service.requests.creation import messages_in
@@ -27,7 +28,7 @@ from ps_wire.codec.values import Decoder
 from ps_wire.errors import StaleHandleError
 from ps_wire.number_set import SeenNumbers
 from ps_wire.policies import from_plain
-from ps_wire.refs import Ref
+from ps_wire.refs import ContextId, Ref
 from ps_wire.v1.frames_pb2 import Frame
 from ps_wire.v1.values_pb2 import Handle
 
@@ -64,7 +65,11 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
             rounds.drop_strangers(engine, hosted.value)
     engine.contexts.runs.restore(_runs(checkpoint, made))
     for passes in checkpoint.passes:
-        engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost))
+        if passes.killed:
+            engine.contexts.lose_up_to(ContextId(passes.trainer, passes.killed))
+        else:
+            why = KILLED if checkpoint.running else STOPPED
+            engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost), why)
     for entry in checkpoint.members:
         member = entry.member
         engine.directory.enter(entry.session, member.name, member.address, member.id, is_owner=member.is_owner)
@@ -75,6 +80,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
         # Last, because constructing objects draws random numbers too.
         torch.set_rng_state(torch.frombuffer(bytearray(checkpoint.generator), dtype=torch.uint8))
     engine.incarnations.earlier = manifest.incarnations
+    engine.incarnations.killed = frozenset(manifest.incarnations if checkpoint.running else checkpoint.killed)
     engine.durability.position = checkpoint.position
     return left_out
 

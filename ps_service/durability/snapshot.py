@@ -52,8 +52,8 @@ class Bookkeeping:
 
 def bookkeeping(engine: Engine) -> Bookkeeping:
     """Reads what the owner knows of trainers and members now."""
-    message = pb.Checkpoint(generator=torch.get_rng_state().numpy().tobytes())
-    answers = {}
+    generator, killed = torch.get_rng_state().numpy().tobytes(), engine.incarnations.killed
+    message, answers = pb.Checkpoint(generator=generator, killed=killed), {}
     for session in engine.sessions.all():
         record = message.sessions.add(trainer=session.trainer)
         for object_id, count in engine.registry.held_by(session.trainer).items():
@@ -63,6 +63,8 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
     for trainer, (ended, lost) in engine.contexts.over().items():
         if trainer in answers:
             _fill(message.passes.add(trainer=trainer, lost=sorted(lost)).ended, ended)
+    for trainer, number in engine.contexts.killed().items():
+        message.passes.add(trainer=trainer, killed=number)
     for entry in engine.directory.members():
         member = operations_pb2.Member(name=entry.name, address=entry.address, id=entry.id, is_owner=entry.is_owner)
         message.members.add(member=member, session=entry.session)
@@ -72,6 +74,7 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
 def books_of_running(engine: Engine) -> Bookkeeping:
     """The same of an owner that goes on: requests without an answer will be sent again."""
     books = bookkeeping(engine)
+    books.message.running = True
     running: dict[bytes, set[int]] = {}
     for each in engine.requests.running():
         running.setdefault(each.trainer, set()).add(each.number)

@@ -50,8 +50,8 @@ class Contexts:
         # For each trainer: numbers of the contexts that this owner has lost, with the reason if it is known.
         self._lost: dict[bytes, dict[int, str]] = {}
         self.runs = Runs()
-        # Is told the id of each context that is opened, if the owner has a log.
-        self.when_opened: Callable[[ContextId], None] | None = None
+        # Is told the id of each context that is opened, and who has opened it, if the owner has a log.
+        self.when_opened: Callable[[ContextId, bytes], None] | None = None
         # For each trainer: the number up to which contexts were open when the owner was killed.
         self._killed: dict[bytes, int] = {}
         # For each owner that calls this one: the trainers of the passes in which it did.
@@ -81,16 +81,22 @@ class Contexts:
             for trainer in ended.keys() | lost.keys()
         }
 
-    def put_over(self, trainer: bytes, ended: SeenNumbers, lost: set[int]) -> None:
-        """Sets the ended and lost contexts of a trainer, from the checkpoint of an owner that was stopped in order."""
+    def put_over(self, trainer: bytes, ended: SeenNumbers, lost: set[int], why: str = STOPPED) -> None:
+        """Sets the ended and lost contexts of a trainer, from the checkpoint of an owner."""
         with self._lock:
             self._ended[trainer] = SeenNumbers.of(ended.floor, ended.above, ended.holes, _REMEMBERED)
             if lost:
-                self._lost[trainer] = dict.fromkeys(lost, STOPPED)
+                self._lost[trainer] = dict.fromkeys(lost, why)
 
     def lose_up_to(self, id: ContextId) -> None:
         """This context, and those of its trainer with smaller numbers, were open when the owner was killed."""
-        self._killed[id.trainer] = max(id.number, self._killed.get(id.trainer, 0))
+        with self._lock:
+            self._killed[id.trainer] = max(id.number, self._killed.get(id.trainer, 0))
+
+    def killed(self) -> dict[bytes, int]:
+        """The largest number for each trainer that `lose_up_to` was called with."""
+        with self._lock:
+            return dict(self._killed)
 
     def open(self, id: ContextId, caller: bytes = b"") -> PassContext:
         """The context with that id; opens it if this owner has not seen it yet. The caller is the trainer or owner that
@@ -105,7 +111,7 @@ class Contexts:
                 self._check(id)
                 context = self._open[id] = PassContext(id, self._held.of(id.trainer), self.clock())
                 if self.when_opened is not None:
-                    self.when_opened(id)
+                    self.when_opened(id, caller)
             else:
                 context.used = self.clock()
             context.callers.add(caller)

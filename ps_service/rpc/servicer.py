@@ -135,7 +135,10 @@ class Servicer:
         if hello.incarnation and known and not resumed:
             self.session_handlers.end(self.session_handlers.open(hello.trainer))
         session_handler = self.session_handlers.open(hello.trainer)
-        session_handler.session.process = _process(hello)
+        session = session_handler.session
+        session.process, session.tells_last_pass = _process(hello), hello.HasField("last_pass")
+        if resumed and hello.incarnation in self._engine.incarnations.killed:
+            self._engine.contexts.lose_up_to(ContextId(hello.trainer, hello.last_pass))
         turn = session_handler.stream.greeted(connection if isinstance(connection, DirectConnection) else None)
         self._engine.reply_cache.keep_only(hello.trainer, hello.unanswered)
         limits = self._engine.limits

@@ -23,11 +23,13 @@ class Incarnations:
     """This start of an owner, named by a random id, and `earlier` ones whose state it continues, newest first.
 
     `x in incarnations` says whether the sessions, and what else a trainer has built in incarnation `x`, still exist.
+    Those that were `killed` have lost the passes that were open.
     """
 
     def __init__(self) -> None:
         self.current: Final = os.urandom(8).hex()
         self.earlier: tuple[str, ...] = ()
+        self.killed: frozenset[str] = frozenset()
 
     def __contains__(self, incarnation: str) -> bool:
         return incarnation == self.current or incarnation in self.earlier
@@ -74,6 +76,8 @@ class SessionState:
         self.last_request = time.perf_counter()
         # Whether it was told that the trainer has come, and that its connection broke.
         self.is_known = self.is_away = False
+        # Whether it says which passes are lost when the owner was killed.
+        self.tells_last_pass = False
         # The passes that wait for other owners, as its trainer says while this owner drains.
         self.held_up: frozenset[ContextId] = frozenset()
         self._clock = clock

@@ -127,14 +127,16 @@ class SessionRecord(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., taken: _Optional[_Union[NumberSet, _Mapping]] = ..., answers: _Optional[_Iterable[_Union[AnswerRecord, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[ReferenceRecord, _Mapping]]] = ...) -> None: ...
 
 class PassesRecord(_message.Message):
-    __slots__ = ("trainer", "ended", "lost")
+    __slots__ = ("trainer", "ended", "lost", "killed")
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    KILLED_FIELD_NUMBER: _ClassVar[int]
     trainer: bytes
     ended: NumberSet
     lost: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, trainer: _Optional[bytes] = ..., ended: _Optional[_Union[NumberSet, _Mapping]] = ..., lost: _Optional[_Iterable[int]] = ...) -> None: ...
+    killed: int
+    def __init__(self, trainer: _Optional[bytes] = ..., ended: _Optional[_Union[NumberSet, _Mapping]] = ..., lost: _Optional[_Iterable[int]] = ..., killed: _Optional[int] = ...) -> None: ...
 
 class MemberRecord(_message.Message):
     __slots__ = ("member", "session")
@@ -157,7 +159,7 @@ class RunRecord(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., object_id: _Optional[str] = ..., places: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("objects", "sessions", "passes", "members", "generator", "runs", "position")
+    __slots__ = ("objects", "sessions", "passes", "members", "generator", "runs", "position", "running", "killed")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +167,8 @@ class Checkpoint(_message.Message):
     GENERATOR_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    KILLED_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[ObjectRecord]
     sessions: _containers.RepeatedCompositeFieldContainer[SessionRecord]
     passes: _containers.RepeatedCompositeFieldContainer[PassesRecord]
@@ -172,7 +176,9 @@ class Checkpoint(_message.Message):
     generator: bytes
     runs: _containers.RepeatedCompositeFieldContainer[RunRecord]
     position: int
-    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ..., position: _Optional[int] = ...) -> None: ...
+    running: bool
+    killed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ..., position: _Optional[int] = ..., running: bool = ..., killed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StepEffect(_message.Message):
     __slots__ = ("object_id", "version", "places", "gradients")

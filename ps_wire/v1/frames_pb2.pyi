@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "trainer", "incarnation", "unanswered", "host", "shared_memory_token", "owner", "process_id", "host_name", "program", "member")
+    __slots__ = ("protocol", "trainer", "incarnation", "unanswered", "host", "shared_memory_token", "owner", "process_id", "host_name", "program", "member", "last_pass")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class Hello(_message.Message):
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    LAST_PASS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     trainer: bytes
     incarnation: str
@@ -34,7 +35,8 @@ class Hello(_message.Message):
     host_name: str
     program: str
     member: str
-    def __init__(self, protocol: _Optional[int] = ..., trainer: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., unanswered: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., shared_memory_token: _Optional[bytes] = ..., owner: _Optional[str] = ..., process_id: _Optional[int] = ..., host_name: _Optional[str] = ..., program: _Optional[str] = ..., member: _Optional[str] = ...) -> None: ...
+    last_pass: int
+    def __init__(self, protocol: _Optional[int] = ..., trainer: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., unanswered: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., shared_memory_token: _Optional[bytes] = ..., owner: _Optional[str] = ..., process_id: _Optional[int] = ..., host_name: _Optional[str] = ..., program: _Optional[str] = ..., member: _Optional[str] = ..., last_pass: _Optional[int] = ...) -> None: ...
 
 class SharedMemoryOffer(_message.Message):
     __slots__ = ("socket", "token", "max_segment_bytes")

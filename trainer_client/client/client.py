@@ -63,8 +63,9 @@ class Client(OffersPasses, Connected, OffersTables):
         self, connectors: Sequence[Connector], settings: Settings, dial: Callable[[str], Connector] | None = None
     ) -> None:
         trainer = new_trainer_id()
-        super().__init__(trainer, Sessions(trainer, connectors, settings, dial))
         self._openings = Openings()
+        settings.last_pass = self._openings.last
+        super().__init__(trainer, Sessions(trainer, connectors, settings, dial))
         self._runs = settings.runs
         self._seeding, self._tracing = settings.seeding, settings.tracing
         self._tables = Tables(self._sessions, objects.create_shard, objects.attach_named, creation.create, self._loop)

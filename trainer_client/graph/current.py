@@ -57,6 +57,10 @@ class Openings:
             self._open[self._last] = None
             return self._last
 
+    def last(self) -> int:
+        """The last number that was given; 0 if there was none."""
+        return self._last
+
     def opened(self, context: Pass, dropped: Callable[[], object] | None = None) -> None:
         """Adds an open context. If it is freed before it has ended, maybe by the garbage collector, in any thread,
         `dropped` is called, which must not refer to it.

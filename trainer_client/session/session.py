@@ -96,6 +96,8 @@ class Session:
         # Whether the last attempt to open a stream again has failed.
         self._is_unreached = False
         self._told_held_up: set[ContextId] = set()
+        # The last pass that had begun when the stream broke.
+        self._last_pass = 0
         settings.held_up.add(self)
         self._borrowing = Borrowing(others, self.requests.finish)
         # The objects of references to give back, and whether that has begun.
@@ -271,6 +273,7 @@ class Session:
             host_name=socket.gethostname()[:_LONGEST_NAME],
             program=_program(),
             member=self.settings.member,
+            last_pass=self._last_pass,
         )
         hello.unanswered.extend((*self.requests.window.unanswered, *self.requests.given_up))
         return hello
@@ -289,6 +292,7 @@ class Session:
             self._opened.set_result(None)
 
     def disconnected(self) -> None:
+        self._last_pass = self.settings.last_pass()
         self.requests.outbox = None
         self._forget_draining()
 

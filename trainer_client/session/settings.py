@@ -14,6 +14,8 @@ from trainer_client.session.held_up import HeldUpPasses
 from trainer_client.session.runs import Runs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ps_wire.tracing import Tracing
     from trainer_client.session.presence import OnState
 
@@ -24,6 +26,7 @@ class Settings:
 
     None is no limit of a call. With `marks`, tensors that are received outside of contexts are leaves that require
     grad if they do on their owner. `member` is the name of this process in its group; empty if it is in none.
+    `last_pass` gives the number of the last pass that the client has begun.
     """
 
     timeout: float | None = 60.0
@@ -39,6 +42,7 @@ class Settings:
     on_state: OnState | None = None
     member: str = ""
     tracing: Tracing | None = field(default_factory=lambda: tracing.of_program())
+    last_pass: Callable[[], int] = int
 
     def __post_init__(self) -> None:
         check_timeout(self.timeout)

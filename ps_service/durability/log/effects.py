@@ -93,8 +93,12 @@ class OwnersLog:
         """Notes that the session of a trainer has begun."""
         self._note(pb.LogRecord(effects=[pb.Effect(session_began=trainer)]))
 
-    def opened(self, id: ContextId) -> None:
-        """Notes that a pass is used for the first time: it is lost if the owner is killed."""
+    def opened(self, id: ContextId, caller: bytes) -> None:
+        """Notes that a pass is used for the first time: it is lost if the owner is killed. Most trainers say themselves
+        which passes that were."""
+        session = self.engine.sessions.get(caller)
+        if session is not None and session.tells_last_pass and caller == id.trainer:
+            return
         self._note(pb.LogRecord(trainer=id.trainer, opened=id.number))
 
     def ended(self, trainer: bytes) -> None:
