@@ -133,6 +133,7 @@ class Keeper:
                 manifest, held = snapshot.write_live(self._engine, folder, self._end)
                 return manifest
             with self._effects.turn:
+                self._effects.settle()  # what the checkpoint has must not come behind it
                 began = time.monotonic()
                 books = self._on_loop(partial(snapshot.books_of_running, self._engine))
                 self._position = books.message.position = self._effects.log.end

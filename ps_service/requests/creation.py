@@ -22,7 +22,6 @@ from ps_wire import policies
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
 from ps_wire.refs import Ref
-from ps_wire.tables.names import SHARD
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.values_pb2 import Handle, Item, Value
 
@@ -90,8 +89,6 @@ def _describe(ctx: RequestContext, reply: pb.CreateReply, made: tuple[HostedObje
 def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str = "") -> tuple[HostedObject, bool]:
     """An object of an allowed class, made now or found under its name."""
     cls = ctx.engine.allowlist.hosted(request.class_name)
-    if request.class_name == SHARD:
-        ctx.engine.durability.refuse("tables")
     _, args, kwargs = ctx.read_arguments(request)
     seed = request.default_seed if request.HasField("default_seed") else None
     asked = _called(cls, args, kwargs)

@@ -92,6 +92,10 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
         asked = Invocation(arguments, args, kwargs, training, recording, keep, ctx.method)
         if ctx.effects is None:
             return calls.call(engine, target, request.method, asked)
+        if target.is_table:
+            share = args[0] if args else kwargs.get("share")
+            noting.rows(ctx.effects, target, request.method, share, arguments.handles)
+            return calls.call(engine, target, request.method, asked)
         with noting.changes(ctx.effects, [target, *arguments.handles]):
             return calls.call(engine, target, request.method, asked)
     if keep is REFERENCE and engine.allowlist.is_hosted(request.function):

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ps_service.hosting.marks import marks_of
 from ps_service.training.schedulers import HostedScheduler
+from ps_wire.tables.names import CHANGES_ROWS, EVICT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.effects import Effects
+
+
+def rows(effects: Effects, called: HostedObject, method: str, share: Any, handles: Iterable[HostedObject]) -> None:
+    """Notes what a call of a table does with rows of this and other ones; `share` is its first argument. What expires
+    is removed turn by turn, and that twice changes nothing."""
+    if method in CHANGES_ROWS and not (method == EVICT and share is None):
+        effects.changes_rows(called)
+    for each in (called, *handles):
+        if each.is_table:
+            effects.uses_rows(each)
 
 
 @contextmanager
@@ -23,7 +34,9 @@ def changes(effects: Effects, objects: Iterable[HostedObject]) -> Iterator[None]
     for each in objects:
         if each.is_module:
             before.append((each, marks_of(each)))
-        elif not (each.is_table or each.is_tensor or isinstance(each.value, HostedScheduler)):
+        elif each.is_table:
+            effects.uses_rows(each)
+        elif not (each.is_tensor or isinstance(each.value, HostedScheduler)):
             effects.check(0)
             effects.changes(each, alone=True)
     try:

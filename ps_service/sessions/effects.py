@@ -34,6 +34,12 @@ class Effects(Protocol):
     def pause(self) -> None:
         """The answer comes later: others need not wait meanwhile."""
 
+    def changes_rows(self, table: HostedObject) -> None:
+        """Rows of a table are about to change. Takes a turn, and the rows for itself."""
+
+    def uses_rows(self, table: HostedObject) -> None:
+        """Rows of a table are looked up, and some may be added, admitted or evicted for that."""
+
     def changes_buffers(self, hosted: HostedObject) -> None:
         """Of a module, only buffers have changed."""
 

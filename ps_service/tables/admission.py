@@ -30,9 +30,7 @@ class CountingFilter:
 
     def admits(self, ids: torch.Tensor) -> torch.Tensor:
         """Which of these different ids, int64 [n], get a row now, bool [n]. They have been seen once more."""
-        keys = mix(ids.numpy(), self._salt)
-        steps = np.arange(1, _HASHES + 1, dtype=np.uint64) * np.uint64(GOLDEN)
-        places = mix(keys[:, None] + steps) % np.uint64(len(self._counters))
+        places = self._places(ids)
         counts = self._counters[places].min(1) + 1
         # Conservative update: only counters that are below the new count are raised to it.
         np.maximum.at(self._counters, places, np.minimum(counts, 255).astype(np.uint8)[:, None])
@@ -42,6 +40,33 @@ class CountingFilter:
             self._left = self._window
             np.right_shift(self._counters, 1, out=self._counters)
         return torch.from_numpy(admitted)
+
+    def _places(self, ids: torch.Tensor) -> npt.NDArray[np.uint64]:
+        """The counters of ids, [n, _HASHES]."""
+        keys = mix(ids.numpy(), self._salt)
+        steps = np.arange(1, _HASHES + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+        places: npt.NDArray[np.uint64] = mix(keys[:, None] + steps) % np.uint64(len(self._counters))
+        return places
+
+    def record_bytes(self, count: int) -> int:
+        """At most the bytes of `change` after so many ids."""
+        return (8 + _HASHES) * count + (self.memory if count >= self._left else 0)
+
+    def change(self, ids: torch.Tensor) -> dict[str, Any]:
+        """What the last `admits`, of these ids, has changed: the counts of their counters, uint8 [n, _HASHES], or all
+        of them."""
+        if self._left == self._window:
+            return self.state()
+        counts = torch.from_numpy(self._counters[self._places(ids)])
+        return {"ids": ids, "counts": counts, "left": self._left}
+
+    def redo(self, change: Mapping[str, Any]) -> None:
+        """Makes a change again."""
+        if (ids := change.get("ids")) is None:
+            self.load(change)
+        else:
+            self._counters[self._places(ids)] = change["counts"].numpy()
+            self._left = change["left"]
 
     def state(self) -> dict[str, Any]:
         """What it remembers, in plain values and tensors that share its memory."""
@@ -77,6 +102,18 @@ class Lottery:
         calls = np.full(len(ids), self._calls, np.int64)
         draws = uniform(random_bits(self._seed, ADMISSION, ids.numpy(), 1, calls))[:, 0]
         return torch.from_numpy(draws < self._probability)
+
+    def record_bytes(self, count: int) -> int:
+        """As `CountingFilter.record_bytes`."""
+        return 0
+
+    def change(self, ids: torch.Tensor) -> dict[str, Any]:
+        """As `CountingFilter.change`."""
+        return self.state()
+
+    def redo(self, change: Mapping[str, Any]) -> None:
+        """As `CountingFilter.redo`."""
+        self.load(change)
 
     def state(self) -> dict[str, Any]:
         """As `CountingFilter.state`."""

@@ -264,22 +264,25 @@ class HostedTable(RowsOfTable):
         return {"settings": self.settings, "routing": self.routing.to_plain()}
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows, in blocks, which owner has which, what admission remembers, and the number of the last restore."""
+        """All rows, in blocks, which owner has which, what admission remembers, the number of the last restore, and the
+        time of the rows, at which their ages were so."""
+        now = self.shard.now()
         return {
             "routing": self.routing.to_plain(),
-            "blocks": self.shard.views(),
+            "blocks": self.shard.views(now),
             "admission": self.shard.admission_state(),
             "restore": self.restores.latest,
+            "time": now,
         }
 
     def state_copy(self) -> dict[str, Any]:
         """The same as a copy, block by block: rows may be looked up and added meanwhile, but not updated."""
-        blocks = list(self.shard.blocks())
-        return {**self.state_dict(), "blocks": blocks}
+        state = self.state_dict()
+        return {**state, "blocks": list(self.shard.blocks(now=state["time"]))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes the rows of a checkpoint."""
-        self.shard.load(state["blocks"])
+        self.shard.load(state["blocks"], now=state.get("time", 0))
         if (admission := state.get("admission")) is not None:
             self.shard.load_admission(admission)
         self.routing = Routing.from_plain(state["routing"])

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
 from ps_service.tables.admission import make_gate
 from ps_service.tables.budget import TableBudget
 from ps_service.tables.generations import Generations
+from ps_service.tables.row_changes import RowChange
 from ps_service.tables.seen import Seen, first, seen_bytes
+from ps_service.tables.statistics import Statistics
 from ps_service.tables.storage import MAP_BYTES
-from ps_wire.errors import TooLargeError
+from ps_wire.errors import StorageError, TooLargeError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from ps_service.tables.id_map import IdMap
     from ps_service.tables.kernels import Kernels
+    from ps_service.tables.row_changes import Kind, RowLog
     from ps_service.tables.rows import Rows
     from ps_wire.tables.life import Admission, Eviction
+
+_UNTOLD: Final = nullcontext()
 
 
 class Candidates(NamedTuple):
@@ -31,31 +38,10 @@ class Candidates(NamedTuple):
     scores: torch.Tensor
 
 
-@dataclass(slots=True)
-class Statistics:
-    """Numbers since the shard was made. Ids count as often as they come, and trainers ask for the row of an id once."""
-
-    looked_up: int = 0  # ids: those of a look-up of rows once, those of bags as often as they are there
-    added: int = 0  # rows that came into being because their ids were looked up, or had a gradient
-    refused: int = 0  # ids that training has looked up and that were not admitted
-    missing: int = 0  # ids without a row that were only read
-    loaded: int = 0  # rows that came into being because they were put or loaded
-    evicted: int = 0  # rows that were removed to make room
-    expired: int = 0  # rows that were removed because nobody had looked them up for long
-    removed: int = 0  # rows that were removed by `remove` or `clear`
-    gradients: int = 0  # ids for which there were gradients, as often as programs have given them
-    updated: int = 0  # rows that these updated
-    late: int = 0  # rows that had gone when a gradient for them was to be applied
-
-    @property
-    def hits(self) -> int:
-        """Ids looked up that had a row already."""
-        return max(self.looked_up - self.added - self.refused - self.missing, 0)
-
-
 class Population:
     """The ids of a shard, and their rows. It is used under the lock of the shard. Ids that `gate` does not admit read
-    the row `default`; both are None if every id gets a row. `seen` is None if nothing is evicted."""
+    the row `default`; both are None if every id gets a row. `seen` is None if nothing is evicted. The `log` is told
+    what changes; None if nobody wants to know."""
 
     def __init__(
         self,
@@ -76,6 +62,8 @@ class Population:
         self._at_capacity: Final = None if eviction is None or eviction.at_capacity is None else eviction
         self._row_bytes: Final = rows.row_bytes + (0 if eviction is None else seen_bytes(eviction))
         self._clock: Final = clock
+        # Microseconds by which the time of the rows is before that of the clock.
+        self._behind = 0
         self._budget = TableBudget("", sys.maxsize)
         self._title = "this table"
         self._default_value: Final = 0.0 if admission is None else admission.default
@@ -84,6 +72,7 @@ class Population:
         self.default: Final = None if admission is None else most
         self.seen: Final = None if eviction is None else Seen(most, eviction)
         self.statistics: Final = Statistics()
+        self.log: RowLog | None = None
         self._write_default()
 
     def count_in(self, budget: TableBudget, title: str) -> None:
@@ -94,7 +83,22 @@ class Population:
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids that training looks up; those that get none now have `default`. Raises `TooLargeError`, with
-        no row added or removed, if there would be more rows than there may be."""
+        no row added or removed, if there would be more rows than there may be, and `StorageError` if the log has no
+        room for what ids without a row would change; those with one are only read then."""
+        if self.log is None:
+            return self._looked_up(ids)
+        try:
+            self.log.check(self._record_bytes(ids))
+        except StorageError:
+            numbers = self._map.find(ids)
+            if (numbers < 0).any():
+                raise
+            self.statistics.looked_up += len(ids)
+            return numbers
+        with self.log.telling():
+            return self._looked_up(ids)
+
+    def _looked_up(self, ids: torch.Tensor) -> torch.Tensor:
         numbers = self._find_or_admit(ids)
         self.statistics.looked_up += len(ids)
         if self.seen is not None:
@@ -123,19 +127,21 @@ class Population:
         """Removes the first `count` rows to go, unless they are spared, or only says which. Returns their ids."""
         if self.seen is None:
             return torch.empty(0, dtype=torch.int64)
-        numbers, _, scores = self.seen.scores(self._rows, self._map.items()[1], self._clock())
+        numbers, _, scores = self.seen.scores(self._rows, self._map.items()[1], self.now())
         gone = self._map.ids_of(numbers[first(scores, count)])
         if not dry_run:
-            self.statistics.evicted += self._remove(gone)
+            with self.telling(8 * len(gone)):
+                self.statistics.evicted += self._remove(gone)
         return gone
 
     def expire(self, begin: int, end: int, dry_run: bool) -> torch.Tensor:
         """Removes the expired rows from number `begin` to before `end`, or only says which. Returns their ids."""
         if self.seen is None:
             return torch.empty(0, dtype=torch.int64)
-        gone = self._map.ids_of(self.seen.expired(begin, min(end, self._map.rows), self._clock()))
-        if not dry_run:
-            self._remove(gone)
+        gone = self._map.ids_of(self.seen.expired(begin, min(end, self._map.rows), self.now()))
+        if not dry_run and len(gone):
+            with self.telling(8 * len(gone)):
+                self._remove(gone)
             self.statistics.expired += len(gone)
         return gone
 
@@ -152,7 +158,7 @@ class Population:
         assert self.seen is not None
         _, in_use = self._map.between(begin, end)
         numbers = begin + in_use.nonzero()[:, 0]
-        numbers, last, scores = self.seen.scores(self._rows, numbers, self._clock())
+        numbers, last, scores = self.seen.scores(self._rows, numbers, self.now())
         return Candidates(self.generations.keys(numbers), last, scores)
 
     def make_room(self, chosen: Candidates) -> None:
@@ -162,17 +168,24 @@ class Population:
         same = self.seen.last(numbers) == chosen.last
         if (there := self.generations.current(chosen.keys)) is not None:
             same &= there
-        self.statistics.evicted += self._remove(self._map.ids_of(numbers[same]))
+        with self.telling(8 * len(numbers)):
+            self.statistics.evicted += self._remove(self._map.ids_of(numbers[same]))
 
     def remove(self, ids: torch.Tensor) -> int:
         """Removes the rows of ids. Returns how many there were."""
-        count = self._remove(ids)
+        with self.telling(8 * len(ids)):
+            count = self._remove(ids)
         self.statistics.removed += count
         return count
 
     def clear(self) -> None:
         """Removes all rows, and forgets which ids were seen."""
-        self.statistics.removed += len(self._map)
+        with self.telling():
+            self._tell("cleared", {})
+            self.statistics.removed += len(self._map)
+            self._clear()
+
+    def _clear(self) -> None:
         self._map.clear()
         self._rows.clear()
         self.generations.clear()
@@ -183,14 +196,88 @@ class Population:
         self._write_default()
         self._budget.note(self, self.nbytes)
 
-    def life(self, numbers: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What is known of when and how often rows were looked up, as `Seen.ages`; empty if nothing is evicted."""
-        return {} if self.seen is None else self.seen.ages(numbers, self._clock())
+    def life(self, numbers: torch.Tensor, now: int = 0) -> dict[str, torch.Tensor]:
+        """What is known at a time (at 0, now) of when and how often rows were looked up, as `Seen.ages`; empty if
+        nothing is evicted."""
+        return {} if self.seen is None else self.seen.ages(numbers, now or self.now())
 
-    def put_life(self, numbers: torch.Tensor, known: Mapping[str, torch.Tensor]) -> None:
-        """Takes over what `life` has said of rows, here or on another owner."""
+    def put_life(self, numbers: torch.Tensor, known: Mapping[str, torch.Tensor], now: int = 0) -> None:
+        """Takes over what `life` has said of rows, here or on another owner, at a time; at 0, now."""
         if self.seen is not None:
-            self.seen.put(numbers, known, self._clock())
+            self.seen.put(numbers, known, now or self.now())
+
+    def now(self) -> int:
+        """The time of the rows in microseconds: that of the clock, but it stands still while the owner is away."""
+        return int(self._clock() * 1e6) - self._behind
+
+    def go_on(self, time: int) -> None:
+        """Has the time of the rows go on from one that it had, here or in an earlier process."""
+        self._behind = int(self._clock() * 1e6) - time
+
+    def telling(self, nbytes: int = 0) -> AbstractContextManager[None]:
+        """A block that changes rows: the log is told at its end. Raises `StorageError`, before anything changes, if it
+        has no room for so many bytes."""
+        if self.log is None:
+            return _UNTOLD
+        self.log.check(nbytes)
+        return self.log.telling()
+
+    def _tell(self, kind: Kind, values: Mapping[str, Any]) -> None:
+        if self.log is not None:
+            self.log.note(RowChange(kind, self.now(), values))
+
+    def _record_bytes(self, ids: torch.Tensor) -> int:
+        """At most the bytes that the log gets of a look-up."""
+        count = len(ids)
+        nbytes = 24 * count if self.gate is None else 24 * count + self.gate.record_bytes(count)
+        if self._at_capacity is not None and len(self._map) + count > self._most:
+            nbytes += 8 * max(count, int(self._at_capacity.share * self._most))
+        return nbytes
+
+    def tell_images(self, numbers: torch.Tensor, life: bool = False) -> None:
+        """Tells the log what rows are now, with what eviction keeps of them if it asks for their `life`."""
+        if self.log is not None:
+            self.log.note(self.images(numbers, life))
+
+    def images(self, numbers: torch.Tensor, life: bool = False) -> RowChange:
+        """What rows, int64 [n], are now."""
+        states = {f"state.{name}": each.read(numbers) for name, each in self._rows.states.items()}
+        values = {"ids": self._map.ids_of(numbers), "values": self._rows.values.read(numbers), **states}
+        if life and self.seen is not None:
+            values |= self.seen.read(numbers)
+        return RowChange("images", self.now(), values)
+
+    def redo(self, change: RowChange) -> None:
+        """Makes a change again. Rows that are there already are not added, and those that are not have no images."""
+        values = change.values
+        self.go_on(change.time)
+        match change.kind:
+            case "added":
+                used, ids = self._map.rows, values["ids"]
+                numbers, new = self._map.find_or_add(ids, self._most)
+                if new.any():
+                    self._begin(numbers[new], ids[new], used, change.time)
+            case "removed":
+                self._remove(values["ids"])
+            case "cleared":
+                self._clear()
+            case "admission" if self.gate is not None:
+                self.gate.redo(values)
+            case "seen" | "images":
+                self._write(self._map.find(values["ids"]), change)
+
+    def _write(self, numbers: torch.Tensor, change: RowChange) -> None:
+        values, there = change.values, numbers >= 0
+        columns = {name: each[there] for name, each in values.items()}
+        numbers = numbers[there]
+        if change.kind == "seen":
+            columns["seen"] = torch.full((len(numbers),), change.time)
+        elif change.kind == "images":
+            self._rows.values.write(numbers, columns["values"])
+            for name, storage in self._rows.states.items():
+                storage.write(numbers, columns[f"state.{name}"])
+        if self.seen is not None:
+            self.seen.write(numbers, columns)
 
     @property
     def nbytes(self) -> int:
@@ -206,6 +293,8 @@ class Population:
             wanted = ids[missing]
             new, inverse = self._kernels.unique(wanted)
             admitted = self.gate.admits(new)
+            if self.log is not None:
+                self._tell("admission", self.gate.change(new))
             added = torch.full((len(new),), self.default)
             added[admitted] = self._add(new[admitted], ids)
             numbers[missing] = added[inverse]
@@ -214,8 +303,8 @@ class Population:
 
     def _add(self, ids: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
         """The rows of ids; all that are missing are added, and the rows of `kept` do not make room for them."""
-        used = self._map.rows
         # Rows that have been removed take memory until other ids get their numbers.
+        used = self._map.rows
         most = min(self._most, used + self._budget.room(self._row_bytes + MAP_BYTES))
         try:
             numbers, new = self._map.find_or_add(ids, most)
@@ -226,14 +315,20 @@ class Population:
             used = self._map.rows
             numbers, new = self._map.find_or_add(ids, most)
         if new.any():
-            added = numbers[new]
-            self._rows.grow(self._map.rows)
-            self._kernels.begin(self._rows, added, ids[new], fresh=bool((added >= used).all()))
-            if self.seen is not None:
-                self.seen.begin(self._map.rows, added, self._clock())
-            self.statistics.added += len(added)
-            self._budget.note(self, self.nbytes)
+            now = self.now()
+            if self.log is not None:
+                self.log.note(RowChange("added", now, {"ids": ids[new]}))
+            self._begin(numbers[new], ids[new], used, now)
+            self.statistics.added += int(new.sum())
         return numbers
+
+    def _begin(self, numbers: torch.Tensor, ids: torch.Tensor, used: int, now: int) -> None:
+        """Begins the rows of new ids, added at a time. So many rows were ever used before."""
+        self._rows.grow(self._map.rows)
+        self._kernels.begin(self._rows, numbers, ids, fresh=bool((numbers >= used).all()))
+        if self.seen is not None:
+            self.seen.begin(self._map.rows, numbers, now)
+        self._budget.note(self, self.nbytes)
 
     def _exceeded(self, ids: torch.Tensor, most: int) -> TooLargeError:
         """The error for ids that would need more rows than there may be."""
@@ -270,6 +365,8 @@ class Population:
 
     def _remove(self, ids: torch.Tensor) -> int:
         """Removes the rows of ids, and ends their keys. Returns how many there were."""
+        if self.log is not None and len(ids):
+            self._tell("removed", {"ids": ids})
         freed = self._map.remove(ids)
         self.generations.free(freed)
         if self.seen is not None:
@@ -279,7 +376,13 @@ class Population:
     def _note(self, numbers: torch.Tensor) -> None:
         assert self.seen is not None
         different, _ = self._kernels.unique(numbers)
-        self.seen.note(different if self.default is None else different[different != self.default], self._clock())
+        if self.default is not None:
+            different = different[different != self.default]
+        now = self.now()
+        self.seen.note(different, now)
+        if self.log is not None:
+            sightings = {name: each for name, each in self.seen.read(different).items() if name != "seen"}
+            self.log.note(RowChange("seen", now, {"ids": self._map.ids_of(different), **sightings}))
 
     def _write_default(self) -> None:
         if self.default is not None:

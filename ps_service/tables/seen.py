@@ -35,8 +35,8 @@ def seen_bytes(eviction: Eviction) -> int:
 
 
 class Seen:
-    """What eviction needs to know of rows, in int64: `seen`, microseconds of the clock at the last look-up, which is 0
-    where there is no row; and for `least_frequent` `sightings`."""
+    """What eviction needs to know of rows, in int64: `seen`, the time of the last look-up, which is 0 where there is no
+    row; and for `least_frequent` `sightings`. Times are in microseconds."""
 
     def __init__(self, capacity: int, eviction: Eviction) -> None:
         self._eviction: Final = eviction
@@ -44,52 +44,62 @@ class Seen:
         if eviction.at_capacity == "least_frequent":
             self.storages["sightings"] = make_rows(capacity, 1, torch.int64)
 
-    def begin(self, rows: int, numbers: torch.Tensor, now: float) -> None:
-        """Notes that these rows, int64 [n], were added at a time in seconds, and that there are so many in all."""
+    def begin(self, rows: int, numbers: torch.Tensor, now: int) -> None:
+        """Notes that these rows, int64 [n], were added at a time, and that there are so many in all."""
         for name, storage in self.storages.items():
             storage.grow(rows)
-            storage.write(numbers, torch.full((len(numbers), 1), int(now * 1e6) if name == "seen" else 0))
+            storage.write(numbers, torch.full((len(numbers), 1), now if name == "seen" else 0))
 
-    def note(self, numbers: torch.Tensor, now: float) -> None:
-        """Notes that different rows were looked up at a time in seconds."""
-        self.storages["seen"].write(numbers, torch.full((len(numbers), 1), int(now * 1e6)))
+    def note(self, numbers: torch.Tensor, now: int) -> None:
+        """Notes that different rows were looked up at a time."""
+        self.storages["seen"].write(numbers, torch.full((len(numbers), 1), now))
         if (sightings := self.storages.get("sightings")) is not None:
             sightings.write(numbers, sightings.read(numbers) + 1)
+
+    def read(self, numbers: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What is kept of rows, int64 [n], by name."""
+        return {name: storage.read(numbers)[:, 0] for name, storage in self.storages.items()}
+
+    def write(self, numbers: torch.Tensor, known: Mapping[str, torch.Tensor]) -> None:
+        """Takes over what `read` has returned of rows, int64 [n], as far as it is there."""
+        for name, storage in self.storages.items():
+            if (column := known.get(name)) is not None:
+                storage.write(numbers, column[:, None])
 
     def forget(self, numbers: torch.Tensor) -> None:
         """Notes that these rows, int64 [n], are free."""
         self.storages["seen"].write(numbers, torch.zeros(len(numbers), 1, dtype=torch.int64))
 
-    def expired(self, begin: int, end: int, now: float) -> torch.Tensor:
+    def expired(self, begin: int, end: int, now: int) -> torch.Tensor:
         """The numbers of the rows from `begin` to before `end` that have expired."""
         if self._eviction.ttl is None:
             return torch.empty(0, dtype=torch.int64)
         age = max(self._eviction.ttl, self._eviction.spare)
         last = self.storages["seen"].between(begin, end)[:, 0]
-        return begin + ((last != 0) & (last <= int((now - age) * 1e6))).nonzero()[:, 0]
+        return begin + ((last != 0) & (last <= now - int(age * 1e6))).nonzero()[:, 0]
 
     def last(self, numbers: torch.Tensor) -> torch.Tensor:
         """When rows, int64 [n], were looked up, int64 [n]; 0 where there is none."""
         return self.storages["seen"].read(numbers)[:, 0]
 
-    def ages(self, numbers: torch.Tensor, now: float) -> dict[str, torch.Tensor]:
+    def ages(self, numbers: torch.Tensor, now: int) -> dict[str, torch.Tensor]:
         """What is known of rows, int64 [n], whatever the time: microseconds since the last look-up, and sightings."""
-        found = {"age": int(now * 1e6) - self.last(numbers)}
+        found = {"age": now - self.last(numbers)}
         if (sightings := self.storages.get("sightings")) is not None:
             found["sightings"] = sightings.read(numbers)[:, 0]
         return found
 
-    def put(self, numbers: torch.Tensor, known: Mapping[str, torch.Tensor], now: float) -> None:
+    def put(self, numbers: torch.Tensor, known: Mapping[str, torch.Tensor], now: int) -> None:
         """Takes over what `ages` has said of rows, int64 [n], as far as it is there."""
         if (age := known.get("age")) is not None:
-            self.storages["seen"].write(numbers, (int(now * 1e6) - age.clamp(min=0)).clamp_(min=1)[:, None])
+            self.storages["seen"].write(numbers, (now - age.clamp(min=0)).clamp_(min=1)[:, None])
         if "sightings" in self.storages and (sightings := known.get("sightings")) is not None:
             self.storages["sightings"].write(numbers, sightings[:, None].clamp(min=0))
 
-    def scores(self, rows: Rows, numbers: torch.Tensor, now: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def scores(self, rows: Rows, numbers: torch.Tensor, now: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Of some rows, int64 [n], those that are not spared, when they were seen, and scores: the lowest go first."""
         last = self.last(numbers)
-        old = last <= int((now - self._eviction.spare) * 1e6)
+        old = last <= now - int(self._eviction.spare * 1e6)
         numbers, last = numbers[old], last[old]
         match self._eviction.at_capacity:
             case "least_frequent":

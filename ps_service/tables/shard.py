@@ -14,7 +14,7 @@ from ps_service.tables import checks
 from ps_service.tables.checks import checked_ids, checked_offsets, checked_weights
 from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
-from ps_service.tables.population import Candidates, Population, Statistics
+from ps_service.tables.population import Candidates, Population
 from ps_service.tables.row_gradients import UnsummedGradient
 from ps_service.tables.rows import Rows
 from ps_service.tables.rules import Groups, make_rule, with_options
@@ -27,6 +27,8 @@ from ps_wire.tables.options import Initialisation, Normal, RowGroup, RowOptimize
 
 if TYPE_CHECKING:
     from ps_service.tables.budget import TableBudget
+    from ps_service.tables.row_changes import RowChange, RowLog
+    from ps_service.tables.statistics import Statistics
     from ps_wire.tables.life import Admission, Eviction
 
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
@@ -98,7 +100,7 @@ class TableShard:
         self._population: Final = Population(
             self._map, self._rows, self._kernels, self.max_rows, admission, eviction, seed, clock
         )
-        self._lock: Final = ReportingLock()
+        self.lock: Final = ReportingLock()
         self.row_bytes: Final = self._rows.row_bytes
         self.updates = 0
 
@@ -126,12 +128,12 @@ class TableShard:
 
     def count_in(self, budget: TableBudget, title: str) -> None:
         """Counts the rows in a budget of several tables; arguments as for `Population.count_in`."""
-        with self._lock:
+        with self.lock:
             self._population.count_in(budget, title)
 
     def set_options(self, **options: Any) -> None:
         """Changes options of the optimizer, such as `lr`, from the next update on. Raises as `with_options`."""
-        with self._lock:
+        with self.lock:
             self._rows.rule.options = with_options(self._rows.rule, self.dim, options)
 
     def check_options(self, **options: Any) -> None:
@@ -141,7 +143,7 @@ class TableShard:
     def rows_of(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The keys and copies of the rows of checked ids that training looks up; missing rows are added. Raises
         `TooLargeError`, with no row added, if there would be more rows than the shard may have."""
-        with self._lock:
+        with self.lock:
             numbers = self._population.look_up(ids)
             return self._population.generations.keys(numbers), self._kernels.read(self._rows, numbers)
 
@@ -150,7 +152,7 @@ class TableShard:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """As `rows_of` the keys, the sums of the rows of bags in float32, and copies of the rows if `keep` says so.
         `weights`, float32 [n], are what each row is multiplied with; None for 1."""
-        with self._lock:
+        with self.lock:
             numbers = self._population.look_up(ids)
             pooled = self._kernels.pool(self._rows, numbers, offsets, weights)
             kept = self._kernels.read(self._rows, numbers) if keep else None
@@ -161,7 +163,7 @@ class TableShard:
         read as they would begin. Raises `InvalidArgumentError` for no int64 vector, or a row that a table of fixed size
         has not."""
         ids = checked_ids(ids, self.rows)
-        with self._lock:
+        with self.lock:
             return self._read(ids, self._population.look_up(ids) if add else self._population.find(ids))
 
     def bag(self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
@@ -169,7 +171,7 @@ class TableShard:
         ids = checked_ids(ids, self.rows)
         offsets = checked_offsets(offsets, len(ids))
         weights = checked_weights(weights, len(ids))
-        with self._lock:
+        with self.lock:
             rows = self._population.find(ids)
             if not (rows < 0).any():
                 return self._kernels.pool(self._rows, rows, offsets, weights)
@@ -188,7 +190,7 @@ class TableShard:
 
     def read(self, keys: torch.Tensor) -> torch.Tensor:
         """The values that rows have now, [n, dim], whatever they are for keys of rows that have gone."""
-        with self._lock:
+        with self.lock:
             return self._rows.values.read(self._population.generations.numbers(keys))
 
     def gradient(
@@ -202,7 +204,7 @@ class TableShard:
         """The gradient of rows, from the gradients of a look-up or of its bags. That of the row that ids without one
         read is left out here, because norms and checks count it otherwise. `given` is how many ids the trainer's
         program has looked up, before it was made sure that all are different."""
-        with self._lock:
+        with self.lock:
             self._population.statistics.gradients += given
         groups = self._kernels.group(keys, gradients.float(), offsets, weights)
         own = self.own(groups.ids)
@@ -220,7 +222,7 @@ class TableShard:
         """Applies the gradients of rows, which are named by key, as one step of the optimizer. Those of rows that have
         gone are dropped, and so are those of the row that ids without one read."""
         options = self.optimizer
-        with self._lock:
+        with self.lock:
             statistics, generations = self._population.statistics, self._population.generations
             own = self.own(gradients.ids)
             if own is not None:
@@ -239,58 +241,62 @@ class TableShard:
             statistics.updated += count
             self.updates += 1
 
-    def load(self, blocks: Iterable[Mapping[str, torch.Tensor]], *, clear: bool = True) -> None:
-        """Takes blocks of rows, of this shard or of others; with `clear` in place of all rows. Raises as `put`; blocks
-        before one that does not fit have been taken then."""
+    def load(self, blocks: Iterable[Mapping[str, torch.Tensor]], *, clear: bool = True, now: int = 0) -> None:
+        """Takes blocks of rows, of this shard or of others; with `clear` in place of all rows. Their ages are those at
+        a time, from which that of the rows goes on; at 0, now. Raises as `put`; blocks before one that does not fit
+        have been taken then."""
+        if now:
+            with self.lock:
+                self._population.go_on(now)
         if clear:
             self.clear()
         for block in blocks:
-            self.put(block)
+            self.put(block, now)
 
-    def blocks(self, block_rows: int = BLOCK_ROWS) -> Iterator[Block]:
+    def blocks(self, block_rows: int = BLOCK_ROWS, now: int = 0) -> Iterator[Block]:
         """Copies of all rows, in the order of their numbers; each is made when it is asked for, and none is empty.
         Whoever needs all as of one moment lets nobody update the table meanwhile."""
         begin: int | None = 0
         while begin is not None:
-            block, begin = self.copies(begin, block_rows)
+            block, begin = self.copies(begin, block_rows, now)
             if len(block["ids"]):
                 yield block
 
-    def copies(self, begin: int, count: int) -> tuple[Block, int | None]:
-        """Copies of the rows in use among the `count` numbers from `begin` on, and the number to go on with. A row
-        keeps its number, so this gives each row that exists all the time once."""
-        with self._lock:
+    def copies(self, begin: int, count: int, now: int = 0) -> tuple[Block, int | None]:
+        """Copies of the rows in use among the `count` numbers from `begin` on, with their ages at a time (at 0, now),
+        and the number to go on with. A row keeps its number, so this gives each row that exists all the time once."""
+        with self.lock:
             ids, in_use = self._map.between(begin, begin + count)
             numbers = begin + in_use.nonzero()[:, 0]
             states = {f"state.{name}": each.read(numbers) for name, each in self._rows.states.items()}
-            life = self._population.life(numbers)
+            life = self._population.life(numbers, now)
             block = {"ids": ids[in_use], "values": self._rows.values.read(numbers), **states, **life}
             return block, begin + count if begin + count < self._map.rows else None
 
-    def views(self) -> Iterator[Block]:
-        """All rows in blocks that share the memory of the shard where that is possible. One in which rows were removed
-        says by `in_use`, bool [n], which are there. Nobody may change the shard before the last block was taken and
-        written."""
-        with self._lock:
+    def views(self, now: int = 0) -> Iterator[Block]:
+        """All rows in blocks that share the memory of the shard where that is possible, with their ages at a time (at
+        0, now). One in which rows were removed says by `in_use`, bool [n], which are there. Nobody may change the shard
+        before the last block was taken and written."""
+        with self.lock:
             flat = {f"state.{name}": each.flat for name, each in self._rows.states.items()}
             flat["values"] = self._rows.values.flat
             used = self._map.rows
         if any(each is None for each in flat.values()):
-            yield from self.blocks()
+            yield from self.blocks(now=now)
             return
         for low in range(0, used, BLOCK_ROWS):
             high = min(low + BLOCK_ROWS, used)
-            with self._lock:
+            with self.lock:
                 ids, in_use = self._map.between(low, high)
-                life = self._population.life(torch.arange(low, high))
+                life = self._population.life(torch.arange(low, high), now)
             views = {name: each[low:high] for name, each in flat.items() if each is not None}
             block = {"ids": ids, **views, **life}
             if not in_use.all():
                 block["in_use"] = in_use
             yield block
 
-    def put(self, block: Mapping[str, torch.Tensor]) -> None:
-        """Puts rows in the place of those that their ids have, or adds them.
+    def put(self, block: Mapping[str, torch.Tensor], now: int = 0) -> None:
+        """Puts rows in the place of those that their ids have, or adds them. Their ages are those at a time; at 0, now.
 
         Without `state.` entries what the optimizer keeps stays as it is, or begins anew. No row has changed if the
         block does not fit this table, has an id twice (`InvalidArgumentError`), or has too many rows (`TooLargeError`).
@@ -298,42 +304,66 @@ class TableShard:
         block = checks.used_part(block)
         checks.check_block(block, self.dim, self.dtype, self._rows.widths)
         ids = checked_ids(block["ids"], self.rows)
-        with self._lock:
+        with self.lock, self._population.telling(len(ids) * (self.row_bytes + 64)):
             numbers = self._population.put(ids)
             self._rows.values.write(numbers, block["values"])
             for name, storage in self._rows.states.items():
                 if (state := block.get(f"state.{name}")) is not None:
                     storage.write(numbers, state)
-            self._population.put_life(numbers, block)
+            self._population.put_life(numbers, block, now)
+            self._population.tell_images(numbers, life=True)
             self.updates += 1
+
+    def tell(self, log: RowLog | None) -> None:
+        """Has a log told what changes the rows, but for updates; None for nobody."""
+        with self.lock:
+            self._population.log = log
+
+    def images(self, keys: torch.Tensor) -> RowChange:
+        """What rows are now, without those that have gone since they had these keys. So the changes that a log gets of
+        updates are right whatever came after them, if the lock is held until it has them."""
+        with self.lock:
+            for those in (self.own, self._population.generations.current):
+                if (chosen := those(keys)) is not None:
+                    keys = keys[chosen]
+            return self._population.images(self._population.generations.numbers(keys))
+
+    def redo(self, change: RowChange) -> None:
+        """Makes a change again that a log was told."""
+        with self.lock:
+            self._population.redo(change)
+
+    def now(self) -> int:
+        """The time of the rows, in microseconds."""
+        return self._population.now()
 
     def admission_state(self) -> dict[str, Any] | None:
         """A copy of what admission remembers of ids without a row; None if every id gets one."""
         gate = self._population.gate
-        with self._lock:
+        with self.lock:
             return None if gate is None else mapped(gate.state(), torch.clone)
 
     def load_admission(self, state: Mapping[str, Any]) -> None:
         """Takes over what another shard's admission remembered. Raises as `CountingFilter.load`."""
-        with self._lock:
+        with self.lock:
             if self._population.gate is not None:
                 self._population.gate.load(state)
 
     def remove(self, ids: torch.Tensor) -> int:
         """Removes rows, which begin anew if their ids come again. Returns how many there were. Raises as `look_up`."""
         ids = checked_ids(ids, self.rows)
-        with self._lock:
+        with self.lock:
             return self._population.remove(ids)
 
     def evict(self, count: int, *, dry_run: bool = False) -> torch.Tensor:
         """Removes so many of the rows that make room first, or only says which would go. Returns their ids."""
-        with self._lock:
+        with self.lock:
             return self._population.evict(count, dry_run)
 
     def expire(self, begin: int, count: int, *, dry_run: bool = False) -> tuple[torch.Tensor, int | None]:
         """Removes those of `count` rows from number `begin` on that have expired, or only says which would go. Returns
         their ids, int64, and where to go on; None at the end."""
-        with self._lock:
+        with self.lock:
             gone = self._population.expire(begin, begin + count, dry_run)
             return gone, begin + count if begin + count < self._map.rows else None
 
@@ -354,17 +384,17 @@ class TableShard:
             return
         parts = []
         for begin in range(0, self._map.rows, turn_rows):
-            with self._lock:
+            with self.lock:
                 parts.append(self._population.candidates(begin, begin + turn_rows))
             yield
         every = Candidates(*(torch.cat(each) for each in zip(*parts, strict=True)))
         for some in first(every.scores, wanted).split(turn_rows):
-            with self._lock:
+            with self.lock:
                 self._population.make_room(Candidates(*(each[some] for each in every)))
             yield
 
     def clear(self) -> None:
         """Removes all rows and gives their memory back."""
-        with self._lock:
+        with self.lock:
             self._population.clear()
             self.updates += 1

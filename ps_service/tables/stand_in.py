@@ -96,6 +96,16 @@ def summed_rows(gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return keys, values
 
 
+def keys_of(gradient: torch.Tensor) -> torch.Tensor:
+    """The different keys of a gradient of all rows, in any order, without its sums where they are not there."""
+    if isinstance(gradient, UnsummedGradient):
+        if gradient.pending is not None:
+            return gradient.pending.ids
+        gradient = gradient.summed()
+    keys = gradient._indices()[0]
+    return keys if gradient.is_coalesced() else keys.unique()
+
+
 class LookUp(torch.autograd.Function):
     """The rows of ids."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ps_service.training.optimizers import noted
 from ps_service.training.snapshots import Snapshot
 from ps_service.training.sparse_rules import never_half_done
 from ps_service.training.step_access import StepAccess
@@ -34,10 +35,6 @@ class _Share:
         self.parameters = [covered.parameter for covered, _, _ in present]
         self.states = [covered.parameter_state for covered, _, _ in present]
 
-    def copied(self) -> Sequence[Present]:
-        """Copies of the gradients: torch may write to them."""
-        return [(covered, group, gradient.clone()) for covered, group, gradient in self.present]
-
 
 def step_together(
     optimizers: Sequence[HostedOptimizer],
@@ -57,7 +54,7 @@ def step_together(
         due = [each for each in optimizers if attempt is None or not attempt.was_applied(each.number)]
         shares = [_Share(each, present) for each in due if (present := each.check(context))]
         staleness: dict[int, int] = {}
-        logged = None if notes is None else [share.copied() for share in shares]
+        logged = None if notes is None else [noted(share.present) for share in shares]
         if shares:
             _apply(shares, nbytes, locks)
             for share in shares:

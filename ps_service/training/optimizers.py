@@ -232,7 +232,7 @@ class HostedOptimizer:
                         part()
             self.latency.end(began, nbytes)
             return
-        noted = present if note is None else [(each, group, found.clone()) for each, group, found in present]
+        told = present if note is None else noted(present)
         with access:
             undo = None if sparse_rules.never_half_done(self.optimizer) else Snapshot(self.optimizer, parameters)
             try:
@@ -243,7 +243,7 @@ class HostedOptimizer:
                     undo.restore()
                 raise
             if note is not None:
-                note(self, self.version + 1, noted)  # torch may have written to the gradients
+                note(self, self.version + 1, told)
         self.latency.end(began, nbytes)
         yield
 
@@ -331,6 +331,15 @@ class HostedOptimizer:
                     f"the gradient of {covered} on owner {covered.ref.owner!r} holds NaN or infinity; its "
                     "optimizer has applied nothing. Skip this batch, lower the learning rate, or clip"
                 )
+
+
+def noted(present: Sequence[Present]) -> list[Present]:
+    """The gradients of a step for those that are told of it afterwards: copies, as torch may write to them. Nobody
+    writes to those of tables, of which only the keys are wanted."""
+    return [
+        (covered, group, gradient if isinstance(covered.parameter, AllRows) else gradient.clone())
+        for covered, group, gradient in present
+    ]
 
 
 def optimizer_of(hosted: HostedObject) -> HostedOptimizer:

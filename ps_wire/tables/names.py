@@ -1,4 +1,4 @@
-"""The names under which owners list what tables are made of."""
+"""The names under which owners list what tables are made of, and of what is called on these."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ OPTIMIZER: Final = "tables.RowOptimizer"
 
 ROWS: Final = "rows"
 """The name of the parameter that stands for all rows of a shard."""
+
+EVICT: Final = "evict"
+
+CHANGES_ROWS: Final = frozenset(("begin_restore", "clear", EVICT, "put", "remove"))
+"""Methods of a table that change rows, besides look-ups."""

@@ -222,8 +222,30 @@ class AttemptEffect(_message.Message):
     place: int
     def __init__(self, trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., object_id: _Optional[str] = ..., place: _Optional[int] = ...) -> None: ...
 
+class RowsEffect(_message.Message):
+    __slots__ = ("object_id", "time", "added", "removed", "cleared", "seen", "admission", "images", "restore")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    CLEARED_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    ADMISSION_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    time: int
+    added: _values_pb2.Value
+    removed: _values_pb2.Value
+    cleared: _values_pb2.Value
+    seen: _values_pb2.Value
+    admission: _values_pb2.Value
+    images: _values_pb2.Value
+    restore: int
+    def __init__(self, object_id: _Optional[str] = ..., time: _Optional[int] = ..., added: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., removed: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., cleared: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., seen: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., admission: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., images: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., restore: _Optional[int] = ...) -> None: ...
+
 class Effect(_message.Message):
-    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt")
+    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "rows")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
@@ -231,6 +253,7 @@ class Effect(_message.Message):
     SESSION_ENDED_FIELD_NUMBER: _ClassVar[int]
     BUFFERS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     object: ObjectRecord
     step: StepEffect
     again: AgainEffect
@@ -238,7 +261,8 @@ class Effect(_message.Message):
     session_ended: bytes
     buffers: BuffersEffect
     attempt: AttemptEffect
-    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ...) -> None: ...
+    rows: RowsEffect
+    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., rows: _Optional[_Union[RowsEffect, _Mapping]] = ...) -> None: ...
 
 class LogRecord(_message.Message):
     __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator", "granted", "opened", "incarnation")

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 import torch
 
 from ps_service.durability.log.storage import RecordStorage
+from ps_service.durability.log.table_log import RequestRows, TableLog, record_bytes
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, state_of
 from ps_service.parameters.locks import StepLock
+from ps_service.tables.stand_in import AllRows
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, StorageError
+from ps_wire.runtime.locks import ReportingLock
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from google.protobuf.message import Message
 
@@ -55,6 +59,12 @@ class OwnersLog:
         self.generator = b""
         # Ids of the objects that the log or the checkpoint before it has as they are.
         self.known = {each.ref.object_id for each in engine.registry.objects()}
+        self.tables: WeakKeyDictionary[HostedObject, TableLog] = WeakKeyDictionary()
+        # Records of what has changed that could not be appended yet.
+        self._owed: deque[tuple[bytes, list[memoryview]]] = deque()
+        self._owing = ReportingLock()
+        for each in engine.registry.objects():
+            self.watch(each)
 
     def begin(self) -> RequestEffects:
         """As `EffectLog.begin`."""
@@ -68,8 +78,47 @@ class OwnersLog:
                 lock = self._locks[hosted] = StepLock(self.engine.parameter_locks.this_thread)
             return lock
 
+    def watch(self, hosted: HostedObject) -> None:
+        """Has what changes the rows of a table appended from now on; other objects do not tell."""
+        with self._guard:
+            if hosted.is_table and hosted not in self.tables:
+                self.tables[hosted] = made = TableLog(hosted.ref.object_id, self.check, self.append)
+                hosted.value.shard.tell(made)
+
+    def append(self, record: pb.LogRecord, payload: PayloadWriter) -> int:
+        """Appends a record. If that is a `StorageError`, the changes in it are appended later, before all others."""
+        try:
+            if not self._owed:
+                return self.log.append(record.SerializeToString(), payload.chunks)
+            with self._owing:
+                self._append_owed()
+                return self.log.append(record.SerializeToString(), payload.chunks)
+        except OSError as error:
+            for name in ("answer", "answer_offset", "answer_nbytes", "granted"):
+                record.ClearField(name)  # the answer will be another one
+            with self._owing:
+                # What the payload refers to will change.
+                self._owed.append((record.SerializeToString(), [memoryview(bytes(each)) for each in payload.chunks]))
+            reason = error.strerror or str(error)
+            raise StorageError(f"{reason}; what the request has changed may be gone when the owner restarts") from error
+
+    def settle(self) -> None:
+        """Appends what could not be appended before. Raises `StorageError`."""
+        try:
+            if self._owed:
+                with self._owing:
+                    self._append_owed()
+        except OSError as error:
+            raise StorageError(error.strerror or str(error)) from error
+
+    def _append_owed(self) -> None:
+        while self._owed:
+            self.log.append(*self._owed[0])
+            self._owed.popleft()
+
     def check(self, nbytes: int) -> None:
         """As `Effects.check`."""
+        self.settle()
         try:
             self.log.check(nbytes + _LITTLE)
         except OSError as error:
@@ -126,6 +175,7 @@ class RequestEffects:
         self._new: set[str] = set()
         # Held until what their objects are now is in the log.
         self._alone: list[StepLock] = []
+        self._rows: RequestRows | None = None
 
     def take_turn(self) -> None:
         """As `Effects.take_turn`."""
@@ -152,6 +202,24 @@ class RequestEffects:
             lock.__enter__()
             self._alone.append(lock)
         self._changed.append(hosted)
+        self._owner.watch(hosted)
+
+    def changes_rows(self, table: HostedObject) -> None:
+        """As `Effects.changes_rows`."""
+        self.take_turn()
+        self._owner.watch(table)
+        self._add_if_new(table.ref.object_id)
+        self._of_rows().changes(table)
+
+    def uses_rows(self, table: HostedObject) -> None:
+        """As `Effects.uses_rows`."""
+        self._owner.watch(table)
+        self._of_rows().uses(table)
+
+    def _of_rows(self) -> RequestRows:
+        if self._rows is None:
+            self._rows = RequestRows(self._owner.tables, self._record, self._payload)
+        return self._rows
 
     def changes_buffers(self, hosted: HostedObject) -> None:
         """As `Effects.changes_buffers`."""
@@ -161,7 +229,7 @@ class RequestEffects:
     def will_step(self, optimizer: HostedOptimizer, nbytes: int) -> None:
         """As `Effects.will_step`."""
         self.take_turn()
-        self._owner.check(nbytes)
+        self._owner.check(record_bytes(optimizer, nbytes))
         self._add_if_new(optimizer.object_id)
 
     def attempts(self, trainer: bytes, run: int) -> None:
@@ -174,7 +242,10 @@ class RequestEffects:
         step.object_id, step.version = optimizer.object_id, version
         places = {id(each): place for place, each in enumerate(optimizer.parameters)}
         step.places.extend(places[id(covered.parameter)] for covered, _, _ in present)
-        Encoder(self._payload).encode_into(step.gradients, [gradient for _, _, gradient in present])
+        dense = [gradient for covered, _, gradient in present if not isinstance(covered.parameter, AllRows)]
+        Encoder(self._payload).encode_into(step.gradients, dense)
+        if len(dense) < len(present):
+            self._of_rows().steps(present)
         if self._attempt is not None:
             attempt = self._record.effects.add().attempt
             attempt.trainer, attempt.run = self._attempt
@@ -200,22 +271,24 @@ class RequestEffects:
                 self._add_buffers(hosted)
             for object_id in answer.granted:
                 self._add_if_new(object_id)
+            if self._rows is not None:
+                for table in self._rows.used:
+                    self._add_if_new(table.ref.object_id)
+                self._rows.finish()
             if self._record.effects or answer.granted:
                 answer.position = self._append(trainer, number, answer)
             elif self._draws():
                 # Asked again, it would draw later numbers.
-                self._owner.log.append(self._record.SerializeToString())
-        except OSError as error:
-            # What has changed is written with the next change of an object, and until then it is not acknowledged.
-            self._owner.known.clear()
-            self._owner.generator = b""
-            reason = error.strerror or str(error)
-            raise StorageError(f"{reason}; what the request has changed may be gone when the owner restarts") from error
+                self._owner.append(self._record, self._payload)
+            if self._rows is not None and self._owner.acknowledges:
+                answer.position = max(answer.position, self._rows.position)
         finally:
             self.abandon()
 
     def abandon(self) -> None:
         """As `Effects.abandon`."""
+        if self._rows is not None:
+            self._rows.end()
         if self._has_turn:
             self._has_turn = False
             self._owner.turn.__exit__()
@@ -257,13 +330,20 @@ class RequestEffects:
             record = object_record(
                 hosted,
                 RecordStorage(self._payload),
-                partial(state_of, self._owner.engine, time.monotonic() + _PATIENCE_SECONDS),
+                self._state_of,
                 lambda dependency: self._has(dependency.ref.object_id),
             )
         except (CannotBeKept, InvalidArgumentError):
             return  # checkpoints leave it out, too
         self._record.effects.add().object.CopyFrom(record)
         self._new.add(hosted.ref.object_id)
+
+    def _state_of(self, hosted: HostedObject) -> Any:
+        if not hosted.is_table:
+            return state_of(self._owner.engine, time.monotonic() + _PATIENCE_SECONDS, hosted)
+        # Changes of its rows that are not in this state have to come after it.
+        self._of_rows().lock(hosted.value.shard)
+        return hosted.value.state_copy()
 
     def _add_buffers(self, hosted: HostedObject) -> None:
         self._add_if_new(hosted.ref.object_id)
@@ -288,6 +368,5 @@ class RequestEffects:
             payload.chunks.extend(answer.chunks)
             payload.nbytes += answer.nbytes
         self._draws()
-        position = self._owner.log.append(record.SerializeToString(), payload.chunks)
         self._owner.known |= self._new
-        return position
+        return self._owner.append(record, payload)

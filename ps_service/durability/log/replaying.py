@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ps_service.durability.log import table_log
 from ps_service.durability.log.storage import RecordSource
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
@@ -60,6 +61,8 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> N
                 made = optimizer_of(engine.registry.find(Ref(engine.name, effect.attempt.object_id))).number
                 run = engine.contexts.runs.of(effect.attempt.trainer, effect.attempt.run)
                 run.setdefault(made, set()).add(effect.attempt.place)
+            case "rows":
+                table_log.redo(engine, effect.rows, source)
             case "session_began":
                 engine.sessions.open(effect.session_began)
             case "session_ended":
@@ -80,6 +83,8 @@ def _buffers(engine: Engine, effect: pb.BuffersEffect, source: RecordSource) -> 
 
 def _step(engine: Engine, step: pb.StepEffect, source: RecordSource) -> None:
     optimizer = optimizer_of(engine.registry.find(Ref(engine.name, step.object_id)))
+    if table_log.redo_step(optimizer, step):
+        return
     gradients: list[torch.Tensor | None] = [None] * len(optimizer.parameters)
     for place, gradient in zip(step.places, source.load(step.gradients), strict=True):
         gradients[place] = gradient.to(optimizer.parameters[place].device)

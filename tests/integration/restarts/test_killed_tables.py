@@ -1,0 +1,332 @@
+"""The rows of tables on owners that are killed: as in a run without that, bit for bit."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+import trainer_client as tc
+from ps_service.durability.resharding.placement import Wanted
+from ps_service.durability.resharding.reshard import reshard
+from ps_service.tables.hosted_table import HostedTable
+from ps_service.tables.shard import TableShard
+from tests.conftest import StartProcess
+from tests.integration.restarting import Owner
+from tests.integration.restarts.test_killed import MODES
+from tests.integration.restarts.test_logs import checkpoints
+from tests.integration.support import bits
+
+IDS = torch.tensor([5, -9, 5, 7, 8, 1 << 40, -3])
+
+Kill = Callable[[], Awaitable[None]]
+
+
+@pytest.fixture(params=MODES)
+async def owner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Owner]:
+    async with Owner(tmp_path, durability=request.param) as made:
+        yield made
+
+
+@pytest.fixture
+async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
+    async with tc.connect(owner.address) as client:
+        yield client
+
+
+def hosted(owner: Owner, name: str) -> HostedTable:
+    found = owner.server.engine.registry.named(name).value
+    assert isinstance(found, HostedTable)
+    return found
+
+
+def shard_of(owner: Owner, name: str) -> TableShard:
+    return hosted(owner, name).shard
+
+
+async def rows_of(*tables: tc.Table) -> dict[tuple[str, int], Any]:
+    """What tables have for each id, but for the ages."""
+    found = {}
+    for table in tables:
+        async for block in table.blocks():
+            names = sorted(block.keys() - {"age"})
+            for number, id in enumerate(block["ids"].tolist()):
+                assert (table.name, id) not in found
+                found[table.name, id] = [bits(block[name][number]) for name in names]
+    return found
+
+
+async def compared(folder: Path, names: Sequence[str], program: Callable[[tc.Client, Kill], Awaitable[Any]]) -> None:
+    """Runs a program on owners that are killed where it says so, and on others that go on; both have to return the
+    same."""
+    found = []
+    for durability in (*MODES, "off"):
+        async with AsyncExitStack() as stack:
+            owners = [
+                await stack.enter_async_context(Owner(folder / durability / name, name, durability=durability))
+                for name in names
+            ]
+
+            async def kill(owners: Sequence[Owner] = owners, durability: str = durability) -> None:
+                if durability != "off":
+                    await asyncio.gather(*(each.crash() for each in owners))
+
+            ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
+            found.append(await program(ps, kill))
+    assert found[0] == found[1] == found[2]
+
+
+OPTIMIZERS = [
+    tc.tables.SGD(0.5, momentum=0.9),
+    tc.tables.Adagrad(0.5),
+    tc.tables.RowWiseAdagrad(0.5),
+    tc.tables.LazyAdam(0.1),
+    tc.tables.FTRL(0.1),
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each.kind)
+async def test_steps_of_rows_are_there_once(tmp_path: Path, optimizer: Any) -> None:
+    async def program(ps: tc.Client, kill: Kill) -> Any:
+        items = await ps.table("items", 3, optimizer, init=tc.tables.Normal(1.0))
+        fixed = await ps.table("fixed", 2, optimizer, rows=40, dtype=torch.bfloat16)
+        schedule = await ps.scheduler(lr_scheduler.StepLR, items.optimizer, step_size=2, gamma=0.5)
+        for step in range(8):
+            async with ps.context() as ctx:
+                rows = await items(IDS + step)
+                bags = await fixed.bag((IDS + step).remainder(40), torch.tensor([0, 3]))
+                loss = rows.square().sum() + bags.float().square().sum()
+                if step % 2:
+                    await ctx.backward(loss, step=[items.optimizer, fixed.optimizer])
+                else:
+                    await ctx.backward(loss)
+                    await items.step(ctx)
+                    await fixed.step(ctx)
+            if step % 3 == 1:
+                await schedule.step()
+                await items.optimizer.set_options(eps=1e-6) if hasattr(optimizer, "eps") else None
+            if step % 3 == 2:
+                await kill()
+        states = [await each.optimizer.state_dict() for each in (items, fixed)]
+        async with ps.context() as ctx:
+            await ctx.backward((await items(IDS)).sum())
+            version = await items.step(ctx)
+        return version, bits(states), await rows_of(items, fixed)
+
+    await compared(tmp_path, ["a", "b"], program)
+
+
+async def test_joint_steps_of_modules_and_tables_are_there(tmp_path: Path) -> None:
+    async def program(ps: tc.Client, kill: Kill) -> Any:
+        tables = [await ps.table(f"table{n}", 2, tc.tables.LazyAdam(lr=0.1)) for n in range(2)]
+        net = await ps.module(nn.Linear, 2, 1, name="net", seed=0)
+        sparse = await ps.module(nn.Embedding, 30, 2, sparse=True, name="sparse", seed=1)
+        opt = await ps.optimizer(torch.optim.SGD, [*tables, *net.parameters()], lr=0.1, momentum=0.9)
+        own = await ps.optimizer(torch.optim.SparseAdam, sparse.parameters(), lr=0.1)
+        for step in range(7):
+            async with ps.context() as ctx:
+                found = await ps.look_up(dict.fromkeys(tables, IDS + step))
+                x = sum(found[each] for each in tables) + await sparse((IDS + step).remainder(30))
+                loss = (await net(x)).square().sum()
+                await ctx.backward(loss, step=[opt, own]) if step % 2 else await ctx.backward(loss)
+                if not step % 2:
+                    await opt.step(ctx)
+                    await own.step(ctx)
+            if step % 2:
+                await kill()
+        dense = bits([await each.state_dict() for each in (net, sparse, opt, own)])
+        return dense, await rows_of(*tables)
+
+    await compared(tmp_path, ["a"], program)
+    await compared(tmp_path / "two", ["a", "b"], program)
+
+
+async def test_rows_that_are_put_removed_and_restored_are_there(tmp_path: Path) -> None:
+    numbers = itertools.count()
+
+    async def program(ps: tc.Client, kill: Kill) -> Any:
+        found: list[Any] = []
+        items = await ps.table("items", 3, tc.tables.RowWiseAdagrad(0.5))
+        await items.upsert(torch.arange(30), torch.randn(30, 3, generator=torch.Generator().manual_seed(1)))
+        await kill()
+        assert await items.remove(torch.arange(10, 20)) == 10
+        await kill()
+        found.append(await rows_of(items))
+        path = tmp_path / f"rows{next(numbers)}"
+        assert await items.export(path) == 20
+        await items.clear()
+        await items.upsert(torch.arange(3), torch.ones(3, 3), {"sum": torch.ones(3, 1)})
+        await kill()
+        found.append(await rows_of(items))
+        assert await items.restore(path) == 20
+        await kill()
+        found.append(await rows_of(items))
+        async with ps.context() as ctx:
+            await ctx.backward((await items(torch.arange(5))).sum(), step=items.optimizer)
+        other = await ps.table("other", 3)
+        await other.upsert(torch.arange(4), torch.ones(4, 3))
+        await items.delete()
+        await kill()
+        again = await ps.table("items", 3)
+        return [*found, await rows_of(again), await rows_of(other)]
+
+    await compared(tmp_path, ["a", "b"], program)
+
+
+async def test_admission_and_the_life_of_rows_go_on(owner: Owner, ps: tc.Client) -> None:
+    evict = tc.tables.Eviction(ttl=1e5, at_capacity="least_frequent", share=0.1, spare=0.0)
+    admit = tc.tables.AfterSightings(3, counters=1 << 14)
+    items = await ps.table("items", 2, tc.tables.SGD(0.5), admit=admit, evict=evict, max_rows=8)
+
+    async def look(ids: torch.Tensor) -> None:
+        async with ps.context() as ctx:
+            await ctx.backward((await items(ids)).sum(), step=items.optimizer)
+
+    for step in range(12):
+        await look(torch.arange(step % 4, step % 4 + 3))
+        if step % 3 == 0:
+            await look(torch.tensor([100 + step // 3]))
+        if step % 5 == 4:
+            before, written = shard_of(owner, "items"), await rows_of(items)
+            seen = {name: each.flat[:8].clone() for name, each in before._population.seen.storages.items()}  # type: ignore[union-attr]
+            admitted = before.admission_state()
+            await owner.crash()
+            after = shard_of(owner, "items")
+            assert await rows_of(items) == written
+            assert bits(after.admission_state()) == bits(admitted)
+            again = {name: each.flat[:8].clone() for name, each in after._population.seen.storages.items()}  # type: ignore[union-attr]
+            assert bits(again) == bits(seen)
+            assert 0 <= after.now() - int(seen["seen"].max()) < 30_000_000
+    await look(torch.arange(20, 26))
+    await look(torch.arange(20, 26))
+    assert await items.size() == 6
+    await owner.crash()
+    await look(torch.arange(20, 26))  # the third time: others make room
+    assert await items.size() == 8
+    gone = await items.evict(0.5)
+    written = await rows_of(items)
+    await owner.crash()
+    assert gone.rows == 4 and await rows_of(items) == written and len(written) == 4
+    hosted(owner, "items").shard._population._clock = lambda: 1e10  # type: ignore[misc]
+    assert (await items.evict()).rows == 4
+    await owner.crash()
+    assert await items.size() == 0
+
+
+async def test_checkpoints_while_rows_come_are_continued_by_the_log(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"durability": "interval:0.01", "log_bytes": 1 << 20}
+    async with Owner(tmp_path, **options) as owner, tc.connect(owner.address) as ps:
+        items = await ps.table("items", 64, tc.tables.LazyAdam(0.1), evict=tc.tables.Eviction(ttl=1e5))
+        for step in range(40):
+            async with ps.context() as ctx:
+                await ctx.backward((await items(torch.arange(step * 10, step * 10 + 100))).sum(), step=items.optimizer)
+            if step % 16 == 7:
+                await items.remove(torch.arange(step * 10))
+                writing = asyncio.to_thread(owner.server.engine.checkpoints.write)
+                await asyncio.gather(writing, *(ps.look_up({items: torch.arange(9)}) for _ in range(9)))
+            if step % 8 == 3:
+                written = await rows_of(items)
+                await owner.crash()
+                assert await rows_of(items) == written
+        assert checkpoints(tmp_path) == 2
+
+
+async def test_owners_that_were_killed_are_restored_into_others(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        owners = [
+            await stack.enter_async_context(Owner(tmp_path / "from" / name, name, durability="always"))
+            for name in ("a", "b")
+        ]
+        ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
+        items = await ps.table("items", 3, tc.tables.LazyAdam(0.1))
+        async with ps.context() as ctx:
+            await ctx.backward((await items(IDS)).square().sum(), step=items.optimizer)
+        await asyncio.gather(*(each.crash() for each in owners))
+        written = await rows_of(items)
+        await asyncio.gather(*(each.server.drain(20) for each in owners))
+    reshard(sorted((tmp_path / "from").iterdir()), tmp_path / "to", Wanted(("c", "d", "e"), {}, {}))
+    async with AsyncExitStack() as stack:
+        owners = [
+            await stack.enter_async_context(Owner(tmp_path / "to" / name, name, durability="always"))
+            for name in ("c", "d", "e")
+        ]
+        ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
+        items = await ps.table("items", 3, tc.tables.LazyAdam(0.1))
+        assert await rows_of(items) == written
+        async with ps.context() as ctx:
+            await ctx.backward((await items(IDS)).square().sum(), step=items.optimizer)
+        written = await rows_of(items)
+        await asyncio.gather(*(each.crash() for each in owners))
+        assert await rows_of(items) == written
+
+
+async def test_an_owner_process_with_tables_that_is_killed_goes_on(start_process: StartProcess, tmp_path: Path) -> None:
+    flags = ("--name", "ps0", "--data-dir", str(tmp_path), "--durability", "interval:1")
+    process = await start_process(*flags)
+    stop, made = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def train(address: str, seed: int) -> int:
+        done = 0
+        async with tc.connect(address) as ps:
+            items = await ps.table("items", 2, tc.tables.SGD(1.0), init=tc.tables.Zeros())
+
+            async def step(ctx: tc.Context) -> None:
+                await ctx.backward((await items(torch.tensor([0, seed]))).sum(), step=items.optimizer)
+
+            while not stop.is_set():
+                await ps.run(step, attempts=100)
+                done += 1
+                made.release()
+        return done
+
+    tasks = [asyncio.create_task(train(process.address, seed)) for seed in (1, 2)]
+    for _ in range(3):
+        for _ in range(30):
+            await made.acquire()
+        process.process.kill()
+        await process.process.wait()
+        process = await start_process(*flags, "--listen", process.address)
+    stop.set()
+    done = await asyncio.gather(*tasks)
+    async with tc.connect(process.address) as ps:
+        items = await ps.table("items", 2, tc.tables.SGD(1.0), init=tc.tables.Zeros())
+        assert (await items(torch.tensor([0, 1, 2]))).tolist() == [[-float(n)] * 2 for n in (sum(done), *done)]
+
+
+async def test_a_full_disk_stops_changes_of_rows_and_nothing_else(
+    owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = await ps.table("items", 512, tc.tables.LazyAdam(0.1), evict=tc.tables.Eviction(ttl=1e5))
+
+    async def train(begin: int) -> None:
+        async with ps.context() as ctx:
+            await ctx.backward((await items(torch.arange(begin, begin + 1000))).sum(), step=items.optimizer)
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ps_service.durability.log.disk.Disk.create", full)
+        with pytest.raises(tc.errors.StorageError, match="No space left on device"):
+            for _ in range(400):
+                await train(0)
+        for _ in range(3):
+            with pytest.raises(tc.errors.StorageError):
+                await items.upsert(torch.arange(1000), torch.ones(1000, 512))
+        before = await rows_of(items)
+        async with ps.context():
+            assert torch.equal(await items(torch.arange(9)), await items(torch.arange(9)))
+        assert await rows_of(items) == before
+    await train(500)
+    written = await rows_of(items)
+    assert len(written) == 1500
+    await owner.crash()
+    assert await rows_of(items) == written
