@@ -66,8 +66,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
     for passes in checkpoint.passes:
         engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost))
     for entry in checkpoint.members:
-        member = entry.member
-        engine.directory.enter(entry.session, member.name, member.address, member.id, is_owner=member.is_owner)
+        enter(engine, entry)
     for record, hosted in zip(checkpoint.objects, made, strict=True):
         if record.dependency_only:
             engine.registry.withdraw(hosted)
@@ -77,6 +76,12 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
     engine.incarnations.earlier = manifest.incarnations
     engine.durability.position = checkpoint.position
     return left_out
+
+
+def enter(engine: Engine, entry: pb.MemberRecord) -> None:
+    """Enters a member of a group, whose session there is, into the directory."""
+    member = entry.member
+    engine.directory.enter(entry.session, member.name, member.address, member.id, is_owner=member.is_owner)
 
 
 def _leave_out(checkpoint: pb.Checkpoint, named: Container[str]) -> list[str]:

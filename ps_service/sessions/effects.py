@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from ps_service.group.formation import MemberEntry
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_service.training.optimizers import HostedOptimizer, Present
@@ -50,6 +51,9 @@ class Effects(Protocol):
 
     def repeats(self, operation: str, request: Message, payload: Buffer | None) -> None:
         """The request changes the same whenever it runs in its order among the others."""
+
+    def enters(self, entry: MemberEntry) -> None:
+        """A member has entered the directory, or has changed its address."""
 
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
         """Appends the record, if something has changed, and ends the turn. Raises `StorageError` if it cannot."""

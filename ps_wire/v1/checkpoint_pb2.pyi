@@ -217,7 +217,7 @@ class AttemptEffect(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., object_id: _Optional[str] = ..., place: _Optional[int] = ...) -> None: ...
 
 class Effect(_message.Message):
-    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt")
+    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "member")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
@@ -225,6 +225,7 @@ class Effect(_message.Message):
     SESSION_ENDED_FIELD_NUMBER: _ClassVar[int]
     BUFFERS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     object: ObjectRecord
     step: StepEffect
     again: AgainEffect
@@ -232,7 +233,8 @@ class Effect(_message.Message):
     session_ended: bytes
     buffers: BuffersEffect
     attempt: AttemptEffect
-    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ...) -> None: ...
+    member: MemberRecord
+    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., member: _Optional[_Union[MemberRecord, _Mapping]] = ...) -> None: ...
 
 class LogRecord(_message.Message):
     __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator", "granted", "opened", "incarnation")

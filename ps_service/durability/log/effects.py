@@ -14,6 +14,7 @@ import torch
 from ps_service.durability.log.storage import RecordStorage
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, state_of
+from ps_service.durability.snapshot import member_record
 from ps_service.parameters.locks import StepLock
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from ps_service.durability.log.log import Log
     from ps_service.engine import Engine
+    from ps_service.group.formation import MemberEntry
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_service.training.optimizers import HostedOptimizer, Present
@@ -182,6 +184,10 @@ class RequestEffects:
         getattr(again.request, operation).CopyFrom(request)
         if payload is not None:
             again.offset, again.nbytes = self._payload.add(payload.data), len(payload)
+
+    def enters(self, entry: MemberEntry) -> None:
+        """As `Effects.enters`."""
+        self._record.effects.add().member.CopyFrom(member_record(entry))
 
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
         """As `Effects.commit`."""

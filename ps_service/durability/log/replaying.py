@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ps_service.durability.log.storage import RecordSource
+from ps_service.durability.restoring import enter
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
 from ps_service.sessions.reply_cache import Answer
@@ -60,6 +61,9 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> N
                 made = optimizer_of(engine.registry.find(Ref(engine.name, effect.attempt.object_id))).number
                 run = engine.contexts.runs.of(effect.attempt.trainer, effect.attempt.run)
                 run.setdefault(made, set()).add(effect.attempt.place)
+            case "member":
+                engine.sessions.open(effect.member.session)
+                enter(engine, effect.member)
             case "session_began":
                 engine.sessions.open(effect.session_began)
             case "session_ended":
