@@ -145,7 +145,7 @@ def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, source:
             policy = (
                 from_plain(Decoder(PayloadReader(None)).decode(record.policy)) if record.HasField("policy") else PLAIN
             )
-            rounds.restore(engine, hosted.value, policy, record.rounds)
+            rounds.restore(engine, hosted.value, policy, record.rounds, lambda of: source.load(of, record.tensors))
         if record.HasField("frozen"):
             freeze(hosted, set(record.frozen.parameters))
     except Exception as error:  # a hosted load_state_dict may raise anything

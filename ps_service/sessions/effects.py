@@ -33,7 +33,8 @@ class Effects(Protocol):
         that may change it wait until that is in the log: a record must not have half of what they do."""
 
     def pause(self) -> None:
-        """The answer comes later: others need not wait meanwhile."""
+        """The answer comes later: others need not wait meanwhile. What was collected so far is appended. Raises
+        `StorageError`."""
 
     def changes_buffers(self, hosted: HostedObject) -> None:
         """Of a module, only buffers have changed."""
@@ -48,6 +49,15 @@ class Effects(Protocol):
     def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present], place: int) -> None:
         """An optimizer makes a step with these gradients, which gives it that version. It has that place among the
         steps of the optimizer in its pass."""
+
+    def joins(self, optimizer: HostedOptimizer, trainer: bytes) -> None:
+        """A trainer uses an optimizer without rounds from now on. The request has a turn."""
+
+    def leaves(self, optimizer: HostedOptimizer, trainer: bytes) -> None:
+        """A trainer does not use an optimizer without rounds any more. The request has a turn."""
+
+    def keep_answer(self) -> None:
+        """The log has the answer, whatever else the request changes: what it tells has come in another way."""
 
     def repeats(self, operation: str, request: Message, payload: Buffer | None) -> None:
         """The request changes the same whenever it runs in its order among the others."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ps_service.training.optimizers import HostedOptimizer, Present
     from ps_wire.codec.payload import Buffer
     from ps_wire.refs import ContextId
+    from ps_wire.v1.values_pb2 import Value
 
 
 _PATIENCE_SECONDS: Final = 10.0
@@ -120,6 +121,7 @@ class RequestEffects:
         self._buffers: list[HostedObject] = []
         self._attempt: tuple[bytes, int] | None = None
         self._has_turn = False
+        self._keeps_answer = False
         # Ids of objects that are in this record, and were not in the log before.
         self._new: set[str] = set()
         # Held until what their objects are now is in the log.
@@ -168,15 +170,62 @@ class RequestEffects:
 
     def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present], place: int) -> None:
         """As `Effects.steps`."""
-        step = self._record.effects.add().step
+        self.write_step(self._record.effects.add().step, optimizer, version, present)
+        if self._attempt is not None:
+            self.add_attempt(self._attempt, optimizer, place)
+
+    def write_step(
+        self, step: pb.StepEffect, optimizer: HostedOptimizer, version: int, present: Sequence[Present]
+    ) -> None:
+        """Writes a step with these gradients."""
         step.object_id, step.version = optimizer.object_id, version
         places = {id(each): place for place, each in enumerate(optimizer.parameters)}
         step.places.extend(places[id(covered.parameter)] for covered, _, _ in present)
-        Encoder(self._payload).encode_into(step.gradients, [gradient for _, _, gradient in present])
-        if self._attempt is not None:
-            attempt = self._record.effects.add().attempt
-            attempt.trainer, attempt.run = self._attempt
-            attempt.object_id, attempt.place = optimizer.object_id, place
+        self.encode(step.gradients, [gradient for _, _, gradient in present])
+
+    def add_attempt(self, of: tuple[bytes, int], optimizer: HostedOptimizer, place: int) -> None:
+        """Adds that an attempt of a pass has made a step."""
+        attempt = self._record.effects.add().attempt
+        attempt.trainer, attempt.run = of
+        attempt.object_id, attempt.place = optimizer.object_id, place
+
+    def encode(self, message: Value, value: object) -> None:
+        """Encodes a value into the record."""
+        Encoder(self._payload).encode_into(message, value)
+
+    def rounds_of(self, optimizer: HostedOptimizer) -> pb.RoundsEffect:
+        """The effect of what the rounds of an optimizer decide. Takes a turn, also where a thread must not wait. What
+        is not in the registry is in no record yet, or not any more: then it is the effect of none."""
+        self._await_turn()
+        self._add_if_new(optimizer.object_id)
+        if self._owner.engine.registry.get(optimizer.object_id) is None or not self._has(optimizer.object_id):
+            return pb.RoundsEffect()
+        effect = self._record.effects.add().rounds
+        effect.object_id = optimizer.object_id
+        return effect
+
+    def joins(self, optimizer: HostedOptimizer, trainer: bytes) -> None:
+        """As `Effects.joins`."""
+        self.rounds_of(optimizer).members.add(trainer=trainer)
+
+    def leaves(self, optimizer: HostedOptimizer, trainer: bytes) -> None:
+        """As `Effects.leaves`."""
+        self.rounds_of(optimizer).left.append(trainer)
+
+    def keep_answer(self) -> None:
+        """As `Effects.keep_answer`."""
+        self._keeps_answer = True
+
+    def note(self) -> None:
+        """Appends what was collected, without an answer, and ends the turn. Raises `StorageError`."""
+        try:
+            if self._record.effects:
+                self._write()
+                self._record, self._payload = pb.LogRecord(), PayloadWriter()
+        except OSError as error:
+            raise self._lost(error) from error
+        finally:
+            self.abandon()
 
     def repeats(self, operation: str, request: Message, payload: Buffer | None) -> None:
         """As `Effects.repeats`."""
@@ -202,19 +251,22 @@ class RequestEffects:
                 self._add_buffers(hosted)
             for object_id in answer.granted:
                 self._add_if_new(object_id)
-            if self._record.effects or answer.granted:
+            if self._record.effects or answer.granted or self._keeps_answer:
                 answer.position = self._append(trainer, number, answer)
             elif self._draws():
                 # Asked again, it would draw later numbers.
                 self._owner.log.append(self._record.SerializeToString())
         except OSError as error:
-            # What has changed is written with the next change of an object, and until then it is not acknowledged.
-            self._owner.known.clear()
-            self._owner.generator = b""
-            reason = error.strerror or str(error)
-            raise StorageError(f"{reason}; what the request has changed may be gone when the owner restarts") from error
+            raise self._lost(error) from error
         finally:
             self.abandon()
+
+    def _lost(self, error: OSError) -> StorageError:
+        # What has changed is written with the next change of an object, and until then it is not acknowledged.
+        self._owner.known.clear()
+        self._owner.generator = b""
+        reason = error.strerror or str(error)
+        return StorageError(f"{reason}; what the request has changed may be gone when the owner restarts")
 
     def abandon(self) -> None:
         """As `Effects.abandon`."""
@@ -226,6 +278,9 @@ class RequestEffects:
 
     def pause(self) -> None:
         """As `Effects.pause`."""
+        if self._record.effects:
+            self._keeps_answer = True
+            self.note()
         self.abandon()
 
     def _drop_repeated(self) -> None:
@@ -289,7 +344,10 @@ class RequestEffects:
             record.answer_offset, record.answer_nbytes = payload.nbytes, answer.nbytes
             payload.chunks.extend(answer.chunks)
             payload.nbytes += answer.nbytes
+        return self._write()
+
+    def _write(self) -> int:
         self._draws()
-        position = self._owner.log.append(record.SerializeToString(), payload.chunks)
+        position = self._owner.log.append(self._record.SerializeToString(), self._payload.chunks)
         self._owner.known |= self._new
         return position
