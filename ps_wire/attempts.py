@@ -18,10 +18,12 @@ _MOST_STEPS: Final = 1024
 class Attempt:
     """One attempt; all attempts of a pass share the steps that were applied.
 
-    Whoever steps an optimizer has it alone while it asks and tells.
+    Whoever steps an optimizer has it alone while it asks and tells. `of` has the trainer and the number of the run, if
+    that is known.
     """
 
-    def __init__(self, applied: Applied) -> None:
+    def __init__(self, applied: Applied, of: tuple[bytes, int] | None = None) -> None:
+        self.of: Final = of
         self._applied: Final = applied
         self._places: Final[dict[Hashable, int]] = {}
         self._left_out: Final[set[Hashable]] = set()

@@ -15,6 +15,7 @@ from ps_service.durability.log.effects import OwnersLog
 from ps_service.durability.log.log import Log, LogError
 from ps_service.durability.log.mode import OFF, Mode
 from ps_service.durability.log.replaying import replay
+from ps_service.durability.log.round_journal import LoggedRounds
 from ps_service.durability.log.segments import DamagedLogError
 from ps_service.durability.restoring import put, restore
 from ps_service.durability.store import CheckpointError, Store, parsed
@@ -97,6 +98,10 @@ class Keeper:
         self._effects.began()
         engine.contexts.when_opened = self._effects.opened
         engine.sessions.when_opened = self._effects.came
+        engine.memberships.journals = partial(LoggedRounds, self._effects)
+        for each in engine.registry.objects():
+            if isinstance(each.value, HostedOptimizer) and (rounds := each.value.aggregator) is not None:
+                rounds.journal = LoggedRounds(self._effects, each.value, rounds)
         engine.durability.log = self._effects
 
     def _restore(self, folder: Path, manifest: Manifest) -> None:

@@ -80,9 +80,13 @@ def object_record(
         record.payload = storage.add(f"{prefix}/arguments", spec.payload)
     if isinstance(hosted.value, HostedOptimizer):
         record.version = hosted.value.version
-        if hosted.value.rounds is not None:
-            Encoder(None).encode_into(record.policy, to_plain(hosted.value.rounds.policy))
-        rounds.write(record.rounds, hosted.value)
+        if (policy := rounds.policy_of(hosted.value)) is not None:
+            Encoder(None).encode_into(record.policy, to_plain(policy))
+
+        def keep(value: Any, message: Value) -> None:
+            storage.store(value, message, record.tensors, f"{prefix}/open round")
+
+        rounds.write(record.rounds, hosted.value, keep)
     if isinstance(hosted.value, nn.Module) or hosted.is_table:
         frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
         record.frozen.CopyFrom(pb.Frozen(parameters=frozen))

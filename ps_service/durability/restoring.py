@@ -71,8 +71,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
             why = KILLED if checkpoint.running else STOPPED
             engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost), why)
     for entry in checkpoint.members:
-        member = entry.member
-        engine.directory.enter(entry.session, member.name, member.address, member.id, is_owner=member.is_owner)
+        enter(engine, entry)
     for record, hosted in zip(checkpoint.objects, made, strict=True):
         if record.dependency_only:
             engine.registry.withdraw(hosted)
@@ -83,6 +82,12 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
     engine.incarnations.killed = frozenset(manifest.incarnations if checkpoint.running else checkpoint.killed)
     engine.durability.position = checkpoint.position
     return left_out
+
+
+def enter(engine: Engine, entry: pb.MemberRecord) -> None:
+    """Enters a member of a group, whose session there is, into the directory."""
+    member = entry.member
+    engine.directory.enter(entry.session, member.name, member.address, member.id, is_owner=member.is_owner)
 
 
 def _leave_out(checkpoint: pb.Checkpoint, named: Container[str]) -> list[str]:
@@ -146,7 +151,7 @@ def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, source:
             policy = (
                 from_plain(Decoder(PayloadReader(None)).decode(record.policy)) if record.HasField("policy") else PLAIN
             )
-            rounds.restore(engine, hosted.value, policy, record.rounds)
+            rounds.restore(engine, hosted.value, policy, record.rounds, lambda of: source.load(of, record.tensors))
         if record.HasField("frozen"):
             freeze(hosted, set(record.frozen.parameters))
     except Exception as error:  # a hosted load_state_dict may raise anything

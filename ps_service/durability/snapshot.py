@@ -28,6 +28,7 @@ from ps_wire.v1 import operations_pb2
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
+    from ps_service.group.formation import MemberEntry
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.number_set import SeenNumbers
@@ -65,10 +66,14 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
             _fill(message.passes.add(trainer=trainer, lost=sorted(lost)).ended, ended)
     for trainer, number in engine.contexts.killed().items():
         message.passes.add(trainer=trainer, killed=number)
-    for entry in engine.directory.members():
-        member = operations_pb2.Member(name=entry.name, address=entry.address, id=entry.id, is_owner=entry.is_owner)
-        message.members.add(member=member, session=entry.session)
+    message.members.extend(map(member_record, engine.directory.members()))
     return Bookkeeping(message, answers)
+
+
+def member_record(entry: MemberEntry) -> pb.MemberRecord:
+    """The record of an entry of the directory."""
+    member = operations_pb2.Member(name=entry.name, address=entry.address, id=entry.id, is_owner=entry.is_owner)
+    return pb.MemberRecord(member=member, session=entry.session)
 
 
 def books_of_running(engine: Engine) -> Bookkeeping:

@@ -60,12 +60,12 @@ class PassContext:
         self._ended = False
         self._why_lost = ""
 
-    def begin_attempt(self, applied: Applied) -> None:
+    def begin_attempt(self, applied: Applied, of: tuple[bytes, int] | None = None) -> None:
         """Makes it an attempt of a pass that is run again, of which these steps were applied in any attempt; does
-        nothing if it is one already."""
+        nothing if it is one already. `of` has the trainer and the number of the run."""
         with self._lock:
             if self.attempt is None:
-                self.attempt = Attempt(applied)
+                self.attempt = Attempt(applied, of)
 
     def calling(self, membership: Membership, place: tuple[int, ...]) -> AbstractContextManager[None]:
         """Makes the calls of hosted code to other owners, in a block, part of this pass, nested in the calls of these

@@ -25,7 +25,9 @@ from ps_wire.runtime import latency
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
+    from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.v1 import operations_pb2 as pb
 
 _NO_REGION: Final = nullcontext()
@@ -168,7 +170,11 @@ def _offer_rest(
         raise WouldBlock
     for version in versions:
         offers.describe(ctx, id, reply.stepped.add(), Outcome(version, 0, 1))
-    waiting = offers.offer_all(ctx, request.steps[len(versions) :], id, fields.wait_seconds(request))
+
+    def step(optimizer: HostedOptimizer, context: PassContext) -> int:
+        return optimizer.step(context, None if ctx.effects is None else steps.noting(ctx.effects, optimizer, context))
+
+    waiting = offers.offer_all(ctx, request.steps[len(versions) :], id, fields.wait_seconds(request), step)
 
     def finish(results: Sequence[offers.Result]) -> None:
         if offers.describe_all(ctx, id, reply, results):

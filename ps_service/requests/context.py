@@ -42,7 +42,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _IN_TURN: Final = frozenset(
-    ("delete", "load_state", "optimizer", "release", "scheduler", "set_options", "set_requires_grad")
+    (
+        "delete",
+        "leave",
+        "load_state",
+        "optimizer",
+        "register",
+        "release",
+        "scheduler",
+        "set_options",
+        "set_requires_grad",
+    )
 )
 """Operations that change something at once. Others run hosted code before, and take their turn later, or change nothing
 that the log has."""

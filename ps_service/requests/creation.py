@@ -64,11 +64,12 @@ def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.Creat
     # Who asks for an optimizer is about to step it, so the first round waits for all that have come. A table comes with
     # its optimizer, also to those that only read it.
     if not is_following and not request.joins_with_step:
-        offers.join(ctx, made)
+        offers.join(ctx, made, reply.created)
     if rounds is not None:
         reply.owners.extend(rounds.owners)
         if rounds.coordinator is not None:
             reply.epoch = rounds.decisions(ctx.trainer, {}).epoch
+    offers.when_logged(ctx, made)
 
 
 def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, reply: pb.CreateReply) -> None:
@@ -114,7 +115,8 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
     groups = [(fields.refs(group.parameters), fields.options(ctx, group.options)) for group in request.groups]
     prepare = None
     if request.HasField("policy"):
-        ctx.engine.durability.refuse("policies")
+        if len(request.owners) > 1:
+            ctx.engine.durability.refuse("policies over several owners")
         policy = policies.from_plain(ctx.read(request.policy))
         prepare = partial(spanning.begin, ctx.engine, owners=request.owners, policy=policy)
     options = fields.options(ctx, request.options)

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 def register(ctx: RequestContext, request: pb.RegisterRequest, reply: pb.RegisterReply) -> None:
     """Enters the sender into the directory; into a group that begins as a whole, with all its members."""
-    ctx.engine.durability.refuse("members of groups")
     directory, name, address = ctx.engine.directory, request.name, request.address
     seconds = fields.wait_seconds(request)
     id = request.id if request.HasField("id") else None
     if not request.world_size:
-        describe(reply.member, directory.enter(ctx.trainer, name, address, id, is_owner=request.is_owner))
+        entry = directory.enter(ctx.trainer, name, address, id, is_owner=request.is_owner)
+        if ctx.effects is not None:
+            ctx.effects.enters(entry)
+        describe(reply.member, entry)
         return
     if id is None:
         raise InvalidArgumentError(f"{name!r} needs a rank in a group of {request.world_size}")

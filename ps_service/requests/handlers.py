@@ -12,7 +12,7 @@ from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import NO, REFERENCE, VALUE, Arguments, Invocation, Recording
-from ps_service.requests import fields, incidents, noting, spanning
+from ps_service.requests import fields, incidents, noting, offers, spanning
 from ps_service.requests.creation import with_spec
 from ps_service.training import freezing, state_dicts
 from ps_service.training.optimizers import optimizer_of
@@ -20,11 +20,11 @@ from ps_service.training.schedulers import HostedScheduler
 from ps_wire import decorators, policies
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import CallKey, Ref, is_object_id
+from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
-    from ps_wire.v1 import operations_pb2 as pb
 
 _NO_REGION: Final = nullcontext()
 
@@ -154,11 +154,15 @@ def set_requires_grad(ctx: RequestContext, request: pb.SetRequiresGradRequest, r
 
 def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
     """Changes options of an optimizer's parameter groups."""
-    ctx.repeats("set_options", request)
     optimizer = optimizer_of(ctx.find(request.optimizer))
-    if request.owners or request.HasField("policy"):
-        ctx.engine.durability.refuse("policies")
+    if request.owners:
+        ctx.engine.durability.refuse("policies over several owners")
     if request.HasField("options"):
+        # A policy is noted by the rounds themselves.
+        again = pb.SetOptionsRequest(optimizer=request.optimizer, options=request.options)
+        if request.HasField("group"):
+            again.group = request.group
+        ctx.repeats("set_options", again)
         optimizer.set_options(
             request.group if request.HasField("group") else None, fields.options(ctx, request.options)
         )
@@ -170,7 +174,7 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
         if optimizer.rounds is not None and optimizer.rounds.following is not None:
             raise InvalidArgumentError(f"owner {optimizer.rounds.owners[0]!r} decides the rounds of this optimizer")
         ctx.engine.memberships.change_policy(optimizer, policies.from_plain(ctx.read(request.policy)))
-        spanning.tell(ctx, optimizer, reply.decisions)
+        offers.when_logged(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
 
 
 def reported(ctx: RequestContext, request: pb.ReportedRequest, reply: pb.ReportedReply) -> None:
@@ -185,8 +189,10 @@ def reported(ctx: RequestContext, request: pb.ReportedRequest, reply: pb.Reporte
 def leave(ctx: RequestContext, request: pb.LeaveRequest, reply: pb.LeaveReply) -> None:
     """Rounds of an optimizer do not wait for the trainer any more."""
     optimizer = optimizer_of(ctx.find(request.optimizer))
+    if ctx.effects is not None and optimizer.aggregator is None:
+        ctx.effects.leaves(optimizer, ctx.trainer)
     ctx.engine.memberships.remove(ctx.trainer, optimizer)
-    spanning.tell(ctx, optimizer, reply.decisions)
+    offers.when_logged(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
 
 
 def state(ctx: RequestContext, request: pb.StateRequest, reply: pb.StateReply) -> None:

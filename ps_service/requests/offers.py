@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,8 +18,10 @@ from ps_wire import errors
 from ps_wire.attempts import REPEATED
 from ps_wire.errors import SESSION_ENDED, InvalidArgumentError, SessionLostError
 from ps_wire.refs import ContextId, Ref
+from ps_wire.runtime.nothing import nothing
 
 if TYPE_CHECKING:
+    from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
     from ps_service.training.aggregator import Aggregator
     from ps_service.training.optimizers import HostedOptimizer
@@ -124,6 +126,9 @@ def _offer(
     number: int = 0,
     epoch: int = 0,
 ) -> Deferred:
+    if ctx.effects is not None:
+        ctx.effects.check(sum(each.nbytes for each in offered.gradients if each is not None and not each.is_sparse))
+        ctx.effects.keep_answer()
     report = aggregator.reported.expect(ctx.trainer, values)
     offered, read = offered._replace(report=report), aggregator.steps.read_version(offered.context)
     try:
@@ -138,11 +143,23 @@ def _offer(
     return Deferred(future, cancel=partial(aggregator.withdraw, key))
 
 
-def join(ctx: RequestContext, optimizer: HostedOptimizer) -> None:
-    """Rounds of the optimizer may wait for the trainer until its session ends. Raises `SessionLostError` if it has
-    ended."""
+def join(ctx: RequestContext, optimizer: HostedOptimizer, is_new: bool = False) -> None:
+    """Rounds of the optimizer, which the request itself may have made, may wait for the trainer until its session ends.
+    Raises `SessionLostError` if it has ended."""
+    is_noted = is_new or optimizer.aggregator is not None or ctx.trainer in optimizer.trainers
+    if ctx.effects is not None and not is_noted:
+        ctx.effects.joins(optimizer, ctx.trainer)
     ctx.engine.memberships.add(ctx.trainer, optimizer)
     _check_session(ctx, optimizer)
+
+
+def when_logged(ctx: RequestContext, optimizer: HostedOptimizer, finish: Callable[[], None] = nothing) -> None:
+    """Writes the rest of the reply, once what was told to the rounds of an optimizer is in the log, if there is one."""
+    if ctx.effects is None or optimizer.aggregator is None:
+        finish()
+        return
+    ctx.effects.keep_answer()
+    ctx.defer(Deferred(optimizer.aggregator.handled()), lambda _: finish())
 
 
 def _check_session(ctx: RequestContext, optimizer: HostedOptimizer) -> None:
@@ -161,16 +178,23 @@ def describe(ctx: RequestContext, id: ContextId | None, reply: pb.StepReply, out
         ctx.write(reply.values, dict(outcome.values))
 
 
-def offer_all(ctx: RequestContext, optimizers: Sequence[Handle], id: ContextId, seconds: float) -> Deferred:
-    """Steps optimizers, or offers the gradients to their rounds, up to the first that raises. The result is the list of
-    what became of them, in order, with the error of the last one if it has failed."""
+def offer_all(
+    ctx: RequestContext,
+    optimizers: Sequence[Handle],
+    id: ContextId,
+    seconds: float,
+    step: Callable[[HostedOptimizer, PassContext], int],
+) -> Deferred:
+    """Steps optimizers by `step`, which returns the version, or offers the gradients to their rounds, up to the first
+    that raises. The result is the list of what became of them, in order, with the error of the last one if it has
+    failed."""
     results: list[Result | Deferred] = []
     for handle in optimizers:
         try:
             optimizer = optimizer_of(ctx.engine.registry.find(Ref.from_message(handle)))
             if optimizer.rounds is None:
                 context = ctx.engine.contexts.get(id)
-                version = optimizer.version if context is None else optimizer.step(context)
+                version = optimizer.version if context is None else step(optimizer, context)
                 results.append(Outcome(version, 0, 1))
             else:
                 results.append(offer(ctx, optimizer, id, seconds, {}))

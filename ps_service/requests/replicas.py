@@ -46,7 +46,8 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
     attempt = None
     if request.run:
         # It may be made again. Unlike a pass, a push has no end that would refuse it if it comes late.
-        attempt = Attempt(ctx.engine.contexts.runs.of(ctx.trainer, request.run, request.runs_from, may_be_over=False))
+        applied = ctx.engine.contexts.runs.of(ctx.trainer, request.run, request.runs_from, may_be_over=False)
+        attempt = Attempt(applied, (ctx.trainer, request.run))
     made = pushes.contribution(optimizer, hosted, pushed)._replace(attempt=attempt)
     values = reported_values.read(ctx, request.values)
     if optimizer.rounds is not None:

@@ -46,9 +46,9 @@ def read(message: pb.Decisions) -> list[Entry]:
 def _write_decision(message: pb.Decision, decision: Decision) -> None:
     if isinstance(decision, Close):
         message.closed.version, message.closed.divisor = decision.version, decision.divisor
-        message.closed.counted.extend(_counted(each) for each in decision.counted)
+        message.closed.counted.extend(counted_message(each) for each in decision.counted)
     elif isinstance(decision, Pooled):
-        message.pooled.CopyFrom(_counted(decision.counted))
+        message.pooled.CopyFrom(counted_message(decision.counted))
     elif isinstance(decision, Released):
         message.released.CopyFrom(_key(decision.key))
     elif isinstance(decision, Left):
@@ -63,9 +63,9 @@ def _read_decision(message: pb.Decision) -> Decision:
         closed = message.closed
         _check_count("version", closed.version)
         check_whole("divisor", closed.divisor, 1, _MOST)
-        return Close(closed.version, tuple(map(_read_counted, closed.counted)), closed.divisor)
+        return Close(closed.version, tuple(map(read_counted, closed.counted)), closed.divisor)
     if kind == "pooled":
-        return Pooled(_read_counted(message.pooled), 0)
+        return Pooled(read_counted(message.pooled), 0)
     if kind == "released":
         return Released(_read_key(message.released))
     if kind == "left":
@@ -82,11 +82,13 @@ def read_applied(applied: Mapping[str, int]) -> dict[str, int]:
     return dict(applied)
 
 
-def _counted(counted: Counted) -> pb.CountedGradient:
+def counted_message(counted: Counted) -> pb.CountedGradient:
+    """The message of a gradient in a round."""
     return pb.CountedGradient(key=_key(counted.key), staleness=counted.staleness, weight=counted.weight)
 
 
-def _read_counted(message: pb.CountedGradient) -> Counted:
+def read_counted(message: pb.CountedGradient) -> Counted:
+    """The gradient of a message. Raises `InvalidArgumentError` if its weight is none."""
     check_finite("weight", message.weight, 0.0)
     return Counted(_read_key(message.key), message.staleness, message.weight)
 

@@ -147,7 +147,8 @@ def note_attempt(engine: Engine, request: Any, effects: Effects | None = None) -
         effects.attempts(message.trainer, message.run)
     context = engine.contexts.get(fields.context_id(request))
     if context is not None and context.attempt is None:
-        context.begin_attempt(engine.contexts.runs.of(message.trainer, message.run, message.runs_from))
+        applied = engine.contexts.runs.of(message.trainer, message.run, message.runs_from)
+        context.begin_attempt(applied, (message.trainer, message.run))
 
 
 def why_left_out(attempt: Attempt | None, optimizer: HostedOptimizer) -> str:

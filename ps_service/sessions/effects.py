@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from ps_service.group.formation import MemberEntry
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_service.training.optimizers import HostedOptimizer, Present
@@ -32,7 +33,8 @@ class Effects(Protocol):
         that may change it wait until that is in the log: a record must not have half of what they do."""
 
     def pause(self) -> None:
-        """The answer comes later: others need not wait meanwhile."""
+        """The answer comes later: others need not wait meanwhile. What was collected so far is appended. Raises
+        `StorageError`."""
 
     def changes_rows(self, table: HostedObject) -> None:
         """Rows of a table are about to change. Takes a turn, and the rows for itself."""
@@ -54,8 +56,20 @@ class Effects(Protocol):
         """An optimizer makes a step with these gradients, which gives it that version. It has that place among the
         steps of the optimizer in its pass."""
 
+    def joins(self, optimizer: HostedOptimizer, trainer: bytes) -> None:
+        """A trainer uses an optimizer without rounds from now on. The request has a turn."""
+
+    def leaves(self, optimizer: HostedOptimizer, trainer: bytes) -> None:
+        """A trainer does not use an optimizer without rounds any more. The request has a turn."""
+
+    def keep_answer(self) -> None:
+        """The log has the answer, whatever else the request changes: what it tells has come in another way."""
+
     def repeats(self, operation: str, request: Message, payload: Buffer | None) -> None:
         """The request changes the same whenever it runs in its order among the others."""
+
+    def enters(self, entry: MemberEntry) -> None:
+        """A member has entered the directory, or has changed its address."""
 
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
         """Appends the record, if something has changed, and ends the turn. Raises `StorageError` if it cannot."""

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ps_service.policies.membership import Departed, Joined, Moved, PolicySet
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
-from ps_service.policies.rounds import Rounds, missing, ran_out
+from ps_service.policies.rounds import missing, ran_out
 from ps_service.training.event_queue import EventQueue
-from ps_service.training.reported_values import Tally
-from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added_to_each
-from ps_service.training.round_steps import RoundSteps
+from ps_service.training.pool import Pool
+from ps_service.training.restored_rounds import RestoredRounds
+from ps_service.training.round_gradients import Contribution, RoundGradients, Term
 from ps_service.training.waiting_offers import Outcome, WaitingOffers, gone
 from ps_wire.attempts import REPEATED
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.policies import Apply, Async, Policy
 
 if TYPE_CHECKING:
-    import torch
-
     from ps_service.passes.pass_context import PassContext
     from ps_service.policies.coordinator import Coordinator
     from ps_service.policies.decisions import Entry
     from ps_service.training.following import Following
+    from ps_service.training.round_journal import RoundJournal
     from ps_service.training.round_steps import Stepper
 
 _log = logging.getLogger(__name__)
@@ -50,56 +49,33 @@ _END: Final = object()
 """The last event of an optimizer that was removed."""
 
 
-class Aggregator:
+class Aggregator(RestoredRounds):
     """The offers to one optimizer with a policy. Safe from several threads.
 
     No thread waits for a round: an offer has a future, and one thread steps for all whose round is complete. `describe`
     names a trainer in messages. Of several `owners`, the first decides: it has the `coordinator`, which is its rounds,
-    and each other one is `following`.
+    and each other one is `following`. The `journal` is that of an owner with a log.
     """
 
     def __init__(self, optimizer: Stepper) -> None:
-        self.steps = RoundSteps(optimizer)
-        self.reported = optimizer.reported
+        super().__init__(optimizer, PLAIN)
         self.queue = EventQueue(self._handle)
         self.owners: tuple[str, ...] = ()
-        self.coordinator: Coordinator | None = None
         self.following: Following | None = None
+        self.journal: RoundJournal | None = None
         self._policy: Policy = PLAIN
         self.describe: Callable[[bytes], str] = bytes.hex
-        self._lock = threading.Lock()
-        self._rounds = Rounds(PLAIN)
         for trainer in optimizer.trainers:
             self._rounds.join(trainer)
-        self._numbers = itertools.count(1)
         self._offered = WaitingOffers(self.reported)
         self._outcomes: dict[OfferKey, Outcome] = {}
-        self._pool: list[torch.Tensor | None] | None = None
-        self._pooled_values = Tally()
         self._is_removed = False
         self._is_over = False
-
-    @property
-    def _optimizer(self) -> Stepper:
-        return self.steps.optimizer
 
     @property
     def policy(self) -> Policy:
         """When gradients count."""
         return self._policy if self.following is None else self.following.policy
-
-    def membership(self) -> tuple[dict[bytes, int], int]:
-        """The trainers that use the optimizer, with how many gradients of each have counted or were dropped, and the
-        largest number of trainers at one time since the policy was set, for a checkpoint."""
-        with self._lock:
-            clocks = {trainer: member.clock for trainer, member in self._rounds.members.items()}
-            return clocks, self._rounds.most
-
-    def restore_membership(self, clocks: Mapping[bytes, int], most: int) -> None:
-        """Continues with the trainers of a checkpoint, after its state, policy and decisions are restored."""
-        with self._lock:
-            self._rounds.version = self._optimizer.version
-            self._rounds.restore_members(clocks, most)
 
     def missing(self, most: int) -> list[str]:
         """Whom an open round waits for, for messages: at most so many trainers, or others that have not come yet."""
@@ -109,15 +85,24 @@ class Aggregator:
     def join(self, trainer: bytes) -> None:
         """A trainer uses the optimizer from now on."""
         with self._lock:
-            self.queue.extend(self._rounds.join(trainer))
+            self._join(trainer)
         self.queue.go_on()
+
+    def _join(self, trainer: bytes) -> None:
+        is_new = trainer not in self._rounds.members
+        self.queue.extend(self._rounds.join(trainer))
+        if is_new and self.journal is not None:
+            self.queue.extend([Joined(trainer, self._rounds.members[trainer].clock, self._rounds.most)])
 
     def leave(self, trainer: bytes) -> None:
         """A trainer does not use it any more, or is lost."""
         with self._lock:
             for key in self._offered.outside_of(trainer):
                 self.queue.extend(self._withdraw(key))
+            is_member = trainer in self._rounds.members
             self.queue.extend(self._rounds.leave(trainer))
+            if is_member and self.journal is not None:
+                self.queue.extend([Departed(trainer)])
         self.queue.go_on()
 
     def change(self, policy: Policy) -> None:
@@ -126,11 +111,21 @@ class Aggregator:
             if self._optimizer.rounds is None:
                 # Plain steps did not go through the rounds.
                 self._rounds.version = self._optimizer.version
+            if self.journal is not None:
+                # Between the last round of the one policy and the first of the other.
+                self.queue.extend([*self._rounds.end_round(), PolicySet(policy, len(self._rounds.members))])
             self.queue.extend(self._rounds.change(policy))
             self._policy = policy
             self._optimizer.rounds = None if policy == PLAIN and not self.owners else self
             self.steps.follow(policy, self._rounds.version)
         self.queue.go_on()
+
+    def handled(self) -> Future[None]:
+        """Done once all that was told so far is handled, and in the log."""
+        done: Future[None] = Future()
+        self.queue.extend([done])
+        self.queue.go_on()
+        return done
 
     def finish_round(self) -> Future[None]:
         """Ends the open round with what it has; the future is done once that is applied. Trainers whose gradients are
@@ -191,16 +186,6 @@ class Aggregator:
             log.note(applied)
             return Decided(coordinator.epochs.get(trainer, 0), log.base, log.unknown(applied))
 
-    def restore_rounds(
-        self, number: int, known: Mapping[str, int], entries: Iterable[Entry], joins: int, epochs: Mapping[bytes, int]
-    ) -> None:
-        """Continues from a checkpoint; arguments as for `DecisionLog.restore` and `Coordinator.restore`."""
-        coordinator = self.coordinator
-        assert coordinator is not None
-        with self._lock:
-            coordinator.log.restore(number, known, entries)
-            coordinator.restore(self._optimizer.version, joins, epochs)
-
     def offer(
         self, trainer: bytes, contribution: Contribution, read: int | None, number: int = 0, epoch: int = 0
     ) -> tuple[OfferKey, Future[Outcome]]:
@@ -227,6 +212,8 @@ class Aggregator:
         return key, future
 
     def _enter(self, offer: Offer) -> None:
+        if self.coordinator is None:
+            self._join(offer.key.trainer)
         self.queue.extend(self._rounds.offer(offer))
         if self._offered.is_draining and offer.key in self._rounds.waiting_offers():
             self.queue.extend(self._rounds.withdraw(offer.key))
@@ -276,7 +263,7 @@ class Aggregator:
             self._offered.fail_all(gone())
             # What would keep tensors until the garbage collector finds the cycle.
             self.steps.forget()
-            self._pool = None
+            self._pool = Pool(self.reported)
             if self.following is not None:
                 self.following.forget()
         elif isinstance(event, OfferKey):
@@ -287,8 +274,13 @@ class Aggregator:
             self._add_to_pool(event)
         elif isinstance(event, Answer):
             self._offered.answer(event.key, self._outcomes.pop(event.key, None))
+        elif isinstance(event, Moved):
+            if self.journal is not None:
+                self.journal.move(event)
         else:
             assert isinstance(event, Dropped)
+            if self.journal is not None:
+                self.journal.move(event)
             self._offered.answer(event.key, Outcome(self._optimizer.version, event.staleness, 0, event.reason.value))
 
     def _enter_once(self, key: OfferKey) -> None:
@@ -313,20 +305,26 @@ class Aggregator:
     def _close(self, close: Close) -> None:
         """Steps with the gradients of a round. If the step raises, its trainers get the error, and may go on."""
         counted = sorted(close.counted, key=lambda each: each.key)
-        pooled, self._pooled_values = self._pooled_values, Tally()
-        pool, self._pool = self._pool, None
-        terms = [] if pool is None else [Term(Contribution(pool, None), 1.0)]
-        terms = terms or [self._term(each.key, each.weight, each.staleness) for each in counted]
+        pool, self._pool = self._pool, Pool(self.reported)
+        terms = pool.terms() or [self._term(each.key, each.weight, each.staleness) for each in counted]
+        gradients = RoundGradients(terms, close.divisor)
         try:
-            self.steps.apply(RoundGradients(terms, close.divisor), close.version)
+            if self.journal is None:
+                self.steps.apply(gradients, close.version)
+            else:
+                self.journal.close(self.steps, gradients, close)
         except BaseException as error:
-            self.reported.drop_pool(pooled)
+            self.reported.drop_pool(pool.values)
+            if self.journal is not None and self.journal.settled.open.counted:
+                # There was no room for the step in the log.
+                self.restore_open_round(self.journal.settled.open, keeps_later=True)
+                counted = [each for each in counted if each.key in self._offered]
             waiting = [self._offered.fail(each.key, error) for each in counted]
             if not all(waiting):
                 # Their trainers went on long ago.
                 _log.warning("a round of %d gradients was not applied: %s", len(counted), error)
             return
-        values = self.reported.count((term.contribution.report for term in terms), pooled)
+        values = self.reported.count((term.contribution.report for term in terms), pool.values)
         for each in counted:
             # Most pooled offers have their answer already.
             if each.key in self._offered:
@@ -343,13 +341,16 @@ class Aggregator:
         try:
             gradients = self.steps.compensated(contribution, read, counted.staleness).gradients
             own = [None if each is None else each.clone() for each in gradients]
-            self._pool = added_to_each(self._pool, own, counted.weight)
-        except Exception as error:  # there may be no memory for the sum
+            total = self._pool.sum_with(own, counted.weight)
+            if self.journal is not None:
+                self.journal.pool(event, own, total, contribution)
+            self._pool.total = total
+        except Exception as error:  # there may be no memory for the sum, or no room in the log
             self._offered.fail(counted.key, error)
             return
         # Its trainer goes on, and the pass may be over before the round is.
         if contribution.attempt is not None:
             contribution.attempt.passed(self._optimizer.number, applied=True)
-        self.reported.pool(self._pooled_values, contribution.report)
+        self._pool.add(contribution.report)
         if not event.completes:
             self._offered.answer(counted.key, Outcome(event.version, counted.staleness, 0))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ps_service.execution.fair_queue import Work
     from ps_service.training.optimizers import HostedOptimizer
+    from ps_service.training.round_journal import RoundJournal
     from ps_wire.policies import Policy
 
 
@@ -32,6 +33,8 @@ class Memberships:
         self._is_draining: Final = is_draining
         self._lock = threading.Lock()
         self._used: weakref.WeakSet[HostedOptimizer] = weakref.WeakSet()
+        # Makes what notes the rounds of an optimizer, if the owner has a log.
+        self.journals: Callable[[HostedOptimizer, Aggregator], RoundJournal] | None = None
 
     def add(self, trainer: bytes, optimizer: HostedOptimizer) -> None:
         """Rounds may wait for the trainer from now on. Does nothing the second time."""
@@ -70,6 +73,8 @@ class Memberships:
                 return optimizer.aggregator
             made = Aggregator(optimizer)
             made.queue.submit, made.describe = self._submit, self._describe
+            if self.journals is not None:
+                made.journal = self.journals(optimizer, made)
             optimizer.aggregator = made
         # These were told of all optimizers with an aggregator, and maybe too early for this one.
         if self._is_draining():

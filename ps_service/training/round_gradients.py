@@ -51,6 +51,11 @@ class RoundGradients:
         return self._terms[0].contribution.attempt if len(self._terms) == 1 else None
 
     @property
+    def attempts(self) -> list[Attempt]:
+        """The attempts that gradients are from."""
+        return [each for term in self._terms if (each := term.contribution.attempt) is not None]
+
+    @property
     def gradient_bytes(self) -> int:
         """The bytes of the gradients of one trainer, of which a step has as many."""
         first = self._terms[0].contribution.gradients if self._terms else ()

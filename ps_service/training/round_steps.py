@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -15,6 +15,7 @@ from ps_service.tables.row_gradients import rows_gradient
 from ps_service.tables.stand_in import AllRows, summed_rows
 from ps_service.training.round_gradients import Contribution
 from ps_wire.policies import Compensate
+from ps_wire.runtime.nothing import nothing
 
 if TYPE_CHECKING:
     from ps_service.parameters.locks import StepLock
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 MOST_UNCHANGED: Final = 64
 """How many versions are remembered that have changed nothing."""
+
+
+Note = Callable[[Any, int, Any], None]
+"""As that of `HostedOptimizer`."""
 
 
 class Stepper(Protocol):
@@ -49,8 +54,8 @@ class Stepper(Protocol):
     def check(self, gradients: PassContext) -> object:
         """Checks the gradients of a context."""
 
-    def apply(self, gradients: RoundGradients) -> bool:
-        """Applies gradients, if there are any, with the lock held."""
+    def apply(self, gradients: RoundGradients, note: Note | None = None) -> bool:
+        """Applies gradients, if there are any, with the lock held. What it steps with is told to `note`."""
 
 
 class RoundSteps:
@@ -80,16 +85,24 @@ class RoundSteps:
             return contribution
         return contribution._replace(gradients=self._history.compensated(contribution.gradients, read))
 
-    def apply(self, gradients: RoundGradients, version: int) -> None:
+    def apply(
+        self,
+        gradients: RoundGradients,
+        version: int,
+        note: Note | None = None,
+        prepare: Callable[[], object] = nothing,
+    ) -> None:
         """Applies the gradients of a round, which were checked: all of them, or, if anything raises, none. `version` is
         that of the optimizer from now on, whatever happens. Raises `NonFiniteGradientError` if the sum of finite
-        gradients holds NaN or infinity and the optimizer refuses those, and what the optimizer raises."""
+        gradients holds NaN or infinity and the optimizer refuses those, what the optimizer raises, and what `prepare`
+        raises, which is called first. What it steps with is told to `note`."""
         optimizer = self.optimizer
         try:
             with optimizer.lock:
                 before = optimizer.version
                 try:
-                    applied = optimizer.apply(gradients)
+                    prepare()
+                    applied = optimizer.apply(gradients, note)
                     before += applied
                     gradients.passed(optimizer.number, applied)
                 finally:

@@ -36,7 +36,7 @@ class RoundMember(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., epoch: _Optional[int] = ..., clock: _Optional[int] = ...) -> None: ...
 
 class RoundsRecord(_message.Message):
-    __slots__ = ("trainers", "most", "applied", "decisions", "known", "joins", "owners")
+    __slots__ = ("trainers", "most", "applied", "decisions", "known", "joins", "owners", "open")
     class KnownEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class RoundsRecord(_message.Message):
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
     trainers: _containers.RepeatedCompositeFieldContainer[RoundMember]
     most: int
     applied: int
@@ -58,7 +59,18 @@ class RoundsRecord(_message.Message):
     known: _containers.ScalarMap[str, int]
     joins: int
     owners: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, trainers: _Optional[_Iterable[_Union[RoundMember, _Mapping]]] = ..., most: _Optional[int] = ..., applied: _Optional[int] = ..., decisions: _Optional[_Union[_operations_pb2.Decisions, _Mapping]] = ..., known: _Optional[_Mapping[str, int]] = ..., joins: _Optional[int] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
+    open: OpenRound
+    def __init__(self, trainers: _Optional[_Iterable[_Union[RoundMember, _Mapping]]] = ..., most: _Optional[int] = ..., applied: _Optional[int] = ..., decisions: _Optional[_Union[_operations_pb2.Decisions, _Mapping]] = ..., known: _Optional[_Mapping[str, int]] = ..., joins: _Optional[int] = ..., owners: _Optional[_Iterable[str]] = ..., open: _Optional[_Union[OpenRound, _Mapping]] = ...) -> None: ...
+
+class OpenRound(_message.Message):
+    __slots__ = ("counted", "total", "reports")
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    counted: _containers.RepeatedCompositeFieldContainer[_operations_pb2.CountedGradient]
+    total: _values_pb2.Value
+    reports: _values_pb2.Value
+    def __init__(self, counted: _Optional[_Iterable[_Union[_operations_pb2.CountedGradient, _Mapping]]] = ..., total: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., reports: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class ObjectRecord(_message.Message):
     __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "policy", "rounds", "dependency_only", "frozen")
@@ -244,8 +256,44 @@ class RowsEffect(_message.Message):
     restore: int
     def __init__(self, object_id: _Optional[str] = ..., time: _Optional[int] = ..., added: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., removed: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., cleared: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., seen: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., admission: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., images: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., restore: _Optional[int] = ...) -> None: ...
 
+class PooledEffect(_message.Message):
+    __slots__ = ("counted", "places", "gradients", "values")
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    counted: _operations_pb2.CountedGradient
+    places: _containers.RepeatedScalarFieldContainer[int]
+    gradients: _values_pb2.Value
+    values: _values_pb2.Value
+    def __init__(self, counted: _Optional[_Union[_operations_pb2.CountedGradient, _Mapping]] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class RoundsEffect(_message.Message):
+    __slots__ = ("object_id", "pooled", "step", "divisor", "dropped", "version", "left", "members", "most", "policy")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    POOLED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DIVISOR_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    pooled: PooledEffect
+    step: StepEffect
+    divisor: int
+    dropped: bool
+    version: int
+    left: _containers.RepeatedScalarFieldContainer[bytes]
+    members: _containers.RepeatedCompositeFieldContainer[RoundMember]
+    most: int
+    policy: _values_pb2.Value
+    def __init__(self, object_id: _Optional[str] = ..., pooled: _Optional[_Union[PooledEffect, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., divisor: _Optional[int] = ..., dropped: bool = ..., version: _Optional[int] = ..., left: _Optional[_Iterable[bytes]] = ..., members: _Optional[_Iterable[_Union[RoundMember, _Mapping]]] = ..., most: _Optional[int] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
 class Effect(_message.Message):
-    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "rows")
+    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "rows", "rounds", "member")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +302,8 @@ class Effect(_message.Message):
     BUFFERS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
     object: ObjectRecord
     step: StepEffect
     again: AgainEffect
@@ -262,7 +312,9 @@ class Effect(_message.Message):
     buffers: BuffersEffect
     attempt: AttemptEffect
     rows: RowsEffect
-    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., rows: _Optional[_Union[RowsEffect, _Mapping]] = ...) -> None: ...
+    rounds: RoundsEffect
+    member: MemberRecord
+    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., rows: _Optional[_Union[RowsEffect, _Mapping]] = ..., rounds: _Optional[_Union[RoundsEffect, _Mapping]] = ..., member: _Optional[_Union[MemberRecord, _Mapping]] = ...) -> None: ...
 
 class LogRecord(_message.Message):
     __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator", "granted", "opened", "incarnation")

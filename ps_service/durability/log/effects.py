@@ -15,6 +15,7 @@ from ps_service.durability.log.storage import RecordStorage
 from ps_service.durability.log.table_log import RequestRows, TableLog, record_bytes
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, state_of
+from ps_service.durability.snapshot import member_record
 from ps_service.parameters.locks import StepLock
 from ps_service.tables.stand_in import AllRows
 from ps_wire.codec.payload import PayloadWriter
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
 
     from ps_service.durability.log.log import Log
     from ps_service.engine import Engine
+    from ps_service.group.formation import MemberEntry
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_service.training.optimizers import HostedOptimizer, Present
     from ps_wire.codec.payload import Buffer
     from ps_wire.refs import ContextId
+    from ps_wire.v1.values_pb2 import Value
 
 
 _PATIENCE_SECONDS: Final = 10.0
@@ -171,6 +174,7 @@ class RequestEffects:
         self._buffers: list[HostedObject] = []
         self._attempt: tuple[bytes, int] | None = None
         self._has_turn = False
+        self._keeps_answer = False
         # Ids of objects that are in this record, and were not in the log before.
         self._new: set[str] = set()
         # Held until what their objects are now is in the log.
@@ -238,18 +242,65 @@ class RequestEffects:
 
     def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present], place: int) -> None:
         """As `Effects.steps`."""
-        step = self._record.effects.add().step
+        self.write_step(self._record.effects.add().step, optimizer, version, present)
+        if self._attempt is not None:
+            self.add_attempt(self._attempt, optimizer, place)
+
+    def write_step(
+        self, step: pb.StepEffect, optimizer: HostedOptimizer, version: int, present: Sequence[Present]
+    ) -> None:
+        """Writes a step with these gradients."""
         step.object_id, step.version = optimizer.object_id, version
         places = {id(each): place for place, each in enumerate(optimizer.parameters)}
         step.places.extend(places[id(covered.parameter)] for covered, _, _ in present)
         dense = [gradient for covered, _, gradient in present if not isinstance(covered.parameter, AllRows)]
-        Encoder(self._payload).encode_into(step.gradients, dense)
+        self.encode(step.gradients, dense)
         if len(dense) < len(present):
             self._of_rows().steps(present)
-        if self._attempt is not None:
-            attempt = self._record.effects.add().attempt
-            attempt.trainer, attempt.run = self._attempt
-            attempt.object_id, attempt.place = optimizer.object_id, place
+
+    def add_attempt(self, of: tuple[bytes, int], optimizer: HostedOptimizer, place: int) -> None:
+        """Adds that an attempt of a pass has made a step."""
+        attempt = self._record.effects.add().attempt
+        attempt.trainer, attempt.run = of
+        attempt.object_id, attempt.place = optimizer.object_id, place
+
+    def encode(self, message: Value, value: object) -> None:
+        """Encodes a value into the record."""
+        Encoder(self._payload).encode_into(message, value)
+
+    def rounds_of(self, optimizer: HostedOptimizer) -> pb.RoundsEffect:
+        """The effect of what the rounds of an optimizer decide. Takes a turn, also where a thread must not wait. What
+        is not in the registry is in no record yet, or not any more: then it is the effect of none."""
+        self._await_turn()
+        self._add_if_new(optimizer.object_id)
+        if self._owner.engine.registry.get(optimizer.object_id) is None or not self._has(optimizer.object_id):
+            return pb.RoundsEffect()
+        effect = self._record.effects.add().rounds
+        effect.object_id = optimizer.object_id
+        return effect
+
+    def joins(self, optimizer: HostedOptimizer, trainer: bytes) -> None:
+        """As `Effects.joins`."""
+        self.rounds_of(optimizer).members.add(trainer=trainer)
+
+    def leaves(self, optimizer: HostedOptimizer, trainer: bytes) -> None:
+        """As `Effects.leaves`."""
+        self.rounds_of(optimizer).left.append(trainer)
+
+    def keep_answer(self) -> None:
+        """As `Effects.keep_answer`."""
+        self._keeps_answer = True
+
+    def note(self) -> None:
+        """Appends what was collected, without an answer, and ends the turn. Raises `StorageError`."""
+        try:
+            if self._rows is not None:
+                self._rows.finish()
+            if self._record.effects:
+                self._write()
+                self._record, self._payload = pb.LogRecord(), PayloadWriter()
+        finally:
+            self.abandon()
 
     def repeats(self, operation: str, request: Message, payload: Buffer | None) -> None:
         """As `Effects.repeats`."""
@@ -257,6 +308,10 @@ class RequestEffects:
         getattr(again.request, operation).CopyFrom(request)
         if payload is not None:
             again.offset, again.nbytes = self._payload.add(payload.data), len(payload)
+
+    def enters(self, entry: MemberEntry) -> None:
+        """As `Effects.enters`."""
+        self._record.effects.add().member.CopyFrom(member_record(entry))
 
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
         """As `Effects.commit`."""
@@ -275,7 +330,7 @@ class RequestEffects:
                 for table in self._rows.used:
                     self._add_if_new(table.ref.object_id)
                 self._rows.finish()
-            if self._record.effects or answer.granted:
+            if self._record.effects or answer.granted or self._keeps_answer:
                 answer.position = self._append(trainer, number, answer)
             elif self._draws():
                 # Asked again, it would draw later numbers.
@@ -297,6 +352,9 @@ class RequestEffects:
 
     def pause(self) -> None:
         """As `Effects.pause`."""
+        if self._record.effects:
+            self._keeps_answer = True
+            self.note()
         self.abandon()
 
     def _drop_repeated(self) -> None:
@@ -367,6 +425,9 @@ class RequestEffects:
             record.answer_offset, record.answer_nbytes = payload.nbytes, answer.nbytes
             payload.chunks.extend(answer.chunks)
             payload.nbytes += answer.nbytes
+        return self._write()
+
+    def _write(self) -> int:
         self._draws()
         self._owner.known |= self._new
-        return self._owner.append(record, payload)
+        return self._owner.append(self._record, self._payload)

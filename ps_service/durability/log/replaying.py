@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ps_service.durability import rounds
 from ps_service.durability.log import table_log
 from ps_service.durability.log.storage import RecordSource
+from ps_service.durability.restoring import enter
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
 from ps_service.sessions.reply_cache import Answer
@@ -58,11 +60,14 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> N
             case "buffers":
                 _buffers(engine, effect.buffers, source)
             case "attempt":
-                made = optimizer_of(engine.registry.find(Ref(engine.name, effect.attempt.object_id))).number
-                run = engine.contexts.runs.of(effect.attempt.trainer, effect.attempt.run)
-                run.setdefault(made, set()).add(effect.attempt.place)
+                _attempt(engine, effect.attempt)
             case "rows":
                 table_log.redo(engine, effect.rows, source)
+            case "rounds":
+                rounds.replay(engine, effect.rounds, source.load)
+            case "member":
+                engine.sessions.open(effect.member.session)
+                enter(engine, effect.member)
             case "session_began":
                 engine.sessions.open(effect.session_began)
             case "session_ended":
@@ -71,6 +76,13 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> N
         _answer(engine, record, source)
     if record.generator:
         torch.set_rng_state(torch.frombuffer(bytearray(record.generator), dtype=torch.uint8))
+
+
+def _attempt(engine: Engine, attempt: pb.AttemptEffect) -> None:
+    hosted = engine.registry.get(attempt.object_id)
+    if hosted is not None:  # it may be gone, and its rounds have gone on for a moment
+        run = engine.contexts.runs.of(attempt.trainer, attempt.run)
+        run.setdefault(optimizer_of(hosted).number, set()).add(attempt.place)
 
 
 def _buffers(engine: Engine, effect: pb.BuffersEffect, source: RecordSource) -> None:
@@ -85,9 +97,7 @@ def _step(engine: Engine, step: pb.StepEffect, source: RecordSource) -> None:
     optimizer = optimizer_of(engine.registry.find(Ref(engine.name, step.object_id)))
     if table_log.redo_step(optimizer, step):
         return
-    gradients: list[torch.Tensor | None] = [None] * len(optimizer.parameters)
-    for place, gradient in zip(step.places, source.load(step.gradients), strict=True):
-        gradients[place] = gradient.to(optimizer.parameters[place].device)
+    gradients = rounds.placed(optimizer, step.places, source.load(step.gradients))
     optimizer.step(RoundGradients([Term(Contribution(gradients, None), 1.0)], 1))
     if optimizer.version != step.version:
         raise InternalError(f"{optimizer.title} has version {optimizer.version} after step {step.version} of the log")

@@ -69,17 +69,6 @@ async def test_checkpoints_are_written_while_trainers_train_and_cut_the_log(tmp_
         assert bits(await net.state_dict()) == written
 
 
-@pytest.mark.parametrize("what", ["policy", "set_policy"])
-async def test_what_the_log_does_not_have_is_refused(owner: Owner, ps: tc.Client, what: str) -> None:
-    net = await ps.module(nn.Linear, 4, 2)
-    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
-    with pytest.raises(tc.errors.InvalidArgumentError, match=r"has a log \(--durability\), which does not have"):
-        if what == "policy":
-            await ps.optimizer(optim.Adam, net.parameters(), lr=0.1, policy=tc.policies.Sync())
-        else:
-            await opt.set_policy(tc.policies.Sync())
-
-
 async def test_a_full_disk_stops_changes_and_nothing_else(
     owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

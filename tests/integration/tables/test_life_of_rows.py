@@ -129,7 +129,7 @@ async def test_rounds_leave_out_rows_that_went_meanwhile(
             await ctx.backward((await items(torch.tensor([1, 2]))).sum())
             offered = asyncio.ensure_future(items.step(ctx))
             aggregator = owner.engine.registry.named("items.optimizer").value.aggregator
-            await until(lambda: aggregator._offered or aggregator._pool is not None)
+            await until(lambda: aggregator._offered or aggregator._pool.total is not None)
             clock.now += 50
             shard.look_up(TWO)
             clock.now += 50

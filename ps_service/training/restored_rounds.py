@@ -1,0 +1,94 @@
+"""The part of the rounds of an optimizer that continues from a checkpoint and from the log."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ps_service.policies.offers import Close
+from ps_service.policies.rounds import Rounds
+from ps_service.training.pool import Pool
+from ps_service.training.round_journal import OpenRound
+from ps_service.training.round_steps import RoundSteps
+
+if TYPE_CHECKING:
+    import torch
+
+    from ps_service.policies.coordinator import Coordinator
+    from ps_service.policies.decisions import Entry
+    from ps_service.policies.offers import Counted
+    from ps_service.training.round_journal import PooledReport
+    from ps_service.training.round_steps import Stepper
+    from ps_wire.policies import Policy
+
+
+class RestoredRounds:
+    """What an `Aggregator` has to keep, and how it gets that again. Nothing else may happen while it does."""
+
+    def __init__(self, optimizer: Stepper, policy: Policy) -> None:
+        self.steps = RoundSteps(optimizer)
+        self.reported = optimizer.reported
+        self.coordinator: Coordinator | None = None
+        self._lock = threading.Lock()
+        self._rounds = Rounds(policy)
+        self._numbers = itertools.count(1)
+        self._pool = Pool(self.reported)
+
+    @property
+    def _optimizer(self) -> Stepper:
+        return self.steps.optimizer
+
+    def _close(self, close: Close) -> None:
+        """As `Aggregator` does it."""
+        raise NotImplementedError
+
+    def membership(self) -> tuple[dict[bytes, int], int]:
+        """The trainers that use the optimizer, with how many gradients of each have counted or were dropped, and the
+        largest number of trainers at one time since the policy was set, for a checkpoint."""
+        with self._lock:
+            clocks = {trainer: member.clock for trainer, member in self._rounds.members.items()}
+            return clocks, self._rounds.most
+
+    def restore_membership(self, clocks: Mapping[bytes, int], most: int) -> None:
+        """Continues with the trainers of a checkpoint, after its state, policy and decisions are restored."""
+        with self._lock:
+            self._rounds.version = self._optimizer.version
+            self._rounds.restore_members(clocks, most)
+
+    def restore_rounds(
+        self, number: int, known: Mapping[str, int], entries: Iterable[Entry], joins: int, epochs: Mapping[bytes, int]
+    ) -> None:
+        """Continues from a checkpoint; arguments as for `DecisionLog.restore` and `Coordinator.restore`."""
+        coordinator = self.coordinator
+        assert coordinator is not None
+        with self._lock:
+            coordinator.log.restore(number, known, entries)
+            coordinator.restore(self._optimizer.version, joins, epochs)
+
+    @property
+    def open_round(self) -> OpenRound:
+        """The round that is open, as it was restored."""
+        return OpenRound(list(self._rounds.pool), self._pool.total, list(self._pool.reports))
+
+    def restore_open_round(self, found: OpenRound, keeps_later: bool = False) -> None:
+        """Continues with an open round in the place of the one that is open, or before what is decided of that and not
+        handled yet."""
+        with self._lock:
+            self._rounds.pool = [*found.counted, *(self._rounds.pool if keeps_later else ())]
+            used = max((each.key.number for each in found.counted), default=0)
+            self._numbers = itertools.count(max(next(self._numbers), used + 1))
+        self._pool.restore(found.total, found.reports)
+
+    def replay_pooled(self, counted: Counted, own: Sequence[torch.Tensor | None], report: PooledReport | None) -> None:
+        """Adds gradients to the open round, as it was done before this owner has started again."""
+        self._rounds.pool.append(counted)
+        self._pool.total = self._pool.sum_with(own, counted.weight)
+        if report is not None:
+            self._pool.add_again(report)
+
+    def replay_close(self, version: int, divisor: int) -> None:
+        """Steps with the open round, in the same way."""
+        counted, self._rounds.pool = tuple(self._rounds.pool), []
+        self._close(Close(version, counted, divisor))
