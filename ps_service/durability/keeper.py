@@ -79,7 +79,7 @@ class Keeper:
             raise CheckpointError(str(error)) from error
         except PsError as error:
             raise CheckpointError(f"the log in {self._store.folder} does not fit its checkpoint: {error}") from error
-        self._end = log.end
+        self._end = engine.durability.began = log.end
         if count:
             seconds = time.monotonic() - began
             text = f"{engine.name} has applied {count:,} records of its log in {seconds:.2f} s"
@@ -92,7 +92,7 @@ class Keeper:
         except LogError as error:
             raise CheckpointError(error.strerror) from error
         engine = self._engine
-        self._effects = OwnersLog(engine, log, self._durability.acknowledges)
+        self._effects = OwnersLog(engine, log, self._durability, lambda: self.log_bytes)
         self._effects.began()
         engine.contexts.when_opened = self._effects.opened
         engine.sessions.when_opened = self._effects.came

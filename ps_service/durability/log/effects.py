@@ -12,9 +12,11 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ps_service.durability.log.storage import RecordStorage
+from ps_service.durability.log.watermark import Watermark
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, state_of
 from ps_service.parameters.locks import StepLock
+from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, StorageError
@@ -26,12 +28,14 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from ps_service.durability.log.log import Log
+    from ps_service.durability.log.mode import Mode
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
-    from ps_service.training.optimizers import HostedOptimizer, Present
+    from ps_service.training.optimizers import Present
     from ps_wire.codec.payload import Buffer
     from ps_wire.refs import ContextId
+    from ps_wire.v1.operations_pb2 import LogStatus
 
 
 _PATIENCE_SECONDS: Final = 10.0
@@ -44,10 +48,14 @@ _LITTLE: Final = 64 * 1024
 class OwnersLog:
     """The log of an owner, as requests see it."""
 
-    def __init__(self, engine: Engine, log: Log, acknowledges: bool) -> None:
+    def __init__(self, engine: Engine, log: Log, mode: Mode, grown: Callable[[], int]) -> None:
         self.engine = engine
         self.log = log
-        self.acknowledges = acknowledges
+        self.acknowledges = mode.acknowledges
+        self._mode = mode
+        # Bytes of the log since the newest checkpoint.
+        self._grown = grown
+        self.watermark = Watermark(log)
         self.turn = StepLock(engine.parameter_locks.this_thread)
         self._guard = threading.Lock()
         self._locks: WeakKeyDictionary[HostedObject, StepLock] = WeakKeyDictionary()
@@ -85,9 +93,49 @@ class OwnersLog:
 
         self.log.when_synced(position, synced)
 
+    def when_all_synced(self, callback: Callable[[StorageError | None, int], object]) -> None:
+        """As `EffectLog.when_all_synced`."""
+        end = self.log.end
+
+        def synced(error: OSError | None) -> None:
+            failed = None if error is None else StorageError(f"{error.strerror}; what is on the disk is not known")
+            callback(failed, end)
+
+        self.log.when_synced(end, synced, hurry=True)
+
+    def durable_version(self, object_id: str) -> int:
+        """As `EffectLog.durable_version`."""
+        hosted = self.engine.registry.get(object_id)
+        return 0 if hosted is None else self.watermark.durable(hosted.value)
+
+    @property
+    def end(self) -> int:
+        """As `EffectLog.end`."""
+        return self.log.end
+
+    @property
+    def state(self) -> str:
+        """As `EffectLog.state`."""
+        return "failed" if self.log.has_failed else "writable" if self.log.trouble is None else "full"
+
+    @property
+    def why(self) -> str:
+        """As `EffectLog.why`."""
+        trouble = self.log.trouble
+        return "" if trouble is None else trouble.strerror or str(trouble)
+
+    def describe(self, message: LogStatus) -> None:
+        """As `EffectLog.describe`."""
+        log, lag = self.log, self.log.lag
+        message.mode, message.state, message.why = str(self._mode), self.state, self.why
+        message.position, message.synced, message.bytes = log.end, log.synced, log.nbytes
+        message.unsynced_records, message.unsynced_bytes, message.unsynced_seconds = lag
+        message.checkpoint_bytes = self._grown()
+
     def began(self) -> None:
         """Notes the start of the owner."""
-        self.log.append(pb.LogRecord(incarnation=self.engine.incarnations.current).SerializeToString())
+        started = pb.LogRecord(incarnation=self.engine.incarnations.current, owner=self.engine.name)
+        self.log.append(started.SerializeToString())
 
     def came(self, trainer: bytes) -> None:
         """Notes that the session of a trainer has begun."""
@@ -117,6 +165,8 @@ class RequestEffects:
         self._changed: list[HostedObject] = []
         self._buffers: list[HostedObject] = []
         self._attempt: tuple[bytes, int] | None = None
+        # Of optimizers: their versions with this record, and those before it.
+        self._versions: list[tuple[HostedOptimizer, int, int]] = []
         self._has_turn = False
         # Ids of objects that are in this record, and were not in the log before.
         self._new: set[str] = set()
@@ -168,6 +218,7 @@ class RequestEffects:
         """As `Effects.steps`."""
         step = self._record.effects.add().step
         step.object_id, step.version = optimizer.object_id, version
+        self._versions.append((optimizer, version, version - 1))
         places = {id(each): place for place, each in enumerate(optimizer.parameters)}
         step.places.extend(places[id(covered.parameter)] for covered, _, _ in present)
         Encoder(self._payload).encode_into(step.gradients, [gradient for _, _, gradient in present])
@@ -182,6 +233,10 @@ class RequestEffects:
         getattr(again.request, operation).CopyFrom(request)
         if payload is not None:
             again.offset, again.nbytes = self._payload.add(payload.data), len(payload)
+
+    def durable_version(self, object_id: str, version: int) -> int:
+        """As `Effects.durable_version`."""
+        return version if self._owner.acknowledges else self._owner.durable_version(object_id)
 
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
         """As `Effects.commit`."""
@@ -259,6 +314,8 @@ class RequestEffects:
         except (CannotBeKept, InvalidArgumentError):
             return  # checkpoints leave it out, too
         self._record.effects.add().object.CopyFrom(record)
+        if isinstance(hosted.value, HostedOptimizer):
+            self._versions.append((hosted.value, record.version, 0))
         self._new.add(hosted.ref.object_id)
 
     def _add_buffers(self, hosted: HostedObject) -> None:
@@ -285,5 +342,8 @@ class RequestEffects:
             payload.nbytes += answer.nbytes
         self._draws()
         position = self._owner.log.append(record.SerializeToString(), payload.chunks)
+        answer.frame.reply.position = position
+        for optimizer, version, before in self._versions:
+            self._owner.watermark.note(optimizer, version, position, before)
         self._owner.known |= self._new
         return position
