@@ -59,6 +59,8 @@ class Log:
         self._interval = interval
         self.end = self.synced = 0
         self.trouble: LogError | None = None
+        # Bytes of the record for which there was no room.
+        self._wanted = 0
         self._failure: OSError | None = None
         # Records that were appended, those that are on the disk, and when the first of the others was appended.
         self._records = self._synced_records = 0
@@ -105,7 +107,7 @@ class Log:
                     self._segments.extend(position, nbytes)
                 self._segments.write(position, self.synced, message, chunks)
             except OSError as error:
-                self.trouble = self._explained(error)
+                self.trouble, self._wanted = self._explained(error), nbytes
                 raise self.trouble from error
             if self._records == self._synced_records:
                 self._since = time.monotonic()
@@ -127,9 +129,14 @@ class Log:
                 if not self._segments.has_space(self.end, nbytes):
                     self._segments.prepare(nbytes)
             except OSError as error:
-                self.trouble = self._explained(error)
+                self.trouble, self._wanted = self._explained(error), nbytes
                 raise self.trouble from error
             self.trouble = None
+
+    def try_again(self) -> None:
+        """Looks whether there is room now for the record for which there was none. Raises `LogError` if there is
+        not."""
+        self.check(self._wanted)
 
     def _check(self) -> None:
         if self._failure is not None:
