@@ -16,6 +16,7 @@ TYPES: Final = (
     parts.PassStatus,
     parts.ObjectStatus,
     parts.OptimizerStatus,
+    parts.LogStatus,
     parts.TableStatus,
     parts.OperationStatus,
     parts.CommunicatorStatus,
@@ -81,6 +82,9 @@ def _section(kind: type) -> str:
 
 
 def _type(annotation: str) -> str:
+    single = re.fullmatch(r"(\w+Status) \| None", annotation)
+    if single is not None:
+        return f"[{single[1]}](#{single[1].lower()}), or null"
     nested = re.fullmatch(r"tuple\[(\w+), \.\.\.\]", annotation)
     if nested is not None and annotation not in _JSON:
         return f"list of [{nested[1]}](#{nested[1].lower()})"

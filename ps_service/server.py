@@ -105,7 +105,7 @@ class Server:
             Periodic(LOOK_SECONDS, MemoryKeeper().look, "giving free memory back"),
         ]
         if self._durability.has_log:
-            self._periodic.append(Periodic(_LOG_SECONDS, self._cut_log, "the length of the log"))
+            self._periodic.append(Periodic(_LOG_SECONDS, self._look_at_log, "a look at the log"))
         if checkpoint_every:
             self._periodic.append(Periodic(checkpoint_every, self._write_checkpoint, "a checkpoint"))
         self._port = 0
@@ -171,8 +171,11 @@ class Server:
         await self._health.tell(self.engine.compute.stalled)
         self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
 
-    async def _cut_log(self) -> None:
-        if self._keeper is not None and self._keeper.log_bytes > self._log_bytes:
+    async def _look_at_log(self) -> None:
+        if self._keeper is None:
+            return
+        await BLOCKING.run(self._keeper.look_at_log)
+        if self._keeper.log_bytes > self._log_bytes:
             await self._write_checkpoint()
 
     async def _write_checkpoint(self) -> None:

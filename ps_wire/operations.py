@@ -69,6 +69,7 @@ _ALL: Final = (
     OperationInfo("sessions", mutates=False),
     OperationInfo("history", mutates=False),
     OperationInfo("checkpoint", mutates=False),
+    OperationInfo("durable", mutates=False),
     # It opens no session for its caller, and has no effect the second time.
     OperationInfo("evict", mutates=False),
 )

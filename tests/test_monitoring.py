@@ -138,7 +138,7 @@ def test_questions_are_taken_apart_rightly() -> None:
 
 def test_there_are_questions() -> None:
     assert len(list(of_the_dashboard())) > 30
-    assert len(list(of_the_rules())) == 6
+    assert len(list(of_the_rules())) == 8
     assert len(list(of_the_page())) > 5
 
 

@@ -1,4 +1,4 @@
-"""The commands of `ps-service`: serve, status, sessions, evict, checkpoint, inspect, plan and restore."""
+"""The commands of `ps-service`: serve, status, sessions, evict, checkpoint, inspect, replay, plan and restore."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ import json
 import os
 import platform
 import sys
-import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import pydantic
 import torch
 import typer
 from rich.console import Console
 from typer.main import get_command
 
 from ps_service import config
-from ps_service.cli import inspect_view, logs, planning, probe, restore_view, serving, status_view, watching
+from ps_service.cli import (
+    inspect_view,
+    logs,
+    planning,
+    probe,
+    replay_view,
+    restore_view,
+    serving,
+    status_view,
+    watching,
+)
+from ps_service.cli.ending import asking, fail, reading
+from ps_service.cli.engines import engine_of
 from ps_service.cli.options import completion_script, laid_out, tell, with_settings
-from ps_service.config import OwnerConfig
-from ps_service.durability import inspection
+from ps_service.durability import inspection, past
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
 from ps_service.durability.store import CheckpointError
-from ps_service.engine import Engine
-from ps_service.execution.cores import SharedCores, torch_threads_of, usable_cores
-from ps_service.functions.groups import Level
-from ps_service.functions.offered import TorchFunctions
-from ps_service.hosting.allowlist import AllowList
 from ps_service.monitoring.page_messages import plain
 from ps_service.server import Server
 from ps_service.tables.plan import plan as make_plan
-from ps_wire.errors import PsError, UnavailableError
-from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
+from ps_wire.errors import PsError
 from ps_wire.release import RELEASE
 from ps_wire.v1.operations_pb2 import CheckpointRequest, EvictRequest, SessionsRequest
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from rich.console import RenderableType
 
+    from ps_service.engine import Engine
     from ps_wire.v1.operations_pb2 import CheckpointReply, EvictReply, SessionsReply
 
 _DEFAULT_ADDRESS: Final = "127.0.0.1:50051"
@@ -100,15 +101,15 @@ def serve(
     the environment over the file. When the owner is ready it prints one line: `ps0 is serving on 127.0.0.1:50051`;
     with `--http`, the next line has the URL of its metrics.
     """
-    with _reading("the configuration"):
+    with reading("the configuration"):
         settings = config.load(file, **flags)
     logs.configure(settings.log_level, settings.log_format)
     # Modules in the current directory can be imported, as with `python -m`.
     sys.path.insert(0, os.getcwd())
     try:
-        serving.run(Server(_engine(settings), **settings.serving), settings)
+        serving.run(Server(engine_of(settings), **settings.serving), settings)
     except (ImportError, ValueError, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 @app.command()
@@ -130,7 +131,7 @@ def status(
     the lists `owners` and `missing`. The exit code is 2 if the owner does not answer.
     """
     if watch and (as_json or not sys.stdout.isatty()):
-        _fail("--watch needs a terminal, and goes without --json; call it again and again instead")
+        fail("--watch needs a terminal, and goes without --json; call it again and again instead")
     rows = most or status_view.MOST_ROWS
 
     def view() -> RenderableType:
@@ -139,7 +140,7 @@ def status(
         show = status_view.fitted if watch else status_view.view
         return show(probe.status(address, timeout, most=rows, events=events), rows)
 
-    with _asking():
+    with asking():
         if as_json:
             ask = probe.group if group else probe.status
             print(json.dumps(ask(address, timeout, most=most or 0, events=events).as_plain(), indent=2))
@@ -156,7 +157,7 @@ def sessions(
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
 ) -> None:
     """Lists the sessions of trainers and the open contexts, with what each of them holds."""
-    with _asking():
+    with asking():
         reply: SessionsReply = probe.ask(address, SessionsRequest(), timeout)
     if as_json:
         _print_json(reply)
@@ -181,8 +182,8 @@ def evict(
     if there is no such session or context, or if the id is ambiguous.
     """
     if sum(each is not None for each in (session, context, older_than)) != 1:
-        _fail("give one of --session, --context and --older-than")
-    with _asking():
+        fail("give one of --session, --context and --older-than")
+    with asking():
         request = EvictRequest(session=session, context=context, unused_seconds=older_than)
         reply: EvictReply = probe.ask(address, request, timeout)
     for each in reply.sessions:
@@ -203,7 +204,7 @@ def checkpoint(
 
     Steps wait while it is written, and the answer says for how long; forward and backward passes go on.
     """
-    with _asking():
+    with asking():
         reply: CheckpointReply = probe.ask(address, CheckpointRequest(), timeout)
     if as_json:
         _print_json(reply)
@@ -230,13 +231,48 @@ def inspect(
         found = inspection.inspect(folder)
         log = inspection.inspect_log(folder, found)
     except CheckpointError as error:
-        _fail(str(error))
+        fail(str(error))
     if as_json:
         print(json.dumps(inspect_view.as_json(found, log), indent=2))
     else:
         inspect_view.show(folder, found, log)
     if (found and all(each.damage for each in found)) or (log.damage if log is not None else not found):
         raise typer.Exit(1)
+
+
+@app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(help="The data directory of an owner, which does not run.")],
+    output: Annotated[Path, typer.Option(help="A folder, which becomes a data directory.")],
+    until: Annotated[
+        list[str] | None,
+        typer.Option(help="A version of the only optimizer; or NAME=VERSION, also of several. [default: the latest]"),
+    ] = None,
+    position: Annotated[int | None, typer.Option(min=0, help="Or a position of the log.")] = None,
+    imports: Annotated[
+        list[str] | None, typer.Option("--import", help="Modules of hosted classes, as for ps-service serve.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--config", help="The TOML file that the owner is started with.")] = None,
+) -> None:
+    """Builds the state that an owner had at an earlier version, bit by bit, from its last checkpoints and its log.
+
+    Nothing in its data directory is changed. The named objects are written as a checkpoint, whose tensors are files in
+    the format safetensors. An owner of the same name can start from it, and `ps-service inspect` shows it.
+
+        ps-service replay data/ps0 --until net.optimizer=120 --output data/at120 --import my_models
+    """
+    sys.path.insert(0, os.getcwd())
+    try:
+        moment = replay_view.moment(until or (), position)
+
+        def make(name: str, data_dir: Path) -> Engine:
+            with reading("the configuration"):
+                settings = config.load(file, name=name, imports=imports, data_dir=data_dir)
+            return engine_of(settings)
+
+        replay_view.show(past.build(folder, moment, output, make), output)
+    except (CheckpointError, ImportError, PsError) as error:
+        fail(str(error))
 
 
 @app.command()
@@ -264,7 +300,7 @@ def plan(
 
     The exit code is 1 if it does not fit.
     """
-    with _reading(str(file)):
+    with reading(str(file)):
         wanted = planning.read(file)
         tables = [table.planned(name) for name, table in wanted.tables.items()]
         planned = make_plan(tables, wanted.owners)
@@ -305,7 +341,7 @@ def restore(
         wanted = restore_view.wanted(owners, objects or (), table or ())
         result = reshard(given, to, wanted, dry_run=dry_run, apart=apart)
     except (CheckpointError, PsError) as error:
-        _fail(str(error))
+        fail(str(error))
     restore_view.show(result)
 
 
@@ -336,65 +372,5 @@ def main() -> None:
     app()
 
 
-@contextmanager
-def _reading(what: str) -> Iterator[None]:
-    """Ends the program if a file or the configuration cannot be read, or is not valid."""
-    try:
-        yield
-    except pydantic.ValidationError as error:
-        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-        _fail("\n  ".join((f"{what} is not valid:", *lines)))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        _fail(f"{what} cannot be read: {error}")
-    except PsError as error:
-        _fail(str(error))
-
-
-@contextmanager
-def _asking() -> Iterator[None]:
-    """Ends the program if an owner does not answer, or answers with an error."""
-    try:
-        yield
-    except PsError as error:
-        _fail(str(error), 2 if isinstance(error, UnavailableError) else 1)
-
-
-def _engine(settings: OwnerConfig) -> Engine:
-    engine = Engine(
-        name=settings.name,
-        allowlist=AllowList.importing(settings.imports, TorchFunctions(Level[settings.torch_functions.upper()])),
-        device=torch.device(settings.device),
-        limits=_limits(settings),
-        threads=settings.threads,
-        spare_threads=settings.spare_threads,
-        data_dir=settings.data_dir,
-    )
-    torch_threads = settings.torch_threads or torch_threads_of(engine.compute.threads)
-    if settings.share_cores:
-        torch_threads = 1  # on the event loop
-        engine.compute.cores = SharedCores(_set_threads, usable_cores())
-    if torch_threads is not None:
-        torch.set_num_threads(torch_threads)  # torch hands it on to threads that begin later
-    return engine
-
-
-def _set_threads(number: int) -> None:
-    """Sets the number of torch's threads inside an operation, for operations that this thread calls."""
-    torch.get_num_threads()  # the first call in a thread sets it to what other threads have set last
-    torch.set_num_threads(number)
-
-
-def _limits(settings: OwnerConfig) -> Limits:
-    """The limits; those that are settings have the same names there."""
-    named = {field.name for field in fields(Limits)} & OwnerConfig.model_fields.keys()
-    segment_bytes = MAX_SEGMENT_BYTES if settings.shared_memory else 0
-    return Limits(max_segment_bytes=segment_bytes, **settings.model_dump(include=named))
-
-
 def _print_json(reply: Message) -> None:
     print(json.dumps(plain(reply), indent=2))
-
-
-def _fail(message: str, code: int = 2) -> NoReturn:
-    typer.secho(f"ps-service: {message}", fg=typer.colors.RED, err=True)
-    raise typer.Exit(code)

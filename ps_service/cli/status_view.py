@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ps_service.cli.probe import GroupStatus
     from ps_wire.status import OwnerStatus
+    from ps_wire.status.parts import LogStatus
     from ps_wire.v1.operations_pb2 import SessionsReply
 
 MOST_ROWS: Final = 20
@@ -112,7 +113,24 @@ def _numbers(status: OwnerStatus) -> Table:
         ("connections", f"{shared_memory:,} over shared memory, {direct:,} direct"),
     ):
         made.add_row(what, now)
+    if status.log is not None:
+        made.add_row("log", _log(status.log, status))
     return made
+
+
+def _log(log: LogStatus, status: OwnerStatus) -> Text:
+    """The mode and size of a log, and what of it is not on the disk."""
+    told = Text(f"{log.mode}, {size(log.bytes)}; ")
+    if log.state != "writable":
+        state = "failed: nothing can change before a restart" if log.state == "failed" else "full: nothing can change"
+        return told.append(f"{state} ({log.why})", "red")
+    if not log.unsynced_records:
+        return told.append("all of it is on the disk")
+    versions = sum(each.version - (each.durable_version or 0) for each in status.optimizers)
+    return told.append(
+        f"not on the disk: {log.unsynced_records:,} records with {versions:,} versions, {size(log.unsynced_bytes)}, "
+        f"since {log.unsynced_seconds:.2f} s"
+    )
 
 
 def show_sessions(reply: SessionsReply, console: Console | None = None) -> None:

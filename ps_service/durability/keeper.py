@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -48,6 +49,7 @@ class Keeper:
     ) -> None:
         self._durability = durability
         self._effects: OwnersLog | None = None
+        self._told_state = "writable"
         self._loop = asyncio.get_running_loop()
         # Of the log: where it goes on after the newest checkpoint, and where it ended when the owner started.
         self._position = self._end = 0
@@ -80,7 +82,7 @@ class Keeper:
             raise CheckpointError(str(error)) from error
         except PsError as error:
             raise CheckpointError(f"the log in {self._store.folder} does not fit its checkpoint: {error}") from error
-        self._end = log.end
+        self._end = engine.durability.began = log.end
         if count:
             engine.incarnations.killed = frozenset(engine.incarnations.earlier)
             seconds = time.monotonic() - began
@@ -94,7 +96,7 @@ class Keeper:
         except LogError as error:
             raise CheckpointError(error.strerror) from error
         engine = self._engine
-        self._effects = OwnersLog(engine, log, self._durability.acknowledges)
+        self._effects = OwnersLog(engine, log, self._durability, lambda: self.log_bytes)
         self._effects.began()
         engine.contexts.when_opened = self._effects.opened
         engine.sessions.when_opened = self._effects.came
@@ -178,6 +180,25 @@ class Keeper:
             log.cut(min(parsed(each).position for each in self._store.kept()))
         except OSError as error:
             self._engine.events.note("checkpoint", f"the log could not be cut: {error}", "warning")
+
+    def look_at_log(self) -> None:
+        """Tries whether a log that was full can be written again, and tells when its state has changed."""
+        effects = self._effects
+        if effects is None:
+            return
+        if effects.state == "full":
+            with suppress(OSError):
+                effects.log.try_again()
+        state, before = effects.state, self._told_state
+        self._told_state = state
+        if state == before:
+            return
+        if state == "writable":
+            self._engine.events.note("log", "the log can be written again: changes are taken", alike=("log", state))
+            return
+        until = "there is room" if state == "full" else "the owner starts again, from what is on the disk"
+        text = f"{effects.why}; what would change something is refused until {until}"
+        self._engine.events.note("log", text, "error", alike=("log", state))
 
     @property
     def log_bytes(self) -> int:

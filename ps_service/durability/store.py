@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -150,6 +151,30 @@ class Store:
     def _all(self) -> list[Path]:
         """All checkpoints, damaged ones included: their numbers are not used again."""
         return checkpoints_in(self.folder)
+
+
+@contextmanager
+def held_still(folder: Path) -> Iterator[None]:
+    """Keeps owners from using a data directory while the block reads it; nothing in it is changed. Raises
+    `CheckpointError` if one uses it, or it is none."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is no data directory: there is no such folder")
+    try:
+        # Opening a FIFO in this way does not wait.
+        lock = os.open(folder / _LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield  # a copy, or no owner has used it yet
+        return
+    except OSError as error:
+        raise CheckpointError(f"{folder / _LOCK} cannot be read: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            raise CheckpointError(f"an owner uses the data directory {folder}: stop it first, or give a copy") from None
+        yield
+    finally:
+        os.close(lock)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

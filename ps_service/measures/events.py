@@ -45,6 +45,7 @@ KINDS: Final = {
     "pass_ended": "the owner or an operator has ended a pass",
     "restored": "the owner has continued from a checkpoint",
     "checkpoint": "a checkpoint was written; as an error: one could not be",
+    "log": "the log can be written again; as an error: it cannot be, and nothing can change",
     "started": "the owner serves",
     "draining": "the owner takes no new work",
     "drained": "the owner has finished its work",

@@ -21,6 +21,7 @@ from ps_wire.errors import BY_CODE
 from ps_wire.operations import OPERATIONS
 from ps_wire.release import RELEASE
 from ps_wire.v1.errors_pb2 import ErrorCode
+from ps_wire.v1.operations_pb2 import LogStatus
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -61,6 +62,7 @@ class OwnerCollector(Collector):
         yield from self._objects()
         yield from self._tables()
         yield from self._training()
+        yield from self._log()
 
     def _owner(self) -> Iterator[Metric]:
         draining = int(self._engine.draining)
@@ -192,6 +194,21 @@ class OwnerCollector(Collector):
         versions = {name: optimizer.version for name, optimizer in optimizers if counters.has(name)}
         what = "Version of an optimizer: its steps since it was first made."
         yield _by("optimizer", GaugeMetricFamily, "ps_optimizer_version", what, versions)
+
+    def _log(self) -> Iterator[Metric]:
+        """Of the log, which need not be there."""
+        log, told = self._engine.durability.log, LogStatus()
+        if log is not None:
+            log.describe(told)
+        what = "1 if the log cannot be written: the disk is full, or a sync has failed."
+        trouble = {state: int(told.state == state) for state in ("full", "failed")}
+        yield _by("state", GaugeMetricFamily, "ps_log_trouble", what, trouble)
+        yield _gauge("ps_log_unsynced_records", "Records of the log that are not on the disk.", told.unsynced_records)
+        what = "Bytes of the log that are not on the disk."
+        yield _gauge("ps_log_unsynced_bytes", what, told.unsynced_bytes, "bytes")
+        what = "Time since the first record that is not on the disk was written."
+        yield _gauge("ps_log_unsynced_seconds", what, told.unsynced_seconds, "seconds")
+        yield _gauge("ps_log_bytes", "Bytes of the files of the log.", told.bytes, "bytes")
 
 
 def _gauge(name: str, help: str, value: float, unit: str = "") -> Metric:

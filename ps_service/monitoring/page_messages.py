@@ -80,8 +80,11 @@ def of_group(watch: GroupWatch) -> dict[str, str]:
 
 
 def lists(status: StatusReply) -> dict[str, Any]:
-    """Trainers, optimizers, tables and memory of an owner, as an entry of `lists`."""
-    return {name: [plain(each, fields) for each in getattr(status, name)] for name, fields in _LISTS.items()}
+    """Trainers, optimizers, tables and memory of an owner, and its log, as an entry of `lists`."""
+    told: dict[str, Any] = {
+        name: [plain(each, fields) for each in getattr(status, name)] for name, fields in _LISTS.items()
+    }
+    return told | {"log": plain(status.log) if status.HasField("log") else None}
 
 
 def plain(message: Message, only: Collection[str] = ()) -> dict[str, Any]:

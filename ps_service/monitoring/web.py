@@ -90,10 +90,13 @@ class Web:
         return await self._exposed(request)
 
     async def _health(self, _: web.Request) -> web.Response:
-        state = self._state()
+        state, log = self._state(), self._engine.durability.log
         told = {**self._told, "state": state, "uptime_seconds": round(time.monotonic() - self._began, 3)}
-        # Load balancers look at the status code only.
-        return web.json_response(told, status=200 if state == "serving" else 503, dumps=_line)
+        if log is not None:
+            told |= {"log": log.state, **({"why": log.why} if log.why else {})}
+        # A start cures a log that has failed, and no full disk. Load balancers look at the status code only.
+        is_well = state == "serving" and (log is None or log.state != "failed")
+        return web.json_response(told, status=200 if is_well else 503, dumps=_line)
 
     async def _ready(self, _: web.Request) -> web.Response:
         state, member = self._state(), not self._engine.membership.awaited

@@ -12,6 +12,7 @@ from ps_service.requests import (
     collectives,
     creation,
     directory,
+    durable,
     handlers,
     inline,
     replicas,
@@ -90,6 +91,7 @@ _ALL: Final = (
     _operation("sessions", administration.sessions, expected_seconds=inline.short),
     _operation("history", reporting.history, expected_seconds=inline.short),
     _operation("checkpoint", administration.checkpoint, apart=True),
+    _operation("durable", durable.durable),
     _operation("evict", administration.evict, expected_seconds=inline.short),
 )
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.measures.histogram import Distribution
     from ps_service.requests.context import RequestContext
+    from ps_service.sessions.effects import EffectLog
 
 _USUAL: Final = 1000
 """Entries of each list unless the request asks for another number."""
@@ -63,6 +64,8 @@ def write_status(engine: Engine, request: pb.StatusRequest, reply: pb.StatusRepl
     reply.passes.extend(administration.list_contexts(engine, most, oldest=True))
     _write_group(engine, most, reply)
     _write_memory(engine, table_bytes, reply)
+    if engine.durability.log is not None:
+        engine.durability.log.describe(reply.log)
     _write_events(engine, request, reply)
 
 
@@ -105,7 +108,7 @@ def _write_hosted(engine: Engine, reply: pb.StatusReply, most: int, objects_too:
     tables = [_table(name, table) for name, table in list(census.tables.items())]
     table_bytes = sum(each.bytes for each in tables)
     reply.objects.extend(map(_object, _first(objects, most if objects_too else 0)))
-    reply.optimizers.extend(_optimizer(each, each.value) for each in _first(optimizers, most))
+    reply.optimizers.extend(_optimizer(each, each.value, engine.durability.log) for each in _first(optimizers, most))
     reply.tables.extend(tables[:most])
     reply.objects_hosted, reply.optimizers_hosted, reply.tables_hosted = len(hosted), len(optimizers), len(tables)
     reply.parameters = census.parameters.elements + sum(each.rows * each.dim for each in tables)
@@ -133,7 +136,7 @@ def _object(hosted: HostedObject) -> pb.ObjectStatus:
     )
 
 
-def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> pb.OptimizerStatus:
+def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer, log: EffectLog | None) -> pb.OptimizerStatus:
     rounds, staleness = optimizer.rounds, optimizer.pace.staleness()
     rates = [group.get("lr") for group in optimizer.optimizer.param_groups[:_MOST_NAMED]]
     return pb.OptimizerStatus(
@@ -149,6 +152,7 @@ def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> pb.Optimizer
         members=len(optimizer.trainers),
         waiting_for=() if rounds is None else rounds.missing(_MOST_NAMED),
         owners=() if rounds is None else rounds.owners,
+        durable_version=None if log is None else log.durable_version(hosted.ref.object_id),
     )
 
 

@@ -7,7 +7,7 @@ from operator import call
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.parameters.locks import WouldBlock
-from ps_service.requests import incidents
+from ps_service.requests import durable, incidents
 from ps_service.requests.error_answers import explain, failure, title
 from ps_wire.errors import PsError, StorageError
 from ps_wire.runtime import latency
@@ -97,6 +97,7 @@ def handle(
                 return None
         answer = ctx.answer(frame)
         if ctx.effects is not None:
+            durable.tell(ctx.effects, operation.name, request, answer.reply)
             ctx.commit(number, answer)
     except WouldBlock:
         ctx.abandon()

@@ -131,7 +131,8 @@ class Servicer:
         if listener is not None and not listener.admits(connection, hello):
             raise InvalidArgumentError(f"{listener.connection} opens with the token that was offered with it, once")
         known = self._engine.sessions.get(hello.trainer) is not None
-        resumed = known and hello.incarnation in self._engine.incarnations
+        has_lost = self._has_lost(hello)
+        resumed = known and hello.incarnation in self._engine.incarnations and not has_lost
         if hello.incarnation and known and not resumed:
             self.session_handlers.end(self.session_handlers.open(hello.trainer))
         session_handler = self.session_handlers.open(hello.trainer)
@@ -142,6 +143,9 @@ class Servicer:
         turn = session_handler.stream.greeted(connection if isinstance(connection, DirectConnection) else None)
         self._engine.reply_cache.keep_only(hello.trainer, hello.unanswered)
         limits = self._engine.limits
+        why_lost = "" if resumed else self._engine.sessions.take_why_lost(hello.trainer)
+        if has_lost:
+            why_lost = "it has restarted without the last changes that it had acknowledged: they were not on its disk"
         welcome = Welcome(
             owner=self._engine.name,
             incarnation=self._engine.incarnations.current,
@@ -152,12 +156,19 @@ class Servicer:
             max_session_bytes=limits.max_session_bytes,
             version=RELEASE,
             device=str(self._engine.device),
-            why_lost="" if resumed else self._engine.sessions.take_why_lost(hello.trainer),
+            why_lost=why_lost,
             shared_memory=None if listener is not None else self.shared_memory.offer(hello),
             direct=None if listener is not None else self.direct.offer(hello),
         )
         await connection.send(Packet(Frame(welcome=welcome)))
         return session_handler, turn, welcome.HasField("shared_memory") or welcome.HasField("direct")
+
+    def _has_lost(self, hello: Hello) -> bool:
+        """Whether this owner has started without changes that it had told the trainer of, because its machine has
+        crashed."""
+        engine = self._engine
+        is_earlier = hello.incarnation in engine.incarnations.earlier
+        return is_earlier and hello.position > engine.durability.began
 
     def _check(self, hello: Hello) -> None:
         if hello.protocol != PROTOCOL:

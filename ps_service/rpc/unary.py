@@ -25,6 +25,7 @@ from ps_service.rpc.unary_metadata import (
     ERROR_KEY,
     INCARNATION_KEY,
     NUMBER_KEY,
+    POSITION_KEY,
     STATUS,
     Caller,
     caller_of,
@@ -163,12 +164,15 @@ class UnaryMethods:
             failed = await self._synced(log, result.position)
             result = result if failed is None else failure(failed)
         self._budget.count_answer(of, result, context)
-        told = (INCARNATION_KEY, self._engine.incarnations.current)
+        told: list[tuple[str, str | bytes]] = [(INCARNATION_KEY, self._engine.incarnations.current)]
+        if result.reply.position:
+            told.append((POSITION_KEY, str(result.reply.position)))
         if not result.reply.HasField("error"):
-            context.set_trailing_metadata((told,))
+            context.set_trailing_metadata(tuple(told))
             return getattr(result.reply, operation.name)
         message = fit_for_metadata(result.reply.error)
-        context.set_trailing_metadata((told, (ERROR_KEY, message.SerializeToString())))
+        told.append((ERROR_KEY, message.SerializeToString()))
+        context.set_trailing_metadata(tuple(told))
         await context.abort(STATUS[message.code], message.message)
 
     async def _synced(self, log: EffectLog, position: int) -> StorageError | None:

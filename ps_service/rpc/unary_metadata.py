@@ -42,6 +42,7 @@ STATUS: Final[dict[int, grpc.StatusCode]] = {
 TRAINER_KEY: Final = "ps-trainer"
 NUMBER_KEY: Final = "ps-number"
 INCARNATION_KEY: Final = "ps-incarnation"
+POSITION_KEY: Final = "ps-position"
 ERROR_KEY: Final = "ps-error-bin"
 
 _LONGEST_METADATA: Final = 1024

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ps_service.sessions.reply_cache import Answer
     from ps_service.training.optimizers import HostedOptimizer, Present
     from ps_wire.codec.payload import Buffer
+    from ps_wire.v1.operations_pb2 import LogStatus
 
 
 class Effects(Protocol):
@@ -71,6 +72,9 @@ class Effects(Protocol):
     def enters(self, entry: MemberEntry) -> None:
         """A member has entered the directory, or has changed its address."""
 
+    def durable_version(self, object_id: str, version: int) -> int:
+        """The version up to which an optimizer is on the disk when the answer is sent, which tells its `version`."""
+
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
         """Appends the record, if something has changed, and ends the turn. Raises `StorageError` if it cannot."""
 
@@ -86,6 +90,24 @@ class EffectLog(Protocol):
     def begin(self) -> Effects:
         """Collects what a request changes."""
 
+    @property
+    def end(self) -> int:
+        """The position behind its last record."""
+
+    @property
+    def state(self) -> str:
+        """`writable`, `full` (the last record could not be written) or `failed` (none can be written any more)."""
+
+    @property
+    def why(self) -> str:
+        """Why it cannot be written; empty if it can."""
+
+    def describe(self, message: LogStatus) -> None:
+        """Writes its state, and how far it is on the disk. May be called in any thread."""
+
+    def durable_version(self, object_id: str) -> int:
+        """The version up to which an optimizer is on the disk."""
+
     def ended(self, trainer: bytes) -> None:
         """The session of a trainer has ended."""
 
@@ -93,13 +115,18 @@ class EffectLog(Protocol):
         """Calls a function, in any thread, once the log is on the disk up to a position, or with the error if it could
         not be written there."""
 
+    def when_all_synced(self, callback: Callable[[StorageError | None, int], object]) -> None:
+        """Syncs at once, and calls a function, in any thread, with the position up to which that was asked for, or with
+        an error."""
+
 
 class Durability:
     """The `log` of an owner; None if it has none. The checkpoint that the owner started from has what is in the log
-    before the `position`."""
+    before the `position`; the owner started when the log ended at `began`."""
 
     log: EffectLog | None = None
     position = 0
+    began = 0
 
     def refuse(self, what: str) -> None:
         """Raises `InvalidArgumentError` if there is a log: it does not have such changes yet."""

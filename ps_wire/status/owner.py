@@ -10,6 +10,7 @@ from typing import Final
 from ps_wire.status.parts import (
     CommunicatorStatus,
     EventStatus,
+    LogStatus,
     MemberStatus,
     MemoryStatus,
     ObjectStatus,
@@ -93,6 +94,7 @@ class OwnerStatus(Readable):
         optimizers_hosted: Number of all optimizers.
         tables_hosted: Number of all tables.
         members_known: Number of all members in the directory.
+        log: Its log; null if it has none.
     """
 
     owner: str
@@ -148,6 +150,7 @@ class OwnerStatus(Readable):
     optimizers_hosted: int
     tables_hosted: int
     members_known: int
+    log: LogStatus | None
 
     def __repr__(self) -> str:
         return (

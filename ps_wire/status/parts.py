@@ -42,6 +42,9 @@ def _reader(name: str, kind: Any) -> Callable[[Any], Any]:
     get = attrgetter(name)
     origin = typing.get_origin(kind)
     if origin is types.UnionType:
+        given = typing.get_args(kind)[0]
+        if isinstance(given, type) and issubclass(given, Readable):
+            return lambda message: given.from_message(get(message)) if message.HasField(name) else None
         return lambda message: get(message) if message.HasField(name) else None
     if origin is dict:
         return lambda message: dict(sorted(get(message).items()))
@@ -190,6 +193,7 @@ class OptimizerStatus(Readable):
         staleness_p50: Half of its last 512 steps were not staler, in steps; null if none had read parameters here.
         staleness_p99: 99 % of its last 512 steps were not staler, in steps; null as above.
         owners: The owners that its rounds are over, if there are several.
+        durable_version: Its steps up to this version are on the disk; null if the owner has no log.
     """
 
     name: str
@@ -204,6 +208,37 @@ class OptimizerStatus(Readable):
     staleness_p50: int | None
     staleness_p99: int | None
     owners: tuple[str, ...]
+    durable_version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatus(Readable):
+    """The log of an owner (`--durability`), and how far it is on the disk.
+
+    Attributes:
+        mode: `always`, or `interval:SECONDS`.
+        state: `writable`; `full` if the last record could not be written, so that what would change something is
+            refused until there is room; or `failed` if nothing can be written until the owner starts again.
+        why: Why it cannot be written; empty if it can.
+        position: Where it ends, in bytes since its beginning.
+        synced: The position up to which it is on the disk.
+        unsynced_records: Records that are not on the disk yet.
+        unsynced_bytes: Their bytes.
+        unsynced_seconds: Seconds since the first of them was written.
+        bytes: Bytes of its files in use.
+        checkpoint_bytes: Bytes of it since the newest checkpoint.
+    """
+
+    mode: str
+    state: str
+    why: str
+    position: int
+    synced: int
+    unsynced_records: int
+    unsynced_bytes: int
+    unsynced_seconds: float
+    bytes: int
+    checkpoint_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,7 +317,7 @@ class Effect(_message.Message):
     def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., rows: _Optional[_Union[RowsEffect, _Mapping]] = ..., rounds: _Optional[_Union[RoundsEffect, _Mapping]] = ..., member: _Optional[_Union[MemberRecord, _Mapping]] = ...) -> None: ...
 
 class LogRecord(_message.Message):
-    __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator", "granted", "opened", "incarnation")
+    __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator", "granted", "opened", "incarnation", "owner")
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
@@ -327,6 +327,7 @@ class LogRecord(_message.Message):
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     effects: _containers.RepeatedCompositeFieldContainer[Effect]
     trainer: bytes
     answer: AnswerRecord
@@ -336,4 +337,5 @@ class LogRecord(_message.Message):
     granted: _containers.RepeatedScalarFieldContainer[str]
     opened: int
     incarnation: str
-    def __init__(self, effects: _Optional[_Iterable[_Union[Effect, _Mapping]]] = ..., trainer: _Optional[bytes] = ..., answer: _Optional[_Union[AnswerRecord, _Mapping]] = ..., answer_offset: _Optional[int] = ..., answer_nbytes: _Optional[int] = ..., generator: _Optional[bytes] = ..., granted: _Optional[_Iterable[str]] = ..., opened: _Optional[int] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    owner: str
+    def __init__(self, effects: _Optional[_Iterable[_Union[Effect, _Mapping]]] = ..., trainer: _Optional[bytes] = ..., answer: _Optional[_Union[AnswerRecord, _Mapping]] = ..., answer_offset: _Optional[int] = ..., answer_nbytes: _Optional[int] = ..., generator: _Optional[bytes] = ..., granted: _Optional[_Iterable[str]] = ..., opened: _Optional[int] = ..., incarnation: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...

@@ -286,7 +286,7 @@ class BackwardRequest(_message.Message):
     def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ..., backward: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ..., more: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., end: _Optional[_Union[EndContextRequest, _Mapping]] = ..., wait_seconds: _Optional[float] = ..., together: bool = ..., checks: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ...) -> None: ...
 
 class BackwardReply(_message.Message):
-    __slots__ = ("gradients", "more", "versions", "step_error", "seconds", "stepped", "checked")
+    __slots__ = ("gradients", "more", "versions", "step_error", "seconds", "stepped", "checked", "durable_versions")
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +294,7 @@ class BackwardReply(_message.Message):
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     STEPPED_FIELD_NUMBER: _ClassVar[int]
     CHECKED_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     gradients: _values_pb2.Value
     more: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
     versions: _containers.RepeatedScalarFieldContainer[int]
@@ -301,7 +302,8 @@ class BackwardReply(_message.Message):
     seconds: _containers.RepeatedScalarFieldContainer[float]
     stepped: _containers.RepeatedCompositeFieldContainer[StepReply]
     checked: bool
-    def __init__(self, gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., versions: _Optional[_Iterable[int]] = ..., step_error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., seconds: _Optional[_Iterable[float]] = ..., stepped: _Optional[_Iterable[_Union[StepReply, _Mapping]]] = ..., checked: bool = ...) -> None: ...
+    durable_versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., versions: _Optional[_Iterable[int]] = ..., step_error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., seconds: _Optional[_Iterable[float]] = ..., stepped: _Optional[_Iterable[_Union[StepReply, _Mapping]]] = ..., checked: bool = ..., durable_versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GradientsRequest(_message.Message):
     __slots__ = ("context",)
@@ -464,7 +466,7 @@ class StepRequest(_message.Message):
     def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., apart: bool = ..., finish: bool = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ...) -> None: ...
 
 class StepReply(_message.Message):
-    __slots__ = ("version", "staleness", "counted", "dropped", "decisions", "owners", "policy", "values", "more", "by_itself")
+    __slots__ = ("version", "staleness", "counted", "dropped", "decisions", "owners", "policy", "values", "more", "by_itself", "durable_version")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
@@ -475,6 +477,7 @@ class StepReply(_message.Message):
     VALUES_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     BY_ITSELF_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_VERSION_FIELD_NUMBER: _ClassVar[int]
     version: int
     staleness: int
     counted: int
@@ -485,7 +488,8 @@ class StepReply(_message.Message):
     values: _values_pb2.Value
     more: _containers.RepeatedCompositeFieldContainer[StepReply]
     by_itself: bool
-    def __init__(self, version: _Optional[int] = ..., staleness: _Optional[int] = ..., counted: _Optional[int] = ..., dropped: _Optional[str] = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[StepReply, _Mapping]]] = ..., by_itself: bool = ...) -> None: ...
+    durable_version: int
+    def __init__(self, version: _Optional[int] = ..., staleness: _Optional[int] = ..., counted: _Optional[int] = ..., dropped: _Optional[str] = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[StepReply, _Mapping]]] = ..., by_itself: bool = ..., durable_version: _Optional[int] = ...) -> None: ...
 
 class ReportedValue(_message.Message):
     __slots__ = ("name", "reduction", "value")
@@ -923,7 +927,7 @@ class ObjectStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., references: _Optional[int] = ...) -> None: ...
 
 class OptimizerStatus(_message.Message):
-    __slots__ = ("name", "class_name", "version", "parameters", "policy", "members", "waiting_for", "lr", "steps_per_second", "staleness_p50", "staleness_p99", "owners")
+    __slots__ = ("name", "class_name", "version", "parameters", "policy", "members", "waiting_for", "lr", "steps_per_second", "staleness_p50", "staleness_p99", "owners", "durable_version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -936,6 +940,7 @@ class OptimizerStatus(_message.Message):
     STALENESS_P50_FIELD_NUMBER: _ClassVar[int]
     STALENESS_P99_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     class_name: str
     version: int
@@ -948,7 +953,32 @@ class OptimizerStatus(_message.Message):
     staleness_p50: int
     staleness_p99: int
     owners: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., version: _Optional[int] = ..., parameters: _Optional[int] = ..., policy: _Optional[str] = ..., members: _Optional[int] = ..., waiting_for: _Optional[_Iterable[str]] = ..., lr: _Optional[_Iterable[float]] = ..., steps_per_second: _Optional[float] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
+    durable_version: int
+    def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., version: _Optional[int] = ..., parameters: _Optional[int] = ..., policy: _Optional[str] = ..., members: _Optional[int] = ..., waiting_for: _Optional[_Iterable[str]] = ..., lr: _Optional[_Iterable[float]] = ..., steps_per_second: _Optional[float] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., owners: _Optional[_Iterable[str]] = ..., durable_version: _Optional[int] = ...) -> None: ...
+
+class LogStatus(_message.Message):
+    __slots__ = ("mode", "state", "why", "position", "synced", "unsynced_records", "unsynced_bytes", "unsynced_seconds", "bytes", "checkpoint_bytes")
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    SYNCED_FIELD_NUMBER: _ClassVar[int]
+    UNSYNCED_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    UNSYNCED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNSYNCED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    mode: str
+    state: str
+    why: str
+    position: int
+    synced: int
+    unsynced_records: int
+    unsynced_bytes: int
+    unsynced_seconds: float
+    bytes: int
+    checkpoint_bytes: int
+    def __init__(self, mode: _Optional[str] = ..., state: _Optional[str] = ..., why: _Optional[str] = ..., position: _Optional[int] = ..., synced: _Optional[int] = ..., unsynced_records: _Optional[int] = ..., unsynced_bytes: _Optional[int] = ..., unsynced_seconds: _Optional[float] = ..., bytes: _Optional[int] = ..., checkpoint_bytes: _Optional[int] = ...) -> None: ...
 
 class TableStatus(_message.Message):
     __slots__ = ("name", "rows", "bytes", "dim", "updates", "looked_up", "added", "refused", "missing", "loaded", "expired", "evicted", "removed", "gradients", "updated", "late")
@@ -1055,7 +1085,7 @@ class Event(_message.Message):
     def __init__(self, number: _Optional[int] = ..., time_seconds: _Optional[float] = ..., kind: _Optional[str] = ..., level: _Optional[str] = ..., text: _Optional[str] = ..., trainer: _Optional[str] = ..., subject: _Optional[str] = ..., count: _Optional[int] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "shared_memory_connections", "shared_bytes", "references", "borrowed", "waiting", "members", "threads", "threads_waiting", "threads_lost", "threads_spare", "stalled", "request_bytes", "waiting_bytes", "answer_bytes", "paused_sessions", "context_bytes", "direct_connections", "tables", "time_seconds", "process_id", "host_name", "state", "device", "trainers", "communicators", "memory", "passes", "objects_hosted", "kinds", "communicators_open", "directory", "events", "last_event", "steps_per_second", "optimizers_hosted", "tables_hosted", "members_known")
+    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "shared_memory_connections", "shared_bytes", "references", "borrowed", "waiting", "members", "threads", "threads_waiting", "threads_lost", "threads_spare", "stalled", "request_bytes", "waiting_bytes", "answer_bytes", "paused_sessions", "context_bytes", "direct_connections", "tables", "time_seconds", "process_id", "host_name", "state", "device", "trainers", "communicators", "memory", "passes", "objects_hosted", "kinds", "communicators_open", "directory", "events", "last_event", "steps_per_second", "optimizers_hosted", "tables_hosted", "members_known", "log")
     class KindsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1116,6 +1146,7 @@ class StatusReply(_message.Message):
     OPTIMIZERS_HOSTED_FIELD_NUMBER: _ClassVar[int]
     TABLES_HOSTED_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
     owner: str
     version: str
     uptime_seconds: float
@@ -1169,7 +1200,8 @@ class StatusReply(_message.Message):
     optimizers_hosted: int
     tables_hosted: int
     members_known: int
-    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., shared_memory_connections: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., references: _Optional[int] = ..., borrowed: _Optional[int] = ..., waiting: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., threads: _Optional[int] = ..., threads_waiting: _Optional[int] = ..., threads_lost: _Optional[int] = ..., threads_spare: _Optional[int] = ..., stalled: bool = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., paused_sessions: _Optional[int] = ..., context_bytes: _Optional[int] = ..., direct_connections: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., time_seconds: _Optional[float] = ..., process_id: _Optional[int] = ..., host_name: _Optional[str] = ..., state: _Optional[str] = ..., device: _Optional[str] = ..., trainers: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ..., communicators: _Optional[_Iterable[_Union[CommunicatorStatus, _Mapping]]] = ..., memory: _Optional[_Iterable[_Union[MemoryStatus, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[ContextInfo, _Mapping]]] = ..., objects_hosted: _Optional[int] = ..., kinds: _Optional[_Mapping[str, int]] = ..., communicators_open: _Optional[int] = ..., directory: _Optional[str] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., last_event: _Optional[int] = ..., steps_per_second: _Optional[float] = ..., optimizers_hosted: _Optional[int] = ..., tables_hosted: _Optional[int] = ..., members_known: _Optional[int] = ...) -> None: ...
+    log: LogStatus
+    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., shared_memory_connections: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., references: _Optional[int] = ..., borrowed: _Optional[int] = ..., waiting: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., threads: _Optional[int] = ..., threads_waiting: _Optional[int] = ..., threads_lost: _Optional[int] = ..., threads_spare: _Optional[int] = ..., stalled: bool = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., paused_sessions: _Optional[int] = ..., context_bytes: _Optional[int] = ..., direct_connections: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., time_seconds: _Optional[float] = ..., process_id: _Optional[int] = ..., host_name: _Optional[str] = ..., state: _Optional[str] = ..., device: _Optional[str] = ..., trainers: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ..., communicators: _Optional[_Iterable[_Union[CommunicatorStatus, _Mapping]]] = ..., memory: _Optional[_Iterable[_Union[MemoryStatus, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[ContextInfo, _Mapping]]] = ..., objects_hosted: _Optional[int] = ..., kinds: _Optional[_Mapping[str, int]] = ..., communicators_open: _Optional[int] = ..., directory: _Optional[str] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., last_event: _Optional[int] = ..., steps_per_second: _Optional[float] = ..., optimizers_hosted: _Optional[int] = ..., tables_hosted: _Optional[int] = ..., members_known: _Optional[int] = ..., log: _Optional[_Union[LogStatus, _Mapping]] = ...) -> None: ...
 
 class SessionsRequest(_message.Message):
     __slots__ = ()
@@ -1286,6 +1318,18 @@ class CheckpointReply(_message.Message):
     held_seconds: float
     left_out: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, owner: _Optional[str] = ..., folder: _Optional[str] = ..., objects: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., held_seconds: _Optional[float] = ..., left_out: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DurableRequest(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    def __init__(self, position: _Optional[int] = ...) -> None: ...
+
+class DurableReply(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    def __init__(self, position: _Optional[int] = ...) -> None: ...
 
 class JoinCommunicatorRequest(_message.Message):
     __slots__ = ("member", "name", "size", "rank", "wait_seconds", "patience_seconds")

@@ -233,6 +233,11 @@ class OwnerStub(object):
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.CheckpointRequest.SerializeToString,
                 response_deserializer=ps__wire_dot_v1_dot_operations__pb2.CheckpointReply.FromString,
                 _registered_method=True)
+        self.Durable = channel.unary_unary(
+                '/ps_wire.v1.Owner/Durable',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.DurableRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.DurableReply.FromString,
+                _registered_method=True)
 
 
 class OwnerServicer(object):
@@ -475,6 +480,12 @@ class OwnerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Durable(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OwnerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -672,6 +683,11 @@ def add_OwnerServicer_to_server(servicer, server):
                     servicer.Checkpoint,
                     request_deserializer=ps__wire_dot_v1_dot_operations__pb2.CheckpointRequest.FromString,
                     response_serializer=ps__wire_dot_v1_dot_operations__pb2.CheckpointReply.SerializeToString,
+            ),
+            'Durable': grpc.unary_unary_rpc_method_handler(
+                    servicer.Durable,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.DurableRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.DurableReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1730,6 +1746,33 @@ class Owner(object):
             '/ps_wire.v1.Owner/Checkpoint',
             ps__wire_dot_v1_dot_operations__pb2.CheckpointRequest.SerializeToString,
             ps__wire_dot_v1_dot_operations__pb2.CheckpointReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Durable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Durable',
+            ps__wire_dot_v1_dot_operations__pb2.DurableRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.DurableReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -20,6 +20,7 @@ TYPES = {
     parts.PassStatus: pb.ContextInfo,
     parts.ObjectStatus: pb.ObjectStatus,
     parts.OptimizerStatus: pb.OptimizerStatus,
+    parts.LogStatus: pb.LogStatus,
     parts.TableStatus: pb.TableStatus,
     parts.OperationStatus: pb.OperationStatus,
     parts.CommunicatorStatus: pb.CommunicatorStatus,

@@ -16,6 +16,7 @@ from ps_wire.status import OwnerStatus
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, StatusRequest
 from trainer_client.client import objects
+from trainer_client.client.durability import OffersDurability
 from trainer_client.client.passes import OffersPasses
 from trainer_client.client.sessions import Connected, Sessions
 from trainer_client.collectives.communicator import Communicator, join
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from trainer_client.tables.table import Table
 
 
-class Client(OffersPasses, Connected, OffersTables):
+class Client(OffersPasses, Connected, OffersTables, OffersDurability):
     """Creates objects on owners, attaches to them, and opens contexts. Made by `connect`.
 
     Every operation returns a `Pending`: await it, or call `wait()` in a plain thread. Besides the errors listed with

@@ -196,13 +196,13 @@ class Closing:
 
     def _stepped(self) -> tuple[list[Any], Exception | None]:
         """The versions of the optimizers that have stepped on the owner, and the error of the first that has not."""
-        _, versions, error, replies, values, _ = self.answers[0].result()
+        _, versions, error, replies, values, _, durable = self.answers[0].result()
         if error is not None:
             error.add_note(_NOTE)
         owner = self._parts[0].session.owner
         steps = []
-        for version, reply, reported in zip_longest(versions, replies, values):
-            steps.append(Stepped({owner: version}, reply, reported))
+        for version, reply, reported, kept in zip_longest(versions, replies, values, durable):
+            steps.append(Stepped({owner: version}, reply, reported, None if kept is None else {owner: kept}))
         if self._together:
             return [] if error is not None else [self._optimizers[0].merged(steps)], error
         return steps, error

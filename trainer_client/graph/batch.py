@@ -37,7 +37,8 @@ class Answer(NamedTuple):
     """The answer to a batch. There are gradients of the inputs of each call, unless no call has such inputs.
 
     Optimizers have stepped to these versions, up to the first that could not. If one of them has a policy, the
-    owner says what it made of each step, and the values of its round. `checked` ones accept the gradients.
+    owner says what it made of each step, and the values of its round. `checked` ones accept the gradients. If the owner
+    has a log, it says which versions are `durable`.
     """
 
     gradients: list[list[torch.Tensor | None]]
@@ -46,6 +47,7 @@ class Answer(NamedTuple):
     stepped: Sequence[StepReply] = ()
     values: Sequence[Mapping[str, Any]] = ()
     checked: bool = False
+    durable: Sequence[int] = ()
 
 
 class Follow(Protocol):
@@ -145,4 +147,5 @@ def _read(
     values: Sequence[Mapping[str, Any]] = ()
     if backward.stepped:
         values = [Decoder(payload).decode(each.values) if each.HasField("values") else {} for each in backward.stepped]
-    return Answer(gradients, list(backward.versions), error, backward.stepped, values, backward.checked)
+    durable = list(backward.durable_versions)
+    return Answer(gradients, list(backward.versions), error, backward.stepped, values, backward.checked, durable)

@@ -26,7 +26,7 @@ from trainer_client.handles.references import state_of
 from trainer_client.optimizers.replies import Answered, ReportedValues, answered
 from trainer_client.optimizers.results import Unscaled, is_finite, unscale_leaves
 from trainer_client.session.runs import Parameters
-from trainer_client.session.stepped import Stepped, owner_seconds, values_of
+from trainer_client.session.stepped import Stepped, durable_in, owner_seconds, values_of
 
 if TYPE_CHECKING:
     from ps_wire.v1.values_pb2 import Value
@@ -113,7 +113,8 @@ class RemoteOptimizer:
 
         def read_push(reply: Reply, payload: PayloadReader) -> T:
             step = reply.push.step
-            return read(Stepped({owner: step.version}, step, values_of(step, payload)), reply, payload)
+            made = Stepped({owner: step.version}, step, values_of(step, payload), durable_in({owner: step}))
+            return read(made, reply, payload)
 
         return self.session.submit(frame, payload, read_push)
 

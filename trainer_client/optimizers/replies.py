@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from weakref import WeakSet
 
 from ps_wire.codec.values import Decoder
-from trainer_client.session.stepped import Stepped, values_of
+from trainer_client.session.stepped import Stepped, durable_in, values_of
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
@@ -65,17 +65,19 @@ def all_answered(reply: Reply, payload: PayloadReader) -> list[Answered]:
 def joined(parts: Mapping[str, Answered]) -> Stepped:
     """The result of steps on owners by themselves; one alone may have a policy. The first by name has the values."""
     versions = {owner: each.reply.version for owner, each in parts.items()}
+    durable = durable_in({owner: each.reply for owner, each in parts.items()})
     if len(parts) == 1:
         ((reply, values),) = parts.values()
-        return Stepped(versions, reply, values)
-    made = Stepped(versions, reported=parts[min(parts)].values if parts else None)
+        return Stepped(versions, reply, values, durable)
+    made = Stepped(versions, reported=parts[min(parts)].values if parts else None, durable=durable)
     made.staleness = max((each.reply.staleness for each in parts.values()), default=0)
     return made
 
 
 def stepped(owner: str, reply: Reply, payload: PayloadReader) -> Stepped:
     """What an owner says of a step."""
-    return Stepped({owner: reply.step.version}, reply.step, values_of(reply.step, payload))
+    step = reply.step
+    return Stepped({owner: step.version}, step, values_of(step, payload), durable_in({owner: step}))
 
 
 def stepped_beside(optimizer: object, owner: str, reply: Reply, payload: PayloadReader) -> Stepped:

@@ -17,7 +17,7 @@ from ps_wire.attempts import REPEATED
 from ps_wire.errors import ContextLostError, DrainingError, PsError, RemoteError, SessionLostError
 from trainer_client.optimizers.results import all_of
 from trainer_client.pending import Pending
-from trainer_client.session.stepped import Stepped
+from trainer_client.session.stepped import Stepped, durable_in
 
 if TYPE_CHECKING:
     from ps_wire.reported import Reported
@@ -96,7 +96,7 @@ class Rounds:
             raise
         _check(settled, reply)
         versions = {self._first: reply.version} | {owner: each.version for owner, each in settled.items()}
-        return Stepped(versions, reply, of_round)
+        return Stepped(versions, reply, of_round, durable_in({self._first: reply}))
 
     async def _offer(
         self, context: Context, number: int, epoch: int, values: Mapping[str, Reported], added: Mapping[str, Sent]

@@ -37,8 +37,9 @@ class Requests:
     """Sends requests, numbers them, and resolves each with its answer. Used on the session's event loop.
 
     It keeps the numbers of requests that were `given_up` here, and that the owner still answers; and of those that
-    the owner, which drains, has not taken up (`turned_away`). There is an outbox while a stream is open. `give_back`
-    gets references that no caller takes, and `when_held_up` is called when a request may be held up now, or no more.
+    the owner, which drains, has not taken up (`turned_away`). There is an outbox while a stream is open. What answers
+    tell is in the owner's log before the `position`; it is 0 if there is none. `give_back` gets references that no
+    caller takes, and `when_held_up` is called when a request may be held up now, or no more.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Requests:
         self.turned_away: set[int] = set()
         self.outbox: Outbox | None = None
         self.owner = ""
+        self.position = 0
         self.closed: PsError | None = None
         self._give_back = give_back
         self._when_held_up = when_held_up
@@ -146,6 +148,8 @@ class Requests:
 
     def finish(self, number: int, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
         """Resolves a request with its answer; objects that are `held` live as long as the result is not read."""
+        if reply.position > self.position:
+            self.position = reply.position
         nbytes = 0 if payload is None else len(payload)
         self._answered_bytes = nbytes if not self._answered else self._answered_bytes + nbytes
         self._answered.append(number)
@@ -208,6 +212,7 @@ class Requests:
     def lost(self, error: PsError) -> None:
         """The owner has ended the session: resolves all requests with the error."""
         self._fail_all(error)
+        self.position = 0
         self._answered.clear()
         self.given_up.clear()
 

@@ -274,6 +274,7 @@ class Session:
             program=_program(),
             member=self.settings.member,
             last_pass=self._last_pass,
+            position=self.requests.position,
         )
         hello.unanswered.extend((*self.requests.window.unanswered, *self.requests.given_up))
         return hello
@@ -356,7 +357,7 @@ class Session:
 
 
 def _lost(before: Welcome, now: Welcome) -> SessionLostError:
-    why = "it has restarted" if before.incarnation != now.incarnation else now.why_lost or "the lease had run out"
+    why = now.why_lost or ("it has restarted" if before.incarnation != now.incarnation else "the lease had run out")
     return SessionLostError(
         f"owner {now.owner!r} has ended this session: {why}. Whether the request ran is not known. Ask for the objects "
         "again as at the beginning: ps.module(…, name=…) and ps.optimizer(…) attach to what the owner has, and make "

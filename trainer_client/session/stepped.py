@@ -31,14 +31,21 @@ class Stepped(dict[str, int]):
         reported: What trainers have reported with the gradients of the round (`values=` of steps and pushes), reduced
             by name; values that are kept, as dictionaries by `Client.trainer_name`. Empty if these gradients do not
             count, or if the round was still open.
+        durable: The versions up to which the steps are on the disk, by owner; without owners that have no log. With
+            `--durability always` it is the version itself. `Client.durable` waits for the rest.
     """
 
-    __slots__ = ("counted", "dropped", "repeated", "reported", "staleness")
+    __slots__ = ("counted", "dropped", "durable", "repeated", "reported", "staleness")
 
     def __init__(
-        self, versions: dict[str, int], reply: StepReply | None = None, reported: Mapping[str, Any] | None = None
+        self,
+        versions: dict[str, int],
+        reply: StepReply | None = None,
+        reported: Mapping[str, Any] | None = None,
+        durable: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(versions)
+        self.durable = {} if durable is None else dict(durable)
         self.reported = {} if reported is None else dict(reported)
         self.staleness = 0 if reply is None else reply.staleness
         self.counted = 1 if reply is None else reply.counted
@@ -49,6 +56,11 @@ class Stepped(dict[str, int]):
         more = f", dropped={self.dropped!r}" if self.dropped else f", counted={self.counted}"
         more += f", reported={self.reported!r}" if self.reported else ""
         return f"Stepped({super().__repr__()}, staleness={self.staleness}{more})"
+
+
+def durable_in(replies: Mapping[str, StepReply]) -> dict[str, int]:
+    """The versions that are on the disk, by owner, as owners say of steps."""
+    return {owner: each.durable_version for owner, each in replies.items() if each.HasField("durable_version")}
 
 
 def values_of(reply: StepReply, payload: PayloadReader) -> dict[str, Any]:

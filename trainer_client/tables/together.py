@@ -179,9 +179,11 @@ class OptimizerWithTables(Stepping, PushScaling):
         """The versions of all optimizers as one result."""
         names = [*([] if self.parameters is None else [""]), *self.tables]
         versions: dict[str, int] = {}
+        durable: dict[str, int] = {}
         for name, each in zip(names, steps, strict=True):
-            versions |= {f"{owner}/{name}" if name else owner: version for owner, version in each.items()}
-        return Stepped(versions)
+            for found, own in ((versions, each), (durable, each.durable)):
+                found.update((f"{owner}/{name}" if name else owner, version) for owner, version in own.items())
+        return Stepped(versions, durable=durable)
 
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:
         """Changes options such as `lr` of the parameters' optimizer; `tables[name].set_options()` does for a table.

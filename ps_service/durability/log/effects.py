@@ -13,11 +13,13 @@ import torch
 
 from ps_service.durability.log.storage import RecordStorage
 from ps_service.durability.log.table_log import RequestRows, TableLog, record_bytes
+from ps_service.durability.log.watermark import Watermark
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, state_of
 from ps_service.durability.snapshot import member_record
 from ps_service.parameters.locks import StepLock
 from ps_service.tables.stand_in import AllRows
+from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, StorageError
@@ -31,13 +33,15 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from ps_service.durability.log.log import Log
+    from ps_service.durability.log.mode import Mode
     from ps_service.engine import Engine
     from ps_service.group.formation import MemberEntry
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
-    from ps_service.training.optimizers import HostedOptimizer, Present
+    from ps_service.training.optimizers import Present
     from ps_wire.codec.payload import Buffer
     from ps_wire.refs import ContextId
+    from ps_wire.v1.operations_pb2 import LogStatus
     from ps_wire.v1.values_pb2 import Value
 
 
@@ -51,10 +55,14 @@ _LITTLE: Final = 64 * 1024
 class OwnersLog:
     """The log of an owner, as requests see it."""
 
-    def __init__(self, engine: Engine, log: Log, acknowledges: bool) -> None:
+    def __init__(self, engine: Engine, log: Log, mode: Mode, grown: Callable[[], int]) -> None:
         self.engine = engine
         self.log = log
-        self.acknowledges = acknowledges
+        self.acknowledges = mode.acknowledges
+        self._mode = mode
+        # Bytes of the log since the newest checkpoint.
+        self._grown = grown
+        self.watermark = Watermark(log)
         self.turn = StepLock(engine.parameter_locks.this_thread)
         self._guard = threading.Lock()
         self._locks: WeakKeyDictionary[HostedObject, StepLock] = WeakKeyDictionary()
@@ -137,9 +145,49 @@ class OwnersLog:
 
         self.log.when_synced(position, synced)
 
+    def when_all_synced(self, callback: Callable[[StorageError | None, int], object]) -> None:
+        """As `EffectLog.when_all_synced`."""
+        end = self.log.end
+
+        def synced(error: OSError | None) -> None:
+            failed = None if error is None else StorageError(f"{error.strerror}; what is on the disk is not known")
+            callback(failed, end)
+
+        self.log.when_synced(end, synced, hurry=True)
+
+    def durable_version(self, object_id: str) -> int:
+        """As `EffectLog.durable_version`."""
+        hosted = self.engine.registry.get(object_id)
+        return 0 if hosted is None else self.watermark.durable(hosted.value)
+
+    @property
+    def end(self) -> int:
+        """As `EffectLog.end`."""
+        return self.log.end
+
+    @property
+    def state(self) -> str:
+        """As `EffectLog.state`."""
+        return "failed" if self.log.has_failed else "writable" if self.log.trouble is None else "full"
+
+    @property
+    def why(self) -> str:
+        """As `EffectLog.why`."""
+        trouble = self.log.trouble
+        return "" if trouble is None else trouble.strerror or str(trouble)
+
+    def describe(self, message: LogStatus) -> None:
+        """As `EffectLog.describe`."""
+        log, lag = self.log, self.log.lag
+        message.mode, message.state, message.why = str(self._mode), self.state, self.why
+        message.position, message.synced, message.bytes = log.end, log.synced, log.nbytes
+        message.unsynced_records, message.unsynced_bytes, message.unsynced_seconds = lag
+        message.checkpoint_bytes = self._grown()
+
     def began(self) -> None:
         """Notes the start of the owner."""
-        self.log.append(pb.LogRecord(incarnation=self.engine.incarnations.current).SerializeToString())
+        started = pb.LogRecord(incarnation=self.engine.incarnations.current, owner=self.engine.name)
+        self.log.append(started.SerializeToString())
 
     def came(self, trainer: bytes) -> None:
         """Notes that the session of a trainer has begun."""
@@ -173,6 +221,8 @@ class RequestEffects:
         self._changed: list[HostedObject] = []
         self._buffers: list[HostedObject] = []
         self._attempt: tuple[bytes, int] | None = None
+        # Of optimizers: their versions with this record, and those before it.
+        self._versions: list[tuple[HostedOptimizer, int, int]] = []
         self._has_turn = False
         self._keeps_answer = False
         # Ids of objects that are in this record, and were not in the log before.
@@ -242,6 +292,7 @@ class RequestEffects:
 
     def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present], place: int) -> None:
         """As `Effects.steps`."""
+        self._versions.append((optimizer, version, version - 1))
         self.write_step(self._record.effects.add().step, optimizer, version, present)
         if self._attempt is not None:
             self.add_attempt(self._attempt, optimizer, place)
@@ -287,6 +338,10 @@ class RequestEffects:
         """As `Effects.leaves`."""
         self.rounds_of(optimizer).left.append(trainer)
 
+    def has_version(self, optimizer: HostedOptimizer, before: int) -> None:
+        """Notes that the record gives an optimizer the version that it has, in the place of the one before."""
+        self._versions.append((optimizer, optimizer.version, before))
+
     def keep_answer(self) -> None:
         """As `Effects.keep_answer`."""
         self._keeps_answer = True
@@ -312,6 +367,10 @@ class RequestEffects:
     def enters(self, entry: MemberEntry) -> None:
         """As `Effects.enters`."""
         self._record.effects.add().member.CopyFrom(member_record(entry))
+
+    def durable_version(self, object_id: str, version: int) -> int:
+        """As `Effects.durable_version`."""
+        return version if self._owner.acknowledges else self._owner.durable_version(object_id)
 
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
         """As `Effects.commit`."""
@@ -394,6 +453,8 @@ class RequestEffects:
         except (CannotBeKept, InvalidArgumentError):
             return  # checkpoints leave it out, too
         self._record.effects.add().object.CopyFrom(record)
+        if isinstance(hosted.value, HostedOptimizer):
+            self._versions.append((hosted.value, record.version, 0))
         self._new.add(hosted.ref.object_id)
 
     def _state_of(self, hosted: HostedObject) -> Any:
@@ -425,9 +486,13 @@ class RequestEffects:
             record.answer_offset, record.answer_nbytes = payload.nbytes, answer.nbytes
             payload.chunks.extend(answer.chunks)
             payload.nbytes += answer.nbytes
-        return self._write()
+        position = answer.frame.reply.position = self._write()
+        return position
 
     def _write(self) -> int:
         self._draws()
         self._owner.known |= self._new
-        return self._owner.append(self._record, self._payload)
+        position = self._owner.append(self._record, self._payload)
+        for optimizer, version, before in self._versions:
+            self._owner.watermark.note(optimizer, version, position, before)
+        return position

@@ -10,9 +10,10 @@ import heapq
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ps_service.durability.log import records
 from ps_service.durability.log.disk import Disk
@@ -33,12 +34,20 @@ class LogError(OSError):
     """The log cannot be written; the message says why, and what to do."""
 
 
+class Lag(NamedTuple):
+    """What is not on the disk: records, their bytes, and seconds since the first of them was appended."""
+
+    records: int
+    nbytes: int
+    seconds: float
+
+
 class Log:
     """The log in a folder. Safe to use from several threads.
 
     With an `interval`, records are synced after at most so many seconds; with 0, as soon as possible, all that came
     meanwhile together; with None, only by `sync`. `end` is the position behind the last record, and `synced` the one
-    up to which the log is on the disk.
+    up to which the log is on the disk. `trouble` is why the last record could not be written; None if it could.
     """
 
     def __init__(
@@ -49,7 +58,15 @@ class Log:
         self._folder = folder
         self._interval = interval
         self.end = self.synced = 0
+        self.trouble: LogError | None = None
+        # Bytes of the record for which there was no room.
+        self._wanted = 0
         self._failure: OSError | None = None
+        # Records that were appended, those that are on the disk, and when the first of the others was appended.
+        self._records = self._synced_records = 0
+        self._since = 0.0
+        # Whether somebody waits for the next sync, which has not begun.
+        self._is_hurried = False
         # Held while a record is written, for which the disk may have to be waited.
         self._lock = ReportingLock()
         self._changed = threading.Condition()
@@ -92,8 +109,13 @@ class Log:
                     self._segments.extend(position, nbytes)
                 self._segments.write(position, self.synced, message, chunks)
             except OSError as error:
-                raise self._explained(error) from error
+                self.trouble, self._wanted = self._explained(error), nbytes
+                raise self.trouble from error
+            if self._records == self._synced_records:
+                self._since = time.monotonic()
+            self._records += 1
             self.end = position + nbytes
+            self.trouble = None
         if self._is_idle:
             self._wake()
         return position + nbytes
@@ -110,23 +132,32 @@ class Log:
                 if not self._segments.has_space(self.end, nbytes):
                     self._segments.prepare(nbytes)
             except OSError as error:
-                raise self._explained(error) from error
+                self.trouble, self._wanted = self._explained(error), nbytes
+                raise self.trouble from error
+            self.trouble = None
+
+    def try_again(self) -> None:
+        """Looks whether there is room now for the record for which there was none. Raises `LogError` if there is
+        not."""
+        self.check(self._wanted)
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._explained(self._failure)
 
-    def when_synced(self, position: int, callback: Callable[[LogError | None], object]) -> None:
+    def when_synced(self, position: int, callback: Callable[[LogError | None], object], hurry: bool = False) -> None:
         """Calls a function, in any thread, once the log is on the disk up to a position, or with the error if it could
-        not be synced. It must not raise."""
+        not be synced. It must not raise. In a `hurry` the next sync does not wait for its time."""
         with self._lock:
-            failure = None
-            if self.synced < position:
-                if self._failure is None:
-                    heapq.heappush(self._waiting, (position, next(self._numbers), callback))
-                    return
-                failure = self._explained(self._failure)
-        callback(failure)
+            is_there, failure = self.synced >= position, self._failure
+            if not is_there and failure is None:
+                heapq.heappush(self._waiting, (position, next(self._numbers), callback))
+        if is_there or failure is not None:
+            callback(None if is_there or failure is None else self._explained(failure))
+        elif hurry:
+            with self._changed:
+                self._is_hurried = True
+                self._changed.notify()
 
     def sync(self) -> None:
         """Waits until all records are on the disk. Raises `LogError` if that fails. Then nothing can be appended any
@@ -134,6 +165,7 @@ class Log:
         with self._segments.syncing:
             with self._lock:
                 end, unsynced = self.end, self._segments.take_unsynced()
+                records, began = self._records, time.monotonic()
             try:
                 self._segments.sync(unsynced)
             except OSError as error:
@@ -141,6 +173,7 @@ class Log:
                 raise self._explained(error) from error
         with self._lock:
             self.synced = max(self.synced, end)
+            self._synced_records, self._since = records, began
             ready = []
             while self._waiting and self._waiting[0][0] <= self.synced:
                 ready.append(heapq.heappop(self._waiting)[2])
@@ -149,7 +182,7 @@ class Log:
 
     def _failed(self, error: OSError) -> None:
         with self._lock:
-            self._failure = error
+            self._failure, self.trouble = error, self._explained(error)
             waiting, self._waiting = self._waiting, []
         for _, _, callback in waiting:
             callback(self._explained(error))
@@ -164,6 +197,19 @@ class Log:
     def nbytes(self) -> int:
         """Bytes of the files in use."""
         return self._segments.nbytes
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a sync has failed, so that nothing can be appended any more."""
+        return self._failure is not None
+
+    @property
+    def lag(self) -> Lag:
+        """What is not on the disk now. May be asked in any thread, and waits for none."""
+        records, synced = self._records - self._synced_records, self.synced
+        if not records:
+            return Lag(0, 0, 0.0)
+        return Lag(records, max(self.end - synced, 0), time.monotonic() - self._since)
 
     def close(self) -> None:
         """Ends the thread and closes the files, without a last sync."""
@@ -181,7 +227,8 @@ class Log:
                 self._changed.wait_for(lambda: self._is_closed or self.end > self.synced)
                 self._is_idle = False
                 if self._interval:
-                    self._changed.wait_for(lambda: self._is_closed, self._interval)
+                    self._changed.wait_for(lambda: self._is_closed or self._is_hurried, self._interval)
+                self._is_hurried = False
                 if self._is_closed:
                     return
             try:

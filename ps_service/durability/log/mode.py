@@ -11,6 +11,11 @@ class Mode(NamedTuple):
 
     interval: float | None
 
+    def __str__(self) -> str:
+        if self.interval is None:
+            return "off"
+        return f"interval:{self.interval:g}" if self.interval else "always"
+
     @property
     def has_log(self) -> bool:
         """Whether there is a log."""

@@ -38,7 +38,10 @@ def replay(engine: Engine, records: Iterable[Record], put: Put) -> int:
     and as `put`."""
     count = 0
     for read in records:
-        _apply(engine, pb.LogRecord.FromString(read.message), np.frombuffer(bytearray(read.payload), np.uint8), put)
+        record = pb.LogRecord.FromString(read.message)
+        if record.HasField("answer"):
+            record.answer.frame.reply.position = read.end  # not known before it was written
+        _apply(engine, record, np.frombuffer(bytearray(read.payload), np.uint8), put)
         count += 1
     return count
 

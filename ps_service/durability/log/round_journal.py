@@ -50,6 +50,8 @@ class LoggedRounds:
         self._optimizer = optimizer
         policy = PLAIN if optimizer.rounds is None else aggregator.policy
         self.settled = SettledRounds(policy, *aggregator.membership(), aggregator.open_round)
+        # Of the optimizer, as the log has it.
+        self._version = optimizer.version
         # Its gradients are in the record of the step that they complete.
         self._completing: _Completing | None = None
 
@@ -138,6 +140,9 @@ class LoggedRounds:
         effect.version, effect.most = self._optimizer.version, settled.most
         for trainer in settled.unlogged:
             effect.members.add(trainer=trainer, clock=settled.clocks[trainer])
+        if self._version != self._optimizer.version:
+            effects.has_version(self._optimizer, self._version)
+            self._version = self._optimizer.version
         effects.note()
         settled.unlogged.clear()
 

@@ -112,15 +112,17 @@ class Segments:
                     )
 
     def begin(self, position: int) -> None:
-        """Begins to write at a position. What lies behind it is removed: it was not on the disk. Raises `OSError`."""
+        """Begins to write at a position. What lies behind it is removed: it was not on the disk. What lies before it
+        is synced, because an earlier process may have ended before it was. Raises `OSError`."""
         while self.used and self.used[-1].start >= position:
             # Not to be used again: at the same positions its records would be whole.
             self._disk.remove(self.used.pop().path)
         self._disk.sync_folder(self._folder)
+        for each in self.used:
+            each.descriptor = self._disk.open(each.path)
+            self._disk.sync(each.descriptor)
         if self.used and position <= self.used[-1].start + self.used[-1].nbytes:
-            last = self.used[-1]
-            last.descriptor = self._disk.open(last.path)
-            self._erase(last, position)
+            self._erase(self.used[-1], position)
         else:
             self.extend(position, 0)
             self.sync(self.take_unsynced())

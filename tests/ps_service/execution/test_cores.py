@@ -15,7 +15,7 @@ from tests.owner_processes import ENVIRONMENT, ROOT
 REPORT = """
 import asyncio
 import torch
-from ps_service.cli import commands
+from ps_service.cli import engines
 from ps_service.config import load
 from ps_service.execution.cores import usable_cores
 from tests.ps_service.execution.pools import run
@@ -34,14 +34,14 @@ async def shared(engine):
     assert await found(engine) == {usable_cores()}
     assert torch.get_num_threads() == 1, "the number of the event loop"
 
-engine = commands._engine(load(threads=2, torch_threads=3))
+engine = engines.engine_of(load(threads=2, torch_threads=3))
 assert asyncio.run(found(engine)) == {3}
 engine.close()
 for threads, expected in ((64, 1), (1, usable_cores())):
-    engine = commands._engine(load(threads=threads))
+    engine = engines.engine_of(load(threads=threads))
     assert asyncio.run(found(engine)) == {expected}
     engine.close()
-engine = commands._engine(load(threads=64, share_cores=True))
+engine = engines.engine_of(load(threads=64, share_cores=True))
 asyncio.run(shared(engine))
 engine.close()
 """

@@ -262,6 +262,7 @@ def test_a_mutating_request_never_runs_twice() -> None:
         "status",
         "sessions",
         "history",
+        "durable",
         "checkpoint",  # writes what there is; a second one replaces it, and changes no object
         "evict",  # ends what there is; there is nothing left to end the second time
     }

@@ -96,7 +96,7 @@ function memoryOf(owners) {
 function showLists(owners, rows, now) {
   lists.owners.show([...group.owners.values()].map((owner) => ({
     facts: owner.facts, now: group.now, trainers: owner.answers && owner.lists ? trainers.of(owner, group) : null, latest: owner.answers ? group.latestOf(owner) : null,
-    recent: owner.answers ? group.recent([owner]) : null,
+    recent: owner.answers ? group.recent([owner]) : null, log: owner.answers ? owner.lists?.log : null,
   })));
   lists.trainers.show(rows);
   lists.operations.show(now.operations);

@@ -6,6 +6,13 @@ import { badge, List, meter } from "./lists.js";
 // Those of modules, and the rows of tables.
 const parameters = (latest) => latest && latest.parameters + latest.tables;
 
+// What of the log is not on the disk.
+const logged = (log) => {
+  if (!log) return "";
+  if (log.state !== "writable") return log.state;
+  return log.unsynced_records ? `${size(log.unsynced_bytes)}, ${seconds(log.unsynced_seconds)}` : "none";
+};
+
 const TABLES = {
   owners: {
     key: (row) => row.facts.name,
@@ -27,6 +34,17 @@ const TABLES = {
       objects: { text: (row) => count(row.facts.objects), sort: (row) => row.facts.objects },
       resident: { text: (row) => size(row.latest?.resident), sort: (row) => row.latest?.resident },
       parameters: { text: (row) => size(parameters(row.latest)), sort: (row) => parameters(row.latest) },
+      log: {
+        text: (row) => logged(row.log),
+        sort: (row) => row.log?.unsynced_seconds,
+        fill: (cell, row) => {
+          const text = logged(row.log);
+          if (row.log && row.log.state !== "writable") {
+            if (!cell.firstElementChild) cell.replaceChildren();
+            badge(cell, text, { state: "lost", title: row.log.why });
+          } else if (cell.textContent !== text) cell.textContent = text;
+        },
+      },
       uptime: { text: (row) => span(row.facts.uptime_seconds), sort: (row) => row.facts.uptime_seconds },
       version: { text: (row) => row.facts.version ?? "", sort: (row) => row.facts.version },
       address: { text: (row) => row.facts.address, sort: (row) => row.facts.address },

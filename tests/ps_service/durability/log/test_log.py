@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from ps_service.durability.log import records
 from ps_service.durability.log.disk import Buffer, Disk
 from ps_service.durability.log.log import Log, LogError
 from ps_service.durability.log.segments import DamagedLogError
+from ps_service.durability.log.watermark import Watermark
 from tests.ps_service.durability.log.losing_disk import FailingDisk, LosingDisk
 
 SEGMENT = 4096
@@ -273,3 +275,83 @@ def test_what_changes_while_it_is_written_is_read_as_it_was_written(tmp_path: Pa
     with closing(opened(tmp_path, disk=Disturbed())) as log:
         log.append(b"one", [payload])
     assert contents(tmp_path) == [(b"one", bytes(3000))]
+
+
+def test_what_a_process_that_ended_has_not_synced_is_synced_before_it_counts(tmp_path: Path) -> None:
+    disk = LosingDisk()
+    log = opened(tmp_path, disk=disk)
+    written = [(b"%d" % number, bytes([number]) * 900) for number in range(12)]
+    for message, payload in written:
+        log.append(message, [payload])
+    log.close()
+    assert len(list(tmp_path.glob("log-*"))) > 2
+    log = opened(tmp_path, disk=disk)
+    assert log.synced == log.end
+    log.append(b"after")
+    log.sync()
+    log.close()
+    disk.lose(random.Random(1))
+    assert contents(tmp_path) == [*written, (b"after", b"")]
+
+
+# How far it is on the disk
+
+
+def test_the_lag_counts_what_is_not_on_the_disk(tmp_path: Path, log: Log) -> None:
+    assert log.lag == (0, 0, 0.0)
+    log.append(b"one")
+    first = log.lag
+    log.append(b"two")
+    assert (first.records, first.nbytes) == (1, 64) and first.seconds > 0.0
+    assert (log.lag.records, log.lag.nbytes) == (2, 128) and log.lag.seconds > first.seconds
+    log.sync()
+    assert log.lag == (0, 0, 0.0)
+
+
+def test_in_a_hurry_the_next_sync_does_not_wait_for_its_time(tmp_path: Path) -> None:
+    with closing(opened(tmp_path, interval=3600.0)) as log:
+        for _ in range(3):
+            ended = threading.Event()
+            end = log.append(b"one")
+            log.when_synced(end, lambda error: ended.set(), hurry=True)  # noqa: B023
+            assert ended.wait(PATIENCE) and log.synced == end
+
+
+def test_trouble_lasts_until_a_record_can_be_written_again(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    with closing(opened(tmp_path, disk=disk)) as log:
+        disk.full = True
+        with pytest.raises(LogError):
+            log.check(1 << 20)
+        assert log.trouble is not None and not log.has_failed
+        disk.full = False
+        log.check()
+        assert log.trouble is None
+        log.append(b"one")
+        disk.broken = True
+        with pytest.raises(LogError):
+            log.sync()
+        assert log.trouble is not None and log.has_failed
+
+
+def test_durable_versions_are_those_whose_records_are_on_the_disk(tmp_path: Path, log: Log) -> None:
+    optimizer: Any = HostedOptimizerStandIn()
+    watermark = Watermark(log)
+    assert watermark.durable(optimizer) == 7  # as the owner has found it
+    for version in range(8, 5000):
+        watermark.note(optimizer, version, log.append(b"step"), version - 1)
+        optimizer.version = version
+        if version == 100:
+            log.sync()
+        if version == 3000:
+            log.sync()
+            assert 2990 <= watermark.durable(optimizer) <= 3000
+    assert 2990 <= watermark.durable(optimizer) <= 3000
+    log.sync()
+    assert watermark.durable(optimizer) == 4999
+
+
+class HostedOptimizerStandIn:
+    """Has what a watermark reads of an optimizer."""
+
+    version = 7
