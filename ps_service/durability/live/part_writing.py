@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -124,48 +125,55 @@ class PartWriter:
         """Writes a part, some rows at a time. Its value is whether what optimizers keep for it had the same form all
         the time."""
         count, begin, positions = part.parameter.shape[0], 0, []
-        name, file = "", None
+        form, file = None, None
         try:
             while begin < count:
                 end = min(begin + rows, count)
                 self._scratch.reserve(PIECE_BYTES)
                 with self._held([part]) as position:
-                    tensors = [visible(self._engine, part), *part.tensors()[1:]]
-                    if file is None:
-                        mark, sink, kept = Mark([part]), Sink(self._files.names), tensors[1:]
-                        values = self._stored([_aliases(part, tensors[0])], sink)
-                        names = [each for each, _ in sink.tensors]
-                        described = [Described(each, one.dtype, one.shape) for each, one in sink.tensors]
-                        sink.tensors.clear()
-                    elif len(tensors) != len(kept) + 1 or any(map(_is_other, tensors[1:], kept)):
-                        self._files.names.release(names)
+                    if form is None:
+                        form = self._form(part)
+                    elif not form.holds(part):
+                        self._files.names.release(form.names())
                         return False
-                    copies = [
-                        self._scratch.copy(each[begin:end] if each.dim() else each)
-                        for each in tensors
-                        if each.dim() or not begin
-                    ]
-                    rows_of = [bool(each.dim()) for each in tensors]
+                    copies = self._rows(part, begin, end)
                 if file is None:
-                    name, file = self._files.create(described)
-                written = [each for each, has_rows in zip(names, rows_of, strict=True) if has_rows or not begin]
-                for each, copy in zip(written, copies, strict=True):
-                    file.write(each, copy, begin * copy[0].nbytes if copy.dim() else 0)
+                    form.file, file = self._files.create(form.tensors)
+                for described, copy in zip(form.tensors, copies, strict=True):
+                    if copy is not None:
+                        file.write(described.name, copy, begin * copy[0].nbytes if copy.dim() else 0)
                 positions.append((position, end))
                 begin = end
                 yield
-            assert file is not None
+            assert form is not None and file is not None
             file.close()
         finally:
-            if file is not None:
+            if form is not None and file is not None:
                 file.abandon()
                 if begin < count:
-                    (self._files.folder / name).unlink()
+                    (self._files.folder / form.file).unlink()
         for position, end in positions:
             self._note(position, [part], 0 if end == count else end)
-        self._put([part], values)
-        self.written[_key([part])] = Written(mark, name, values)
+        self._put([part], form.values)
+        self.written[_key([part])] = Written(form.mark, form.file, form.values)
         return True
+
+    def _form(self, part: Part) -> _Form:
+        """What a part consists of. Nothing refers to its memory afterwards: a step would move it."""
+        entries = [(place, part.entry(optimizer)) for place, (optimizer, _) in enumerate(part.users)]
+        states = {place: dict(entry) for place, entry in entries if entry is not None}
+        sink = Sink(self._files.names)
+        values = self._stored([Copies(part, visible(self._engine, part), states)], sink)
+        tensors = [Described(name, each.dtype, each.shape) for name, each in sink.tensors]
+        return _Form(Mark([part]), values, tensors, part.tensors()[1:])
+
+    def _rows(self, part: Part, begin: int, end: int) -> list[torch.Tensor | None]:
+        """Copies of some rows of a part's tensors; of numbers with the first rows, and then None."""
+        tensors = [visible(self._engine, part), *part.tensors()[1:]]
+        return [
+            self._scratch.copy(each[begin:end]) if each.dim() else None if begin else self._scratch.copy(each)
+            for each in tensors
+        ]
 
     @contextmanager
     def _held(self, piece: Sequence[Part]) -> Iterator[int]:
@@ -235,18 +243,28 @@ class PartWriter:
             self._files.names.release(earlier.names())
 
 
+@dataclass
+class _Form:
+    """A large part: what it is in records, its tensors, of which optimizers keep some, and the file that has them."""
+
+    mark: Mark
+    values: Values
+    tensors: list[Described]
+    kept: list[torch.Tensor]
+    file: str = ""
+
+    def holds(self, part: Part) -> bool:
+        """Whether optimizers keep the same tensors."""
+        now = part.tensors()[1:]
+        return len(now) == len(self.kept) and all(one is other for one, other in zip(now, self.kept, strict=True))
+
+    def names(self) -> Iterator[str]:
+        """The names of the tensors."""
+        return (each.name for each in self.tensors)
+
+
 def _key(piece: Sequence[Part]) -> Hashable:
     return tuple(each.names[0] for each in piece)
-
-
-def _is_other(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one is not other
-
-
-def _aliases(part: Part, value: torch.Tensor) -> Copies:
-    """A part as it is, without a copy."""
-    entries = [(place, part.entry(optimizer)) for place, (optimizer, _) in enumerate(part.users)]
-    return Copies(part, value, {place: dict(entry) for place, entry in entries if entry is not None})
 
 
 def _check(optimizer: HostedOptimizer, piece: Sequence[Part]) -> None:
