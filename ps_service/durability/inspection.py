@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf.message import Message
-
 from ps_service.durability.log.disk import Disk
 from ps_service.durability.log.segments import DamagedLogError, Segments
 from ps_service.durability.manifest import DamagedError, Manifest
 from ps_service.durability.store import CheckpointError, checkpoints_in, parsed
-from ps_service.durability.value_files import BLOCKS
+from ps_service.durability.value_files import BLOCKS, tensors_of
 from ps_wire.tables.names import SHARD
-from ps_wire.v1.values_pb2 import Tensor
 
 if TYPE_CHECKING:
     from ps_wire.v1 import checkpoint_pb2 as pb
@@ -126,7 +123,7 @@ def _inspected(folder: Path) -> Inspected:
 
 
 def _object(record: pb.ObjectRecord) -> InspectedObject:
-    tensors = list(_tensors_in(record.state)) + list(_tensors_in(record.value))
+    tensors = list(tensors_of(record.state)) + list(tensors_of(record.value))
     version = record.version if record.HasField("optimizer") else None
     return InspectedObject(
         record.name, record.class_name, sum(each.nbytes for each in tensors), len(tensors), version, _rows(record)
@@ -140,14 +137,3 @@ def _rows(record: pb.ObjectRecord) -> int | None:
     blocks = next(each.value for each in record.state.dict.items if each.key.text == BLOCKS)
     columns = (column for block in blocks.list.items for column in block.dict.items)
     return sum(column.value.tensor.shape[0] for column in columns if column.key.text == "ids")
-
-
-def _tensors_in(message: Message) -> Iterator[Tensor]:
-    """The tensors that a value describes, at any depth."""
-    if isinstance(message, Tensor):
-        yield message
-        return
-    for described, value in message.ListFields():
-        if described.message_type is not None:
-            for each in (value,) if isinstance(value, Message) else value:
-                yield from _tensors_in(each)

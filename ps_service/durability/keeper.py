@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ps_service.durability import snapshot
+from ps_service.durability.live.checkpoint import LiveCheckpoint
+from ps_service.durability.live.reuse import Earlier
+from ps_service.durability.log.disk import Disk
 from ps_service.durability.log.effects import OwnersLog
 from ps_service.durability.log.log import Log, LogError
 from ps_service.durability.log.mode import OFF, Mode
+from ps_service.durability.log.newer import Newer
 from ps_service.durability.log.replaying import replay
 from ps_service.durability.log.round_journal import LoggedRounds
 from ps_service.durability.log.segments import DamagedLogError
@@ -53,6 +57,7 @@ class Keeper:
         self._loop = asyncio.get_running_loop()
         # Of the log: where it goes on after the newest checkpoint, and where it ended when the owner started.
         self._position = self._end = 0
+        self._earlier = Earlier()
         self._engine = engine
         self._store = Store(folder, kept)
         self._leave_out = leave_out
@@ -77,7 +82,14 @@ class Keeper:
         """Applies what the log has since the checkpoint."""
         engine, began = self._engine, time.monotonic()
         try:
-            count = replay(engine, log.read(self._position), put)
+            newer = Newer(engine.durability.newer)
+            count = replay(engine, log.read(self._position), put, newer)
+            engine.durability.newer = ()
+            if log.end < engine.durability.whole:
+                raise DamagedLogError(
+                    f"the log in {self._store.folder} ends at position {log.end}, and the newest checkpoint needs it "
+                    f"up to {engine.durability.whole}"
+                )
         except DamagedLogError as error:
             raise CheckpointError(str(error)) from error
         except PsError as error:
@@ -136,21 +148,20 @@ class Keeper:
 
         def fill(folder: Path) -> Manifest:
             nonlocal held
-            if self._effects is None:
+            if live is None:
                 manifest, held = snapshot.write_live(self._engine, folder, self._end)
                 return manifest
-            with self._effects.turn:
-                self._effects.settle()  # what the checkpoint has must not come behind it
-                began = time.monotonic()
-                books = self._on_loop(partial(snapshot.books_of_running, self._engine))
-                self._position = books.message.position = self._effects.log.end
-                manifest, _ = snapshot.write_all_live(self._engine, books, folder)
-                held = time.monotonic() - began
-            return manifest
+            try:
+                return live.write(folder)
+            finally:
+                held = live.longest
 
         with self._lock:
             if self._is_over:
                 raise UnavailableError(f"owner {self._engine.name!r} is stopping, and writes its checkpoint by itself")
+            live = None
+            if self._effects is not None:
+                live = LiveCheckpoint(self._engine, self._effects, self._on_loop, self._earlier, Disk())
             try:
                 folder, manifest = self._store.write(fill)
             except (CheckpointError, PsError) as error:
@@ -158,8 +169,9 @@ class Keeper:
                 if isinstance(error, PsError):
                     raise
                 raise InternalError(str(error)) from error
-        if self._effects is not None:
-            self._cut()
+            if live is not None:
+                self._position, self._earlier = live.position, live.completed(folder, manifest)
+                self._cut()
         reply = CheckpointReply(owner=self._engine.name, folder=str(folder), objects=len(manifest.objects))
         reply.bytes = sum(each["bytes"] for each in manifest.files.values())
         reply.seconds, reply.held_seconds = time.monotonic() - began, held
@@ -167,7 +179,7 @@ class Keeper:
         self._engine.events.note(
             "checkpoint",
             f"the state of {reply.owner} is kept in {folder}: {reply.objects:,} objects, {reply.bytes:,} bytes in "
-            f"{reply.seconds:.2f} s; steps waited for {held:.2f} s",
+            f"{reply.seconds:.2f} s; steps waited for {'at most ' if live is not None else ''}{held:.2f} s",
         )
         return reply
 
@@ -205,13 +217,19 @@ class Keeper:
         """Bytes of the log since the newest checkpoint."""
         return 0 if self._effects is None else self._effects.log.end - self._position
 
-    def _on_loop(self, read: Callable[[], T]) -> T:
-        """What a function returns that reads what only the event loop changes. Called in another thread."""
+    def _on_loop(self, read: Callable[[], T], seconds: float) -> T:
+        """What a function returns that reads what only the event loop changes. Called in another thread. Raises
+        `TimeoutError` if the loop takes so many seconds to come to it."""
 
         async def run() -> T:
             return read()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            future.cancel()
+            raise
 
     async def _finish_rounds(self) -> None:
         """Applies gradients that optimizers have accepted and not applied yet."""

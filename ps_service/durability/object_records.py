@@ -11,8 +11,6 @@ from ps_service.durability import rounds
 from ps_service.durability.object_states import CannotBeKept
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.trees import parts_of
-from ps_wire.codec.values import Encoder
-from ps_wire.policies import to_plain
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
@@ -55,9 +53,11 @@ def object_record(
     storage: Storage,
     read: Callable[[HostedObject], Any],
     is_kept: Callable[[HostedObject], bool],
+    rounds_of: Callable[[HostedOptimizer], rounds.Read] = rounds.read,
 ) -> pb.ObjectRecord:
-    """The record of an object, whose state `read` returns. Raises `CannotBeKept` if it cannot be made again, because
-    something that it was made from is not kept, `InvalidArgumentError`, and what `read` raises."""
+    """The record of an object, whose state `read` returns, and `rounds_of` its rounds if it is an optimizer. Raises
+    `CannotBeKept` if it cannot be made again, because something that it was made from is not kept,
+    `InvalidArgumentError`, and what `read` raises."""
     record = pb.ObjectRecord(object_id=hosted.ref.object_id, name=hosted.name, class_name=hosted.class_name)
     prefix = hosted.name or f"{hosted.class_name.rpartition('.')[2]}-{hosted.ref.object_id[:8]}"
     spec = hosted.creation_spec
@@ -79,14 +79,11 @@ def object_record(
     if spec.payload is not None:
         record.payload = storage.add(f"{prefix}/arguments", spec.payload)
     if isinstance(hosted.value, HostedOptimizer):
-        record.version = hosted.value.version
-        if (policy := rounds.policy_of(hosted.value)) is not None:
-            Encoder(None).encode_into(record.policy, to_plain(policy))
 
         def keep(value: Any, message: Value) -> None:
             storage.store(value, message, record.tensors, f"{prefix}/open round")
 
-        rounds.write(record.rounds, hosted.value, keep)
+        rounds_of(hosted.value).write(record, keep)
     if isinstance(hosted.value, nn.Module) or hosted.is_table:
         frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
         record.frozen.CopyFrom(pb.Frozen(parameters=frozen))

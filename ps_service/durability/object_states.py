@@ -31,7 +31,7 @@ class CannotBeKept(Exception):
     """An object's state cannot be saved; the message says why."""
 
 
-class _OutOfTime(CannotBeKept):
+class OutOfTime(CannotBeKept):
     """Hosted code held locks too long."""
 
 
@@ -44,14 +44,14 @@ def state_of(engine: Engine, until: float | None, hosted: HostedObject) -> Any:
     value = hosted.value
     if isinstance(value, (nn.Module, HostedOptimizer, HostedScheduler)):
         if until is not None:
-            return _within(until, partial(state_dicts.state_of, engine, hosted))
+            return within(until, partial(state_dicts.state_of, engine, hosted))
         if isinstance(value, HostedOptimizer):
             return _tried(value.optimizer.state_dict)
         return _tried(value.scheduler.state_dict if isinstance(value, HostedScheduler) else value.state_dict)
     read: Callable[[], Any] | None = getattr(value, "state_dict", None)
     if read is None or not callable(getattr(value, "load_state_dict", None)):
         raise CannotBeKept("its class has no state_dict and load_state_dict")
-    return _tried(read) if until is None else _within(until, read)
+    return _tried(read) if until is None else within(until, read)
 
 
 def live_state_of(engine: Engine, until: float, hosted: HostedObject) -> Any:
@@ -69,7 +69,7 @@ def live_state_of(engine: Engine, until: float, hosted: HostedObject) -> Any:
         return value.state_copy()
     try:
         return state_of(engine, until, hosted)
-    except _OutOfTime:
+    except OutOfTime:
         raise StillBusy(f"the state of {hosted} could not be read, because hosted code is running in it") from None
 
 
@@ -97,7 +97,7 @@ def _tried(read: Callable[[], Any]) -> Any:
         raise CannotBeKept(f"its state_dict raised {error!r}") from error
 
 
-def _within(until: float, read: Callable[[], Any]) -> Any:
+def within(until: float, read: Callable[[], Any]) -> Any:
     """The result of a function, if it returns in time; if not, its thread is left running."""
     state: Future[Any] = Future()
 
@@ -111,4 +111,4 @@ def _within(until: float, read: Callable[[], Any]) -> Any:
     try:
         return state.result(max(until - time.monotonic(), 0.0))
     except TimeoutError:
-        raise _OutOfTime("its state could not be read because hosted code is still running") from None
+        raise OutOfTime("its state could not be read because hosted code is still running") from None

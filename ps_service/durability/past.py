@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ps_service.durability import snapshot
 from ps_service.durability.log.disk import Disk
+from ps_service.durability.log.newer import Newer
 from ps_service.durability.log.replaying import replay
 from ps_service.durability.log.segments import DamagedLogError, Segments
 from ps_service.durability.manifest import DamagedError, Manifest
@@ -54,13 +55,19 @@ class Past:
 
 class _Begin(NamedTuple):
     """A checkpoint, and the position where the log follows it; or None and the beginning of the log. `until` is the
-    position of the next checkpoint, which may have more than the log up to there; None if there is none."""
+    position of the next checkpoint that may have more than the log up to there; None if there is none. One that was
+    written while trainers went on has some parts as at later positions, up to the one where it is `whole`."""
 
     folder: Path | None
     owner: str
     position: int
     versions: Mapping[str, int]
     until: int | None
+    whole: int
+
+
+class _InPartError(Exception):
+    """A checkpoint has a part of what it has as it was later than the moment."""
 
 
 def build(folder: Path, moment: Moment, output: Path, make: MakeEngine) -> Past:
@@ -72,25 +79,30 @@ def build(folder: Path, moment: Moment, output: Path, make: MakeEngine) -> Past:
     if output.is_dir() and any(output.iterdir()):
         raise CheckpointError(f"{output} is not empty: choose another folder")
     with held_still(folder):
-        begin = _begin(folder, moment)
-        engine = make(begin.owner, output)
-        try:
-            past = _built(engine, folder, begin, moment)
-            with closing(Store(output)) as store:
-                store.write(lambda growing: snapshot.write_live(engine, growing)[0])
-        finally:
-            engine.close()
-    return past
+        for begin in _before(folder, moment):
+            engine = make(begin.owner, output)
+            try:
+                past = _built(engine, folder, begin, moment)
+                with closing(Store(output)) as store:
+                    store.write(lambda growing, engine=engine: snapshot.write_live(engine, growing)[0])  # type: ignore[misc]
+                return past
+            except _InPartError:
+                whole = begin.whole
+            finally:
+                engine.close()
+    raise CheckpointError(
+        f"{folder} has kept that moment in part: its oldest checkpoint was written while trainers went on, and is "
+        f"whole from position {whole} of the log on"
+    )
 
 
-def _begin(folder: Path, moment: Moment) -> _Begin:
-    """The newest checkpoint before the moment."""
+def _before(folder: Path, moment: Moment) -> list[_Begin]:
+    """The checkpoints before the moment, the newest first."""
     begins = list(_begins(folder))
     if not begins:
         raise CheckpointError(f"{folder} has neither a checkpoint that is whole nor the beginning of a log")
-    for each in begins:
-        if not _is_later(each, moment):
-            return each
+    if found := [each for each in begins if not _is_later(each, moment)]:
+        return found
     oldest = begins[-1]
     if moment.position is not None and moment.position < oldest.position:
         raise CheckpointError(
@@ -111,14 +123,16 @@ def _begins(folder: Path) -> Iterator[_Begin]:
         except ValueError as error:  # of another release
             raise CheckpointError(str(error)) from error
         checkpoint = parsed(each)
-        yield _Begin(each, manifest.owner, checkpoint.position, _versions_in(checkpoint), until)
-        until = checkpoint.position
+        versions = _versions_in(checkpoint)
+        yield _Begin(each, manifest.owner, checkpoint.position, versions, until, checkpoint.whole)
+        if not checkpoint.running:
+            until = checkpoint.position
     segments = Segments(folder, Disk())
     if segments.used and segments.used[0].start == 0:
         first = next(segments.records(0), None)
         owner = "" if first is None else pb.LogRecord.FromString(first.message).owner
         if owner:
-            yield _Begin(None, owner, 0, {}, until)
+            yield _Begin(None, owner, 0, {}, until, 0)
 
 
 def _versions_in(checkpoint: pb.Checkpoint) -> dict[str, int]:
@@ -141,11 +155,14 @@ def _built(engine: Engine, folder: Path, begin: _Begin, moment: Moment) -> Past:
     past = Past(engine.name, "" if begin.folder is None else begin.folder.name, 0, begin.position)
     records = Segments(folder, Disk()).records(begin.position)
     try:
-        past.records = replay(engine, _up_to(engine, records, begin.until, moment, past), put)
+        newer = Newer(engine.durability.newer)
+        past.records = replay(engine, _up_to(engine, records, begin.until, moment, past), put, newer)
     except DamagedLogError as error:
         raise CheckpointError(str(error)) from error
     except PsError as error:
         raise CheckpointError(f"the log in {folder} does not fit its checkpoint: {error}") from error
+    if past.position < begin.whole:
+        raise _InPartError
     past.versions = {_name(each): version for each, version in _optimizers(engine)}
     past.left_out = sum(not each.name for each in engine.registry.objects())
     return past

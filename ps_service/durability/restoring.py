@@ -72,6 +72,8 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
             engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost), why)
     for entry in checkpoint.members:
         enter(engine, entry)
+    engine.durability.newer = list(_newer(checkpoint, made))
+    engine.durability.whole = checkpoint.whole
     for record, hosted in zip(checkpoint.objects, made, strict=True):
         if record.dependency_only:
             engine.registry.withdraw(hosted)
@@ -114,6 +116,15 @@ def _runs(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[A
     for record in checkpoint.runs:
         if record.object_id in numbers:
             yield AppliedRun(record.trainer, record.run, numbers[record.object_id], frozenset(record.places))
+
+
+def _newer(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[tuple[torch.Tensor, int, int]]:
+    """The rows of parameters that are as at a later position of the log: a parameter, their end, the position."""
+    parameters = {each.ref.object_id: each.parameters for each in made}
+    for piece in checkpoint.pieces:
+        for rows in piece.rows:
+            if rows.object_id in parameters:  # it may have been left out
+                yield parameters[rows.object_id][rows.name], rows.end, piece.position
 
 
 def put(engine: Engine, record: pb.ObjectRecord, source: Source) -> None:

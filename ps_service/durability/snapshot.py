@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_service.durability import files
+from ps_service.durability import files, rounds
 from ps_service.durability.manifest import Manifest
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, live_state_of, no_steps, state_of
@@ -27,6 +27,8 @@ from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1 import operations_pb2
 
 if TYPE_CHECKING:
+    from ps_service.durability.object_records import Storage
+    from ps_service.durability.value_files import Tensors
     from ps_service.engine import Engine
     from ps_service.group.formation import MemberEntry
     from ps_service.hosting.objects import HostedObject
@@ -96,18 +98,6 @@ def _take_out(taken: pb.NumberSet, number: int) -> None:
         taken.holes.append(number)
 
 
-def write_all_live(engine: Engine, books: Bookkeeping, folder: Path) -> tuple[Manifest, float]:
-    """Writes an owner with a log that goes on, while no request changes anything, into an empty folder. Returns and
-    raises as `write_live`."""
-    objects = engine.registry.objects()
-    incarnations = (engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED]
-    with no_steps(objects, _PATIENCE_SECONDS):
-        began = time.monotonic()
-        read = partial(live_state_of, engine, began + _PATIENCE_SECONDS)
-        manifest = _written(engine, books, folder, objects, read, incarnations)
-        return manifest, time.monotonic() - began
-
-
 def write_live(engine: Engine, folder: Path, position: int = 0) -> tuple[Manifest, float]:
     """Writes the named objects of an owner without a log that goes on into an empty folder, all as between the same
     steps. A log that it had before ends at the position.
@@ -130,9 +120,13 @@ def write(engine: Engine, books: Bookkeeping, folder: Path, orderly: bool) -> Ma
     Objects that cannot be constructed again are left out, and named in the manifest. If hosted code is running, and the
     end not `orderly`, locks that it holds are waited for, with a time limit.
     """
-    incarnations = (engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED]
     read = partial(state_of, engine, None if orderly else time.monotonic() + _PATIENCE_SECONDS)
-    return _written(engine, books, folder, engine.registry.objects(), read, incarnations)
+    return _written(engine, books, folder, engine.registry.objects(), read, continued(engine))
+
+
+def continued(engine: Engine) -> tuple[str, ...]:
+    """The incarnations of an owner, newest first."""
+    return (engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED]
 
 
 def _written(
@@ -145,13 +139,11 @@ def _written(
 ) -> Manifest:
     tensors = TensorWriter(folder)
     checkpoint = books.message
-    for session in checkpoint.sessions:
-        for number, answer in books.answers[session.trainer].items():
-            _add_answer(session, number, answer, tensors)
-    objects = _Objects(tensors, read)
+    add_answers(books, tensors)
+    objects = Records(FileStorage(tensors), read)
     checkpoint.objects.extend(objects.records(hosted))
     tensors.flush()
-    checkpoint.runs.extend(_runs(engine, hosted))
+    checkpoint.runs.extend(runs_of(engine, hosted))
     return finished(folder, checkpoint, engine.name, incarnations, objects.left_out)
 
 
@@ -174,7 +166,7 @@ def finished(
     )
 
 
-def _runs(engine: Engine, hosted: Sequence[HostedObject]) -> Iterator[pb.RunRecord]:
+def runs_of(engine: Engine, hosted: Sequence[HostedObject]) -> Iterator[pb.RunRecord]:
     """What optimizers have applied of passes that may be run again."""
     object_ids = {each.value.number: each.ref.object_id for each in hosted if isinstance(each.value, HostedOptimizer)}
     for trainer, run, optimizer, places in engine.contexts.runs.all():
@@ -182,12 +174,18 @@ def _runs(engine: Engine, hosted: Sequence[HostedObject]) -> Iterator[pb.RunReco
             yield pb.RunRecord(trainer=trainer, run=run, object_id=object_ids[optimizer], places=sorted(places))
 
 
-class _Objects:
+class Records:
     """Makes the records of objects. `left_out` has name, class and reason of each that had to be left out."""
 
-    def __init__(self, tensors: TensorWriter, read: Callable[[HostedObject], Any]) -> None:
-        self._storage = FileStorage(tensors)
+    def __init__(
+        self,
+        storage: Storage,
+        read: Callable[[HostedObject], Any],
+        rounds_of: Callable[[HostedOptimizer], rounds.Read] = rounds.read,
+    ) -> None:
+        self._storage = storage
         self._read = read
+        self._rounds_of = rounds_of
         self._seen: set[str] = set()
         self._kept: dict[str, pb.ObjectRecord] = {}
         self.left_out: list[dict[str, str]] = []
@@ -209,7 +207,7 @@ class _Objects:
         for dependency in hosted.creation_spec.dependencies if hosted.creation_spec is not None else ():
             self._visit(dependency, listed)
         try:
-            record = object_record(hosted, self._storage, self._read, self._is_kept)
+            record = object_record(hosted, self._storage, self._read, self._is_kept, self._rounds_of)
         except OSError:
             raise
         except (PsError, CannotBeKept) as error:
@@ -226,11 +224,14 @@ def _fill(message: pb.NumberSet, numbers: SeenNumbers) -> None:
     message.holes.extend(numbers.holes)
 
 
-def _add_answer(session: pb.SessionRecord, number: int, answer: Answer, tensors: TensorWriter) -> None:
-    record = session.answers.add(number=number, frame=answer.frame)
-    if answer.nbytes:
-        payload = torch.from_numpy(joined(answer.chunks, answer.nbytes))
-        record.payload = tensors.add(f"answers/{session.trainer.hex()[:8]}/{number}", payload)
+def add_answers(books: Bookkeeping, tensors: Tensors) -> None:
+    """Stores the answers of all sessions."""
+    for session in books.message.sessions:
+        for number, answer in books.answers[session.trainer].items():
+            record = session.answers.add(number=number, frame=answer.frame)
+            if answer.nbytes:
+                payload = torch.from_numpy(joined(answer.chunks, answer.nbytes))
+                record.payload = tensors.add(f"answers/{session.trainer.hex()[:8]}/{number}", payload)
 
 
 def _line(record: pb.ObjectRecord) -> dict[str, Any]:

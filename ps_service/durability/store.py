@@ -86,7 +86,8 @@ class Store:
     def write(self, fill: Callable[[Path], Manifest]) -> tuple[Path, Manifest]:
         """Writes a checkpoint and syncs it to the disk. The previous one stays valid if it raises `CheckpointError`.
 
-        `fill` writes all files except the manifest into a folder, and returns the manifest without their hashes.
+        `fill` writes all files except the manifest into a folder, and returns the manifest without their hashes, but
+        for those of files that are links to synced ones.
         """
         self._stay()
         known = self._checkpoints()
@@ -110,6 +111,8 @@ class Store:
 
     def _complete(self, folder: Path, manifest: Manifest) -> None:
         for path in sorted(folder.iterdir()):
+            if path.name in manifest.files:
+                continue
             files.sync_file(path)
             found = described(path)
             if found is None:

@@ -7,24 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
+from google.protobuf.message import Message
 
-from ps_service.durability.tensors import TensorReader, TensorWriter, is_native
+from ps_service.durability.tensors import is_native
 from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
 from ps_wire.codec.records import codec_of
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.v1.values_pb2 import Tensor
 
 if TYPE_CHECKING:
+    from ps_service.durability.tensors import TensorReader
     from ps_wire.v1.values_pb2 import Value
 
 BLOCKS: Final = "blocks"
 """The key under which a table's `state_dict` has its rows, as an iterable of blocks."""
 
 
-def store(value: Any, message: Value, names: Any, tensors: TensorWriter, prefix: str) -> None:
+class Tensors(Protocol):
+    """Takes the tensors of a checkpoint."""
+
+    def add(self, name: str, tensor: torch.Tensor) -> str:
+        """Adds a native tensor. Returns the name under which it is found again."""
+
+
+def store(value: Any, message: Value, names: Any, tensors: Tensors, prefix: str) -> None:
     """Encodes a value into a message, and its tensors into files, whose names (prefix and path) go into `names`.
 
     Raises `InvalidArgumentError`, with nothing stored, if the value holds something that cannot be encoded.
@@ -44,7 +54,7 @@ def load(message: Value, names: Sequence[str], tensors: TensorReader) -> Any:
     return Decoder(_Stored(tensors, names)).decode(message)
 
 
-def store_table(state: Mapping[str, Any], message: Value, names: Any, tensors: TensorWriter, prefix: str) -> None:
+def store_table(state: Mapping[str, Any], message: Value, names: Any, tensors: Tensors, prefix: str) -> None:
     """Stores the result of a table's `state_dict`. Each block is asked for when its turn comes."""
     message.dict.SetInParent()
     for key, value in state.items():
@@ -79,10 +89,21 @@ def table_columns(
                 yield {column.key.text: partial(load, column.value, names, tensors) for column in block.dict.items}
 
 
+def tensors_of(message: Message) -> Iterator[Tensor]:
+    """The tensors that a value describes, at any depth."""
+    if isinstance(message, Tensor):
+        yield message
+        return
+    for described, value in message.ListFields():
+        if described.message_type is not None:
+            for each in (value,) if isinstance(value, Message) else value:
+                yield from tensors_of(each)
+
+
 class FileStorage:
     """Stores the tensors of records in the files of a checkpoint."""
 
-    def __init__(self, tensors: TensorWriter) -> None:
+    def __init__(self, tensors: Tensors) -> None:
         self._tensors = tensors
 
     def store(self, value: Any, message: Value, names: Any, prefix: str) -> None:
@@ -132,7 +153,7 @@ class _Storing(PayloadWriter):
 
     __slots__ = ("_names", "_paths", "_prefix", "_tensors", "encoder")
 
-    def __init__(self, tensors: TensorWriter, names: Any, prefix: str, paths: list[str]) -> None:
+    def __init__(self, tensors: Tensors, names: Any, prefix: str, paths: list[str]) -> None:
         super().__init__()
         self._tensors = tensors
         self._names = names

@@ -9,6 +9,7 @@ from ps_wire.errors import InvalidArgumentError, StorageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import torch
     from google.protobuf.message import Message
 
     from ps_service.group.formation import MemberEntry
@@ -121,12 +122,15 @@ class EffectLog(Protocol):
 
 
 class Durability:
-    """The `log` of an owner; None if it has none. The checkpoint that the owner started from has what is in the log
-    before the `position`; the owner started when the log ended at `began`."""
+    """The `log` of an owner; None if it has none. The owner started when it ended at `began`. The checkpoint that it
+    started from has what is in the log before the `position`, and of rows of parameters (a parameter, their end, a
+    position) what is before a later one; the last of it was read when the log ended at `whole`."""
 
     log: EffectLog | None = None
     position = 0
+    whole = 0
     began = 0
+    newer: Sequence[tuple[torch.Tensor, int, int]] = ()
 
     def refuse(self, what: str) -> None:
         """Raises `InvalidArgumentError` if there is a log: it does not have such changes yet."""

@@ -81,6 +81,14 @@ class Population:
         budget.watch(self)
         budget.note(self, self.nbytes)
 
+    def ids_of(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The ids of rows."""
+        return self._map.ids_of(numbers)
+
+    def numbers_of(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of ids, -1 for those without one. This counts for nothing."""
+        return self._map.find(ids)
+
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids that training looks up; those that get none now have `default`. Raises `TooLargeError`, with
         no row added or removed, if there would be more rows than there may be, and `StorageError` if the log has no

@@ -97,7 +97,7 @@ class TableShard:
         self._kernels: Final = make_kernels(implementation)
         self._rows: Final = Rows(self.max_rows + 1, dim, dtype, rule, Normal() if init is None else init, seed)
         self._map: Final = make_id_map(self.max_rows, implementation, rows, owners)
-        self._population: Final = Population(
+        self.population: Final = Population(
             self._map, self._rows, self._kernels, self.max_rows, admission, eviction, seed, clock
         )
         self.lock: Final = ReportingLock()
@@ -118,18 +118,18 @@ class TableShard:
     @property
     def memory(self) -> int:
         """Bytes in use by rows, by what the optimizer keeps for them, and by the map of ids."""
-        return self._population.nbytes
+        return self.population.nbytes
 
     @property
     def statistics(self) -> Statistics:
         """A copy of what was counted since the shard was made."""
         # Without the lock, which a long step may hold: the event loop reads them for metrics.
-        return dataclasses.replace(self._population.statistics)
+        return dataclasses.replace(self.population.statistics)
 
     def count_in(self, budget: TableBudget, title: str) -> None:
         """Counts the rows in a budget of several tables; arguments as for `Population.count_in`."""
         with self.lock:
-            self._population.count_in(budget, title)
+            self.population.count_in(budget, title)
 
     def set_options(self, **options: Any) -> None:
         """Changes options of the optimizer, such as `lr`, from the next update on. Raises as `with_options`."""
@@ -144,8 +144,8 @@ class TableShard:
         """The keys and copies of the rows of checked ids that training looks up; missing rows are added. Raises
         `TooLargeError`, with no row added, if there would be more rows than the shard may have."""
         with self.lock:
-            numbers = self._population.look_up(ids)
-            return self._population.generations.keys(numbers), self._kernels.read(self._rows, numbers)
+            numbers = self.population.look_up(ids)
+            return self.population.generations.keys(numbers), self._kernels.read(self._rows, numbers)
 
     def pooled_rows_of(
         self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, keep: bool
@@ -153,10 +153,10 @@ class TableShard:
         """As `rows_of` the keys, the sums of the rows of bags in float32, and copies of the rows if `keep` says so.
         `weights`, float32 [n], are what each row is multiplied with; None for 1."""
         with self.lock:
-            numbers = self._population.look_up(ids)
+            numbers = self.population.look_up(ids)
             pooled = self._kernels.pool(self._rows, numbers, offsets, weights)
             kept = self._kernels.read(self._rows, numbers) if keep else None
-            return self._population.generations.keys(numbers), pooled, kept
+            return self.population.generations.keys(numbers), pooled, kept
 
     def look_up(self, ids: torch.Tensor, *, add: bool = True) -> torch.Tensor:
         """The rows of ids, int64 [n], without keys. Missing ones are added, as in `rows_of`, or without `add` are only
@@ -164,7 +164,7 @@ class TableShard:
         has not."""
         ids = checked_ids(ids, self.rows)
         with self.lock:
-            return self._read(ids, self._population.look_up(ids) if add else self._population.find(ids))
+            return self._read(ids, self.population.look_up(ids) if add else self.population.find(ids))
 
     def bag(self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         """The sums of the rows of bags that are only read, float32 [bags, dim]. An empty bag is zero."""
@@ -172,7 +172,7 @@ class TableShard:
         offsets = checked_offsets(offsets, len(ids))
         weights = checked_weights(weights, len(ids))
         with self.lock:
-            rows = self._population.find(ids)
+            rows = self.population.find(ids)
             if not (rows < 0).any():
                 return self._kernels.pool(self._rows, rows, offsets, weights)
             values = self._read(ids, rows).float()
@@ -191,7 +191,7 @@ class TableShard:
     def read(self, keys: torch.Tensor) -> torch.Tensor:
         """The values that rows have now, [n, dim], whatever they are for keys of rows that have gone."""
         with self.lock:
-            return self._rows.values.read(self._population.generations.numbers(keys))
+            return self._rows.values.read(self.population.generations.numbers(keys))
 
     def gradient(
         self,
@@ -205,17 +205,17 @@ class TableShard:
         read is left out here, because norms and checks count it otherwise. `given` is how many ids the trainer's
         program has looked up, before it was made sure that all are different."""
         with self.lock:
-            self._population.statistics.gradients += given
+            self.population.statistics.gradients += given
         groups = self._kernels.group(keys, gradients.float(), offsets, weights)
         own = self.own(groups.ids)
         return UnsummedGradient.of(groups if own is None else groups.part(own), self._kernels.sum)
 
     def own(self, keys: torch.Tensor) -> torch.Tensor | None:
         """Which of the keys are of a row that belongs to one id alone, bool [n]; None if all are."""
-        shared = self._population.default
+        shared = self.population.default
         if shared is None:
             return None
-        own = self._population.generations.numbers(keys) != shared
+        own = self.population.generations.numbers(keys) != shared
         return None if own.all() else own
 
     def update(self, gradients: Grouped) -> None:
@@ -223,7 +223,7 @@ class TableShard:
         gone are dropped, and so are those of the row that ids without one read."""
         options = self.optimizer
         with self.lock:
-            statistics, generations = self._population.statistics, self._population.generations
+            statistics, generations = self.population.statistics, self.population.generations
             own = self.own(gradients.ids)
             if own is not None:
                 gradients = gradients.part(own)
@@ -247,7 +247,7 @@ class TableShard:
         have been taken then."""
         if now:
             with self.lock:
-                self._population.go_on(now)
+                self.population.go_on(now)
         if clear:
             self.clear()
         for block in blocks:
@@ -269,7 +269,7 @@ class TableShard:
             ids, in_use = self._map.between(begin, begin + count)
             numbers = begin + in_use.nonzero()[:, 0]
             states = {f"state.{name}": each.read(numbers) for name, each in self._rows.states.items()}
-            life = self._population.life(numbers, now)
+            life = self.population.life(numbers, now)
             block = {"ids": ids[in_use], "values": self._rows.values.read(numbers), **states, **life}
             return block, begin + count if begin + count < self._map.rows else None
 
@@ -288,7 +288,7 @@ class TableShard:
             high = min(low + BLOCK_ROWS, used)
             with self.lock:
                 ids, in_use = self._map.between(low, high)
-                life = self._population.life(torch.arange(low, high), now)
+                life = self.population.life(torch.arange(low, high), now)
             views = {name: each[low:high] for name, each in flat.items() if each is not None}
             block = {"ids": ids, **views, **life}
             if not in_use.all():
@@ -304,73 +304,73 @@ class TableShard:
         block = checks.used_part(block)
         checks.check_block(block, self.dim, self.dtype, self._rows.widths)
         ids = checked_ids(block["ids"], self.rows)
-        with self.lock, self._population.telling(len(ids) * (self.row_bytes + 64)):
-            numbers = self._population.put(ids)
+        with self.lock, self.population.telling(len(ids) * (self.row_bytes + 64)):
+            numbers = self.population.put(ids)
             self._rows.values.write(numbers, block["values"])
             for name, storage in self._rows.states.items():
                 if (state := block.get(f"state.{name}")) is not None:
                     storage.write(numbers, state)
-            self._population.put_life(numbers, block, now)
-            self._population.tell_images(numbers, life=True)
+            self.population.put_life(numbers, block, now)
+            self.population.tell_images(numbers, life=True)
             self.updates += 1
 
     def tell(self, log: RowLog | None) -> None:
         """Has a log told what changes the rows, but for updates; None for nobody."""
         with self.lock:
-            self._population.log = log
+            self.population.log = log
 
     def images(self, keys: torch.Tensor) -> RowChange:
         """What rows are now, without those that have gone since they had these keys. So the changes that a log gets of
         updates are right whatever came after them, if the lock is held until it has them."""
         with self.lock:
-            for those in (self.own, self._population.generations.current):
+            for those in (self.own, self.population.generations.current):
                 if (chosen := those(keys)) is not None:
                     keys = keys[chosen]
-            return self._population.images(self._population.generations.numbers(keys))
+            return self.population.images(self.population.generations.numbers(keys))
 
     def redo(self, change: RowChange) -> None:
         """Makes a change again that a log was told."""
         with self.lock:
-            self._population.redo(change)
+            self.population.redo(change)
 
     def now(self) -> int:
         """The time of the rows, in microseconds."""
-        return self._population.now()
+        return self.population.now()
 
     def admission_state(self) -> dict[str, Any] | None:
         """A copy of what admission remembers of ids without a row; None if every id gets one."""
-        gate = self._population.gate
+        gate = self.population.gate
         with self.lock:
             return None if gate is None else mapped(gate.state(), torch.clone)
 
     def load_admission(self, state: Mapping[str, Any]) -> None:
         """Takes over what another shard's admission remembered. Raises as `CountingFilter.load`."""
         with self.lock:
-            if self._population.gate is not None:
-                self._population.gate.load(state)
+            if self.population.gate is not None:
+                self.population.gate.load(state)
 
     def remove(self, ids: torch.Tensor) -> int:
         """Removes rows, which begin anew if their ids come again. Returns how many there were. Raises as `look_up`."""
         ids = checked_ids(ids, self.rows)
         with self.lock:
-            return self._population.remove(ids)
+            return self.population.remove(ids)
 
     def evict(self, count: int, *, dry_run: bool = False) -> torch.Tensor:
         """Removes so many of the rows that make room first, or only says which would go. Returns their ids."""
         with self.lock:
-            return self._population.evict(count, dry_run)
+            return self.population.evict(count, dry_run)
 
     def expire(self, begin: int, count: int, *, dry_run: bool = False) -> tuple[torch.Tensor, int | None]:
         """Removes those of `count` rows from number `begin` on that have expired, or only says which would go. Returns
         their ids, int64, and where to go on; None at the end."""
         with self.lock:
-            gone = self._population.expire(begin, begin + count, dry_run)
+            gone = self.population.expire(begin, begin + count, dry_run)
             return gone, begin + count if begin + count < self._map.rows else None
 
     @property
     def excess(self) -> int:
         """How many rows may make room before look-ups need it; 0 while there is enough room. Takes no lock."""
-        return self._population.excess
+        return self.population.excess
 
     def turns(self, expire: bool, turn_rows: int = TURN_ROWS) -> Iterator[None]:
         """Removes rows that have expired, if it is time for those, and makes room in a table that is nearly full. A
@@ -385,16 +385,16 @@ class TableShard:
         parts = []
         for begin in range(0, self._map.rows, turn_rows):
             with self.lock:
-                parts.append(self._population.candidates(begin, begin + turn_rows))
+                parts.append(self.population.candidates(begin, begin + turn_rows))
             yield
         every = Candidates(*(torch.cat(each) for each in zip(*parts, strict=True)))
         for some in first(every.scores, wanted).split(turn_rows):
             with self.lock:
-                self._population.make_room(Candidates(*(each[some] for each in every)))
+                self.population.make_room(Candidates(*(each[some] for each in every)))
             yield
 
     def clear(self) -> None:
         """Removes all rows and gives their memory back."""
         with self.lock:
-            self._population.clear()
+            self.population.clear()
             self.updates += 1

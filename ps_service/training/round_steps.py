@@ -66,6 +66,8 @@ class RoundSteps:
         # The last versions that have changed nothing here: of several owners, an owner may have no gradient of a round.
         self._unchanged: deque[int] = deque(maxlen=MOST_UNCHANGED)
         self._history: ParameterHistory | None = None
+        # Applies gradients in the place of the optimizer, while its log is replayed.
+        self.instead: Callable[[RoundGradients], bool] | None = None
 
     def forget(self) -> None:
         """The optimizer was removed: drops what would keep tensors until the garbage collector finds the cycle."""
@@ -102,7 +104,7 @@ class RoundSteps:
                 before = optimizer.version
                 try:
                     prepare()
-                    applied = optimizer.apply(gradients, note)
+                    applied = self.instead(gradients) if self.instead is not None else optimizer.apply(gradients, note)
                     before += applied
                     gradients.passed(optimizer.number, applied)
                 finally:

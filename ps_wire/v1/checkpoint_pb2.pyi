@@ -170,8 +170,26 @@ class RunRecord(_message.Message):
     places: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., object_id: _Optional[str] = ..., places: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class RowsRecord(_message.Message):
+    __slots__ = ("object_id", "name", "end")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    name: str
+    end: int
+    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ..., end: _Optional[int] = ...) -> None: ...
+
+class PieceRecord(_message.Message):
+    __slots__ = ("position", "rows")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    rows: _containers.RepeatedCompositeFieldContainer[RowsRecord]
+    def __init__(self, position: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[RowsRecord, _Mapping]]] = ...) -> None: ...
+
 class Checkpoint(_message.Message):
-    __slots__ = ("objects", "sessions", "passes", "members", "generator", "runs", "position", "running", "killed")
+    __slots__ = ("objects", "sessions", "passes", "members", "generator", "runs", "position", "running", "killed", "pieces", "whole")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +199,8 @@ class Checkpoint(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     KILLED_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[ObjectRecord]
     sessions: _containers.RepeatedCompositeFieldContainer[SessionRecord]
     passes: _containers.RepeatedCompositeFieldContainer[PassesRecord]
@@ -190,7 +210,9 @@ class Checkpoint(_message.Message):
     position: int
     running: bool
     killed: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ..., position: _Optional[int] = ..., running: bool = ..., killed: _Optional[_Iterable[str]] = ...) -> None: ...
+    pieces: _containers.RepeatedCompositeFieldContainer[PieceRecord]
+    whole: int
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ..., position: _Optional[int] = ..., running: bool = ..., killed: _Optional[_Iterable[str]] = ..., pieces: _Optional[_Iterable[_Union[PieceRecord, _Mapping]]] = ..., whole: _Optional[int] = ...) -> None: ...
 
 class StepEffect(_message.Message):
     __slots__ = ("object_id", "version", "places", "gradients")

@@ -307,6 +307,11 @@ class RequestEffects:
         dense = [gradient for covered, _, gradient in present if not isinstance(covered.parameter, AllRows)]
         self.encode(step.gradients, dense)
         if len(dense) < len(present):
+            self.steps_rows(present)
+
+    def steps_rows(self, present: Sequence[Present]) -> None:
+        """Adds the rows of tables that a step with these gradients has updated, as they are in the end."""
+        if any(isinstance(covered.parameter, AllRows) for covered, _, _ in present):
             self._of_rows().steps(present)
 
     def add_attempt(self, of: tuple[bytes, int], optimizer: HostedOptimizer, place: int) -> None:

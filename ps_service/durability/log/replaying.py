@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from ps_service.durability.log import table_log
 from ps_service.durability.log.storage import RecordSource
 from ps_service.durability.restoring import enter
 from ps_service.requests.context import RequestContext
+from ps_service.requests.creation import messages_in
 from ps_service.requests.operations import OPERATIONS
 from ps_service.sessions.reply_cache import Answer
 from ps_service.training.optimizers import optimizer_of
@@ -21,32 +23,38 @@ from ps_wire.errors import InternalError
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
+from ps_wire.v1.values_pb2 import Handle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ps_service.durability.log.newer import Newer
     from ps_service.durability.log.records import Record
+    from ps_service.durability.rounds import Apply
     from ps_service.engine import Engine
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.codec.payload import Buffer
 
 Put = Callable[["Engine", pb.ObjectRecord, "RecordSource"], None]
 """Gives an object the state of its record, or makes it."""
 
 
-def replay(engine: Engine, records: Iterable[Record], put: Put) -> int:
-    """Applies records, in their order. Returns how many there were. Raises `PsError` if one does not fit what is there,
-    and as `put`."""
+def replay(engine: Engine, records: Iterable[Record], put: Put, newer: Newer) -> int:
+    """Applies records, in their order, to what is not `newer`. Returns how many there were. Raises `PsError` if one
+    does not fit what is there, and as `put`."""
     count = 0
     for read in records:
         record = pb.LogRecord.FromString(read.message)
         if record.HasField("answer"):
             record.answer.frame.reply.position = read.end  # not known before it was written
-        _apply(engine, record, np.frombuffer(bytearray(read.payload), np.uint8), put)
+        payload = np.frombuffer(bytearray(read.payload), np.uint8)
+        _apply(engine, record, payload, put, newer, read.position)
         count += 1
     return count
 
 
-def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> None:
+def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put, newer: Newer, position: int) -> None:
     source = RecordSource(payload)
     if record.incarnation:
         engine.incarnations.earlier = (record.incarnation, *engine.incarnations.earlier)
@@ -55,11 +63,13 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> N
     for effect in record.effects:
         match effect.WhichOneof("kind"):
             case "object":
-                put(engine, effect.object, source)
+                with newer.kept(_found_in(engine, effect.object), position):
+                    put(engine, effect.object, source)
             case "step":
-                _step(engine, effect.step, source)
+                _step(engine, effect.step, source, newer, position)
             case "again":
-                _again(engine, record.trainer, effect.again, source)
+                with newer.kept(_found_in(engine, effect.again), position):
+                    _again(engine, record.trainer, effect.again, source)
             case "buffers":
                 _buffers(engine, effect.buffers, source)
             case "attempt":
@@ -67,7 +77,7 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> N
             case "rows":
                 table_log.redo(engine, effect.rows, source)
             case "rounds":
-                rounds.replay(engine, effect.rounds, source.load)
+                rounds.replay(engine, effect.rounds, source.load, partial(_instead, newer, position))
             case "member":
                 engine.sessions.open(effect.member.session)
                 enter(engine, effect.member)
@@ -88,6 +98,21 @@ def _attempt(engine: Engine, attempt: pb.AttemptEffect) -> None:
         run.setdefault(optimizer_of(hosted).number, set()).add(attempt.place)
 
 
+def _instead(newer: Newer, position: int, optimizer: HostedOptimizer) -> Apply | None:
+    """What applies the gradients of a round at a position in the place of an optimizer, if it must not."""
+    if table_log.is_of_rows(optimizer):
+        return lambda _: True
+    return partial(newer.apply, optimizer, position) if position < newer.until else None
+
+
+def _found_in(engine: Engine, effect: pb.ObjectRecord | pb.AgainEffect) -> Iterator[HostedObject]:
+    """The objects that are there of those that an effect names, whose state it may load."""
+    own = [effect.object_id] if isinstance(effect, pb.ObjectRecord) else []
+    for object_id in (*own, *(each.object_id for each in messages_in(effect, Handle))):
+        if (found := engine.registry.get(object_id)) is not None:
+            yield found
+
+
 def _buffers(engine: Engine, effect: pb.BuffersEffect, source: RecordSource) -> None:
     module = engine.registry.find(Ref(engine.name, effect.object_id)).value
     with torch.no_grad():
@@ -96,12 +121,17 @@ def _buffers(engine: Engine, effect: pb.BuffersEffect, source: RecordSource) -> 
             own[name].copy_(value)
 
 
-def _step(engine: Engine, step: pb.StepEffect, source: RecordSource) -> None:
+def _step(engine: Engine, step: pb.StepEffect, source: RecordSource, newer: Newer, position: int) -> None:
     optimizer = optimizer_of(engine.registry.find(Ref(engine.name, step.object_id)))
-    if table_log.redo_step(optimizer, step):
+    if table_log.is_of_rows(optimizer):
+        table_log.redo_step(optimizer, step)
         return
     gradients = rounds.placed(optimizer, step.places, source.load(step.gradients))
-    optimizer.step(RoundGradients([Term(Contribution(gradients, None), 1.0)], 1))
+    made = RoundGradients([Term(Contribution(gradients, None), 1.0)], 1)
+    if position < newer.until:
+        newer.step(optimizer, made, position)
+    else:
+        optimizer.step(made)
     if optimizer.version != step.version:
         raise InternalError(f"{optimizer.title} has version {optimizer.version} after step {step.version} of the log")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from ps_service.durability import rounds
 from ps_service.durability.log.effects import RequestEffects
 from ps_service.policies.membership import Departed, PolicySet
 from ps_service.policies.offers import Dropped, Reason
@@ -101,6 +102,7 @@ class LoggedRounds:
                     self._write_attempt(effects, effect, attempt, attempt.place_of(optimizer.number))
                 return
             effect.divisor = close.divisor
+            effects.steps_rows(present)
             if completing is not None:
                 self._write_pooled(effects, effect, completing)
 
@@ -150,7 +152,8 @@ class LoggedRounds:
         message, of = effect.pooled, pooled.of
         message.counted.CopyFrom(round_messages.counted_message(pooled.event.counted))
         message.places.extend(place for place, each in enumerate(pooled.own) if each is not None)
-        effects.encode(message.gradients, [each for each in pooled.own if each is not None])
+        own = [each for each in rounds.named_gradients(self._optimizer, pooled.own) if each is not None]
+        effects.encode(message.gradients, own)
         if of.report is not None:
             effects.encode(message.values, {name: tuple(each) for name, each in of.report.values.items()})
         if of.attempt is not None:

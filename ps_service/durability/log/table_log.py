@@ -150,14 +150,16 @@ def record_bytes(optimizer: HostedOptimizer, nbytes: int) -> int:
     return int(nbytes * max(factors)) + 1
 
 
-def redo_step(optimizer: HostedOptimizer, step: pb.StepEffect) -> bool:
-    """Counts a step of the optimizer of tables, whose rows have images. Returns False for another optimizer."""
-    if not isinstance(optimizer.optimizer, RowOptimizer):
-        return False
+def is_of_rows(optimizer: HostedOptimizer) -> bool:
+    """Whether an optimizer is one of tables: their rows have images, so that its steps are only counted."""
+    return isinstance(optimizer.optimizer, RowOptimizer)
+
+
+def redo_step(optimizer: HostedOptimizer, step: pb.StepEffect) -> None:
+    """Counts a step of the optimizer of tables."""
     optimizer.version = step.version
     for place in step.places:
         optimizer.parameter_states[place].steps += 1
-    return True
 
 
 def redo(engine: Engine, effect: pb.RowsEffect, source: RecordSource) -> None:

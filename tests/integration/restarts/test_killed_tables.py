@@ -196,13 +196,13 @@ async def test_admission_and_the_life_of_rows_go_on(owner: Owner, ps: tc.Client)
             await look(torch.tensor([100 + step // 3]))
         if step % 5 == 4:
             before, written = shard_of(owner, "items"), await rows_of(items)
-            seen = {name: each.flat[:8].clone() for name, each in before._population.seen.storages.items()}  # type: ignore[union-attr]
+            seen = {name: each.flat[:8].clone() for name, each in before.population.seen.storages.items()}  # type: ignore[union-attr]
             admitted = before.admission_state()
             await owner.crash()
             after = shard_of(owner, "items")
             assert await rows_of(items) == written
             assert bits(after.admission_state()) == bits(admitted)
-            again = {name: each.flat[:8].clone() for name, each in after._population.seen.storages.items()}  # type: ignore[union-attr]
+            again = {name: each.flat[:8].clone() for name, each in after.population.seen.storages.items()}  # type: ignore[union-attr]
             assert bits(again) == bits(seen)
             assert 0 <= after.now() - int(seen["seen"].max()) < 30_000_000
     await look(torch.arange(20, 26))
@@ -215,7 +215,7 @@ async def test_admission_and_the_life_of_rows_go_on(owner: Owner, ps: tc.Client)
     written = await rows_of(items)
     await owner.crash()
     assert gone.rows == 4 and await rows_of(items) == written and len(written) == 4
-    hosted(owner, "items").shard._population._clock = lambda: 1e10  # type: ignore[misc]
+    hosted(owner, "items").shard.population._clock = lambda: 1e10  # type: ignore[misc]
     assert (await items.evict()).rows == 4
     await owner.crash()
     assert await items.size() == 0

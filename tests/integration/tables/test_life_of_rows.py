@@ -39,7 +39,7 @@ def shard_of(server: Server, name: str, clock: Clock | None = None) -> TableShar
     shard: TableShard = table.shard
     if clock is not None:
         table.ttl = None
-        shard._population._clock = clock  # type: ignore[misc]
+        shard.population._clock = clock  # type: ignore[misc]
     return shard
 
 

@@ -77,7 +77,7 @@ def test_a_row_that_began_anew_has_not_moved() -> None:
     backups.end(1)
     items.shard.remove(IDS[:1])
     other, _ = items.shard.rows_of(torch.tensor([1234]))
-    assert items.shard._population.generations.numbers(other).tolist() == [0]  # the number is used again
+    assert items.shard.population.generations.numbers(other).tolist() == [0]  # the number is used again
     moved = backups.moved(torch.cat([other, torch.tensor([1])]), 0)
     assert not moved[0].any() and moved[1].any()
 

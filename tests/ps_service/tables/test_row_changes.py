@@ -138,7 +138,7 @@ class Run:
 
 def state_of(shard: TableShard) -> dict[str, Any]:
     """All that a shard has, as it was at the last change: rows by number, and what it keeps of them."""
-    population = shard._population
+    population = shard.population
     ids, numbers = shard._map.items()
     state: dict[str, Any] = {"ids": ids, "numbers": numbers, "values": shard._rows.values.read(numbers)}
     state |= {name: each.read(numbers) for name, each in shard._rows.states.items()}
