@@ -27,7 +27,7 @@ from ps_wire.codec.values import Decoder
 from ps_wire.errors import StaleHandleError
 from ps_wire.number_set import SeenNumbers
 from ps_wire.policies import from_plain
-from ps_wire.refs import Ref
+from ps_wire.refs import ContextId, Ref
 from ps_wire.v1.frames_pb2 import Frame
 from ps_wire.v1.values_pb2 import Handle
 
@@ -65,6 +65,8 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
     engine.contexts.runs.restore(_runs(checkpoint, made))
     for passes in checkpoint.passes:
         engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost))
+        if passes.killed:
+            engine.contexts.lose_up_to(ContextId(passes.trainer, passes.killed))
     for entry in checkpoint.members:
         member = entry.member
         engine.directory.enter(entry.session, member.name, member.address, member.id, is_owner=member.is_owner)

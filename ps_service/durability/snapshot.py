@@ -60,9 +60,13 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
             record.references.add(object_id=object_id, count=count)
         _fill(record.taken, session.taken_numbers)
         answers[session.trainer] = engine.reply_cache.answers(session.trainer)
-    for trainer, (ended, lost) in engine.contexts.over().items():
-        if trainer in answers:
-            _fill(message.passes.add(trainer=trainer, lost=sorted(lost)).ended, ended)
+    over, killed = engine.contexts.over(), engine.contexts.killed()
+    for trainer in answers:
+        ended, lost = over.get(trainer, (None, ()))
+        if trainer in over or trainer in killed:
+            record = message.passes.add(trainer=trainer, lost=sorted(lost), killed=killed.get(trainer, 0))
+            if ended is not None:
+                _fill(record.ended, ended)
     for entry in engine.directory.members():
         member = operations_pb2.Member(name=entry.name, address=entry.address, id=entry.id, is_owner=entry.is_owner)
         message.members.add(member=member, session=entry.session)

@@ -127,14 +127,16 @@ class SessionRecord(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., taken: _Optional[_Union[NumberSet, _Mapping]] = ..., answers: _Optional[_Iterable[_Union[AnswerRecord, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[ReferenceRecord, _Mapping]]] = ...) -> None: ...
 
 class PassesRecord(_message.Message):
-    __slots__ = ("trainer", "ended", "lost")
+    __slots__ = ("trainer", "ended", "lost", "killed")
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    KILLED_FIELD_NUMBER: _ClassVar[int]
     trainer: bytes
     ended: NumberSet
     lost: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, trainer: _Optional[bytes] = ..., ended: _Optional[_Union[NumberSet, _Mapping]] = ..., lost: _Optional[_Iterable[int]] = ...) -> None: ...
+    killed: int
+    def __init__(self, trainer: _Optional[bytes] = ..., ended: _Optional[_Union[NumberSet, _Mapping]] = ..., lost: _Optional[_Iterable[int]] = ..., killed: _Optional[int] = ...) -> None: ...
 
 class MemberRecord(_message.Message):
     __slots__ = ("member", "session")
