@@ -53,6 +53,8 @@ class OwnersLog:
         self._locks: WeakKeyDictionary[HostedObject, StepLock] = WeakKeyDictionary()
         # Of torch, as the last record has it.
         self.generator = b""
+        # The position behind the last note that a pass was opened.
+        self.opened_at = 0
         # Ids of the objects that the log or the checkpoint before it has as they are.
         self.known = {each.ref.object_id for each in engine.registry.objects()}
 
@@ -95,16 +97,17 @@ class OwnersLog:
 
     def opened(self, id: ContextId) -> None:
         """Notes that a pass is used for the first time: it is lost if the owner is killed."""
-        self._note(pb.LogRecord(trainer=id.trainer, opened=id.number))
+        self.opened_at = self._note(pb.LogRecord(trainer=id.trainer, opened=id.number)) or self.opened_at
 
     def ended(self, trainer: bytes) -> None:
         """As `EffectLog.ended`."""
         self._note(pb.LogRecord(effects=[pb.Effect(session_ended=trainer)]))
 
-    def _note(self, record: pb.LogRecord) -> None:
+    def _note(self, record: pb.LogRecord) -> int | None:
         # If it cannot be written, nothing that would matter changes any more.
         with suppress(OSError):
-            self.log.append(record.SerializeToString())
+            return self.log.append(record.SerializeToString())
+        return None
 
 
 class RequestEffects:
@@ -201,6 +204,7 @@ class RequestEffects:
             elif self._draws():
                 # Asked again, it would draw later numbers.
                 self._owner.log.append(self._record.SerializeToString())
+            self._wait_for_passes(answer)
         except OSError as error:
             # What has changed is written with the next change of an object, and until then it is not acknowledged.
             self._owner.known.clear()
@@ -209,6 +213,13 @@ class RequestEffects:
             raise StorageError(f"{reason}; what the request has changed may be gone when the owner restarts") from error
         finally:
             self.abandon()
+
+    def _wait_for_passes(self, answer: Answer) -> None:
+        """Has an answer wait until the disk knows of the passes that were opened: others would not be known as lost
+        when the machine has crashed."""
+        owner = self._owner
+        if owner.acknowledges and owner.opened_at > max(answer.position, owner.log.synced) and not owner.log.has_failed:
+            answer.position = owner.opened_at
 
     def abandon(self) -> None:
         """As `Effects.abandon`."""

@@ -123,6 +123,13 @@ class Segments:
             self._disk.remove(self.used.pop().path)
         while self._useless:
             self._disk.remove(self._useless.pop())
+        for each in self.used[:-1]:
+            # Whoever has written it was killed, and may not have synced it.
+            descriptor = self._disk.open(each.path)
+            try:
+                self._disk.sync(descriptor)
+            finally:
+                self._disk.close(descriptor)
         self._disk.sync_folder(self._folder)
         if self.used and position <= self.used[-1].start + self.used[-1].nbytes:
             last = self.used[-1]

@@ -50,14 +50,14 @@ def content(choose: random.Random) -> Content:
 
 
 @given(st.integers(0, 10**9))
-def test_after_a_loss_of_power_the_log_is_a_beginning_with_all_that_was_synced(
+def test_after_kills_and_losses_of_power_the_log_is_a_beginning_with_all_that_was_synced(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
     choose, folder, disk = random.Random(seed), tmp_path_factory.mktemp("log"), LosingDisk()
     appended: list[Content] = []
     ends: list[int] = []
     begin = 0
-    for _ in range(choose.randrange(1, 4)):
+    for _ in range(choose.randrange(1, 5)):
         log = opened(folder, begin, disk)
         synced = log.end
         for _ in range(choose.randrange(12)):
@@ -71,7 +71,10 @@ def test_after_a_loss_of_power_the_log_is_a_beginning_with_all_that_was_synced(
                     begin = choose.choice([each for each in (begin, *ends) if each >= begin])
                     log.cut(begin)
         log.close()
-        disk.lose(choose)
+        if choose.random() < 0.7:
+            disk.lose(choose)
+        else:
+            synced = log.end  # only the process has ended
         left = sum(end <= begin for end in ends)
         found = contents(folder, begin)
         assert found == appended[left:][: len(found)]
