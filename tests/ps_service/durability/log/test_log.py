@@ -169,7 +169,7 @@ def test_a_last_file_whose_size_was_lost_has_nothing(tmp_path: Path) -> None:
     with closing(opened(tmp_path)) as log:
         for number in range(6):
             log.append(b"%d" % number, [bytes(1000)])
-    first, last = sorted(tmp_path.glob("log-*"))
+    _, last = sorted(tmp_path.glob("log-*"))
     os.truncate(last, 0)
     left = contents(tmp_path)
     assert [message for message, _ in left] == [b"0", b"1", b"2"]
