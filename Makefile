@@ -58,6 +58,11 @@ cluster-test: $(READY)  ## Test a cluster of containers; fails where there is no
 	@echo "== $@"
 	@exec $(BIN)/pytest -m cluster -s -o faulthandler_timeout=2100 $(ARGS) tests/cluster
 
+.PHONY: crash-test
+crash-test: $(READY)  ## Kill owners and trainers for five minutes, and look for what is lost (ARGS=...)
+	@echo "== $@"
+	@exec $(BIN)/python -m tests.crash $(ARGS)
+
 .PHONY: torchrec-test
 torchrec-test: $(TORCHREC_READY)  ## Run the tests beside TorchRec's own modules, in an environment with TorchRec (ARGS=...)
 	@echo "== $@"

@@ -88,6 +88,10 @@ class Contexts:
             if lost:
                 self._lost[trainer] = dict.fromkeys(lost, why)
 
+    def killed(self) -> dict[bytes, int]:
+        """By trainer: the number up to which contexts were open when the owner was killed."""
+        return dict(self._killed)
+
     def lose_up_to(self, id: ContextId) -> None:
         """This context, and those of its trainer with smaller numbers, were open when the owner was killed."""
         with self._lock:

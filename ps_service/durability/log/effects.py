@@ -68,6 +68,8 @@ class OwnersLog:
         self._locks: WeakKeyDictionary[HostedObject, StepLock] = WeakKeyDictionary()
         # Of torch, as the last record has it.
         self.generator = b""
+        # The position behind the last note that a pass was opened.
+        self.opened_at = 0
         # Ids of the objects that the log or the checkpoint before it has as they are.
         self.known = {each.ref.object_id for each in engine.registry.objects()}
         self.tables: WeakKeyDictionary[HostedObject, TableLog] = WeakKeyDictionary()
@@ -199,16 +201,17 @@ class OwnersLog:
         session = self.engine.sessions.get(caller)
         if session is not None and session.tells_last_pass and caller == id.trainer:
             return
-        self._note(pb.LogRecord(trainer=id.trainer, opened=id.number))
+        self.opened_at = self._note(pb.LogRecord(trainer=id.trainer, opened=id.number)) or self.opened_at
 
     def ended(self, trainer: bytes) -> None:
         """As `EffectLog.ended`."""
         self._note(pb.LogRecord(effects=[pb.Effect(session_ended=trainer)]))
 
-    def _note(self, record: pb.LogRecord) -> None:
+    def _note(self, record: pb.LogRecord) -> int | None:
         # If it cannot be written, nothing that would matter changes any more.
         with suppress(OSError):
-            self.log.append(record.SerializeToString())
+            return self.log.append(record.SerializeToString())
+        return None
 
 
 class RequestEffects:
@@ -401,8 +404,16 @@ class RequestEffects:
                 self._owner.append(self._record, self._payload)
             if self._rows is not None and self._owner.acknowledges:
                 answer.position = max(answer.position, self._rows.position)
+            self._wait_for_passes(answer)
         finally:
             self.abandon()
+
+    def _wait_for_passes(self, answer: Answer) -> None:
+        """Has an answer wait until the disk knows of the passes that were opened: others would not be known as lost
+        when the machine has crashed."""
+        owner = self._owner
+        if owner.acknowledges and owner.opened_at > max(answer.position, owner.log.synced) and not owner.log.has_failed:
+            answer.position = owner.opened_at
 
     def abandon(self) -> None:
         """As `Effects.abandon`."""

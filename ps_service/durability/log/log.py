@@ -194,6 +194,11 @@ class Log:
             self._segments.cut(min(position, self.synced))
 
     @property
+    def has_failed(self) -> bool:
+        """Whether a sync has failed, so that nothing can be appended any more."""
+        return self._failure is not None
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the files in use."""
         return self._segments.nbytes

@@ -46,6 +46,8 @@ class Segment:
 
     def memory(self) -> memoryview:
         """The bytes of the file, to be read."""
+        if not self.nbytes:
+            return memoryview(b"")  # a crash has left the name, and nothing else
         if self._mapping is None:
             self._mapping = _mapping(self.path)
         return memoryview(self._mapping)
@@ -75,8 +77,11 @@ class Segments:
         found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
         numbered = sorted((int(name[1]), path) for name, path in found if name)
         self.used = [Segment(path, start, path.stat().st_size) for start, path in numbered]
-        self._free = [path for path in folder.iterdir() if _FREE.fullmatch(path.name)]
-        self._numbers = itertools.count(1 + max([0, *(int(path.name[5:]) for path in self._free)]))
+        free = [path for path in folder.iterdir() if _FREE.fullmatch(path.name)]
+        # A crash may have left the name, and not all of the space: the size of a file that was not used is not synced.
+        self._free = [path for path in free if path.stat().st_size == nbytes]
+        self._useless = [path for path in free if path not in self._free]
+        self._numbers = itertools.count(1 + max([0, *(int(path.name[5:]) for path in free)]))
         self._unsynced: list[Segment] = []
         self._is_renamed = False
         # Held while files are synced, so that none of them is closed meanwhile.
@@ -117,6 +122,15 @@ class Segments:
         while self.used and self.used[-1].start >= position:
             # Not to be used again: at the same positions its records would be whole.
             self._disk.remove(self.used.pop().path)
+        while self._useless:
+            self._disk.remove(self._useless.pop())
+        for each in self.used[:-1]:
+            # Whoever has written it was killed, and may not have synced it.
+            descriptor = self._disk.open(each.path)
+            try:
+                self._disk.sync(descriptor)
+            finally:
+                self._disk.close(descriptor)
         self._disk.sync_folder(self._folder)
         for each in self.used:
             each.descriptor = self._disk.open(each.path)

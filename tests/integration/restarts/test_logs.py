@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn, optim
 
 import trainer_client as tc
 from ps_service.cli import restore_view
+from ps_service.durability.log.disk import Disk
 from ps_service.durability.resharding.reshard import reshard
 from ps_service.durability.store import CheckpointError
 from tests.integration.restarting import Owner
@@ -118,6 +120,29 @@ async def test_a_disk_that_cannot_sync_acknowledges_nothing(tmp_path: Path, monk
             with pytest.raises(tc.errors.StorageError, match="Input/output error"):
                 await one_pass(ps, net, opt, 1)
         assert (await net(X)).shape == (2, 2)
+
+
+async def test_a_forward_is_answered_when_the_disk_knows_of_its_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going, own = threading.Event(), Disk.sync
+    going.set()
+
+    def held(disk: Disk, descriptor: int) -> None:
+        going.wait()
+        own(disk, descriptor)
+
+    monkeypatch.setattr(Disk, "sync", held)
+    async with Owner(tmp_path, durability="always") as owner, tc.connect(owner.address) as ps:
+        net = await ps.module(nn.Linear, 4, 2, seed=1)
+        going.clear()
+        outside = await net(X)
+        async with ps.context():
+            inside = asyncio.ensure_future(net(X))
+            answered, _ = await asyncio.wait([inside], timeout=0.2)
+            going.set()
+            assert not answered
+            assert torch.equal(await inside, outside)
 
 
 async def test_an_owner_without_a_log_has_what_was_in_it(tmp_path: Path) -> None:

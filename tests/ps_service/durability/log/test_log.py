@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -51,14 +52,14 @@ def content(choose: random.Random) -> Content:
 
 
 @given(st.integers(0, 10**9))
-def test_after_a_loss_of_power_the_log_is_a_beginning_with_all_that_was_synced(
+def test_after_kills_and_losses_of_power_the_log_is_a_beginning_with_all_that_was_synced(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
     choose, folder, disk = random.Random(seed), tmp_path_factory.mktemp("log"), LosingDisk()
     appended: list[Content] = []
     ends: list[int] = []
     begin = 0
-    for _ in range(choose.randrange(1, 4)):
+    for _ in range(choose.randrange(1, 5)):
         log = opened(folder, begin, disk)
         synced = log.end
         for _ in range(choose.randrange(12)):
@@ -72,7 +73,10 @@ def test_after_a_loss_of_power_the_log_is_a_beginning_with_all_that_was_synced(
                     begin = choose.choice([each for each in (begin, *ends) if each >= begin])
                     log.cut(begin)
         log.close()
-        disk.lose(choose)
+        if choose.random() < 0.7:
+            disk.lose(choose)
+        else:
+            synced = log.end  # only the process has ended
         left = sum(end <= begin for end in ends)
         found = contents(folder, begin)
         assert found == appended[left:][: len(found)]
@@ -148,6 +152,32 @@ def test_files_that_are_dropped_are_never_read_at_the_same_positions(tmp_path: P
         for number in range(1, 12):
             log.append(b"anew", [bytes([number]) * 900])
             assert contents(tmp_path) == [(b"anew", bytes([each]) * 900) for each in range(1, number + 1)]
+
+
+@pytest.mark.parametrize("left", [0, 1000])
+def test_a_spare_file_whose_size_was_lost_is_not_used(tmp_path: Path, left: int) -> None:
+    opened(tmp_path).close()
+    (spare,) = tmp_path.glob("free-*")
+    os.truncate(spare, left)
+    written = [(b"%d" % number, bytes(1000)) for number in range(12)]
+    with closing(opened(tmp_path)) as log:
+        for message, payload in written:
+            log.append(message, [payload])
+    assert contents(tmp_path) == written
+    assert all(path.stat().st_size == SEGMENT for path in tmp_path.iterdir())
+
+
+def test_a_last_file_whose_size_was_lost_has_nothing(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as log:
+        for number in range(6):
+            log.append(b"%d" % number, [bytes(1000)])
+    _, last = sorted(tmp_path.glob("log-*"))
+    os.truncate(last, 0)
+    left = contents(tmp_path)
+    assert [message for message, _ in left] == [b"0", b"1", b"2"]
+    with closing(opened(tmp_path)) as log:
+        log.append(b"again")
+    assert contents(tmp_path) == [*left, (b"again", b"")]
 
 
 def test_a_position_that_the_log_does_not_have_is_told(tmp_path: Path, log: Log) -> None:

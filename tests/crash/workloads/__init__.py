@@ -1,0 +1,24 @@
+"""The workloads of the crash test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from torch import optim
+
+from tests.crash.workloads.ledgers import Ledgers
+from tests.crash.workloads.names import Names
+from tests.crash.workloads.own import Own
+from tests.crash.workloads.shared import Shared
+from tests.crash.workloads.workload import Workload
+
+WORKLOADS: Final[dict[str, Callable[[], Workload]]] = {
+    "sgd": lambda: Shared("sgd", ["ps0"], optim.SGD, lr=0.05, momentum=0.9),
+    "adam": lambda: Shared("adam", ["ps1"], optim.Adam, lr=0.01),
+    "spanning": lambda: Shared("spanning", ["ps0", "ps1"], optim.SGD, lr=0.05, momentum=0.5),
+    "own": Own,
+    "names": Names,
+    "ledger": Ledgers,
+}
+"""Every workload that an owner with a log accepts, by name."""
