@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.fleet import BARE, GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
+from benchmarks.fleet import BARE, DURABLE, GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
 from benchmarks.report import AT_MOST, Report
 from benchmarks.rows import Row
 
@@ -133,7 +133,7 @@ class Lines:
         self._done += 1
         figures = [
             f"{name} {number(report[side])}"
-            for side, name in (*COLUMNS.items(), (GLOO, "gloo"), (BARE, "bare"))
+            for side, name in (*COLUMNS.items(), (GLOO, "gloo"), (BARE, "bare"), *DURABLE.items())
             if report[side] is not None
         ]
         ratios = f"speedup {number(report['speedup'])}, over TCP {number(report['speedup_tcp'])}"
@@ -177,6 +177,7 @@ def remarks(report: Report) -> list[str]:
     if "over_baseline" in report["target"]:
         said.append(f"{report['name']}: {_ratio(report, 'over_baseline')} of the time of the same work in its baseline")
     said += [f"{report['name']}, {column}: {lost}" for column, lost in report["lost"].items()]
+    said += [f"{report['name']}, {column}, skipped: {escape(why)}" for column, why in report["skipped"].items()]
     said += [f"[red]{report['name']}, {column}: {escape(error)}[/]" for column, error in report["errors"].items()]
     return said
 
