@@ -136,8 +136,9 @@ class Lines:
             for side, name in (*COLUMNS.items(), (GLOO, "gloo"), (BARE, "bare"), *DURABLE.items())
             if report[side] is not None
         ]
-        ratios = f"speedup {number(report['speedup'])}, over TCP {number(report['speedup_tcp'])}"
-        self._print(f"{self._done}/{self._rows} {report['name']}: {', '.join(figures)} {report['unit']}; {ratios}")
+        ratios = f"; speedup {number(report['speedup'])}, over TCP {number(report['speedup_tcp'])}"
+        told = f"{', '.join(figures)} {report['unit']}{ratios if report['speedup'] else ''}"
+        self._print(f"{self._done}/{self._rows} {report['name']}: {told}")
         for column, error in report["errors"].items():
             self._print(f"  ERROR {column}: {error}")
 
