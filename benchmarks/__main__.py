@@ -13,7 +13,7 @@ from typing import Final
 
 from rich.console import Console
 
-from benchmarks import figures, machine, options, picture, report, steady, steady_picture
+from benchmarks import durable, figures, flush, machine, options, picture, report, steady, steady_picture
 from benchmarks.fleet import SIDES, Fleet, takes_part
 from benchmarks.harness import Settings, measure
 from benchmarks.options import Rounds
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     described = machine.describe(chosen.torch_threads)
     try:
-        rows = _run(chosen, console)
+        rows, flushes = _run(chosen, console)
     except KeyboardInterrupt:
         console.print("stopped; nothing is left running", highlight=False)
         return 130
@@ -48,20 +48,23 @@ def main(arguments: list[str] | None = None) -> int:
         "machine": described,
         "quick": chosen.quick,
         "seconds": round(time.monotonic() - began, 1),
+        **flushes,
         "rows": rows,
     }
     report.write(chosen.out / "bench.json", whole)
-    picture.draw(chosen.out / "bench.png", whole)
+    if others := steady.unsteady(rows):
+        picture.draw(chosen.out / "bench.png", whole | {"rows": others})
     if steady_rows := steady.steady(rows):
         steady_picture.draw(chosen.out / "bench-steady.png", steady_rows)
     _show(whole, chosen.out, console)
     return 1 if any(row["errors"] for row in rows) else 0
 
 
-def _run(chosen: argparse.Namespace, console: Console) -> list[Report]:
+def _run(chosen: argparse.Namespace, console: Console) -> tuple[list[Report], Report]:
     rows: list[Row] = chosen.rows
     settings = Settings(chosen.rounds, 0.1 if chosen.quick else 1.0)
     reports: list[Report] = []
+    flushes: Report = {}
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as scratch,
         Children(chosen.out / "bench-logs", chosen.torch_threads) as children,
@@ -74,13 +77,15 @@ def _run(chosen: argparse.Namespace, console: Console) -> list[Report]:
             fleets = [Fleet(side, shape, sizes, children, Path(scratch)) for side in sides]
             shown.say(f"starting {_count(shape.owners, 'owner')} and {_count(shape.trainers, 'trainer')} of each side")
             _start(fleets)
+            if shape.durable:
+                flushes["flush_ms"] = flush.measure(Path(scratch), times=3 if chosen.quick else flush.TIMES)
             for row in members:
                 broken = [fleet for fleet in fleets if fleet.broken]
                 children.end([child for fleet in broken for child in fleet.leave()])
                 _start(broken)
                 reports.append(_measure(row, fleets, settings, Path(scratch), shown))
             children.end([child for fleet in fleets for child in fleet.leave()])
-    return reports
+    return reports, flushes
 
 
 def _measure(row: Row, fleets: Sequence[Fleet], settings: Settings, scratch: Path, shown: Display) -> Report:
@@ -105,6 +110,9 @@ def _show(whole: Report, out: Path, console: Console) -> None:
         wide.print(table(others, wide.width))
     if steady_rows := steady.steady(whole["rows"]):
         wide.print(steady.table(steady_rows))
+    if durable_rows := durable.durable(whole["rows"]):
+        wide.print(durable.table(durable_rows))
+        wide.print(durable.flushes(whole), soft_wrap=True)
     for row in whole["rows"]:
         for remark in remarks(row):
             wide.print(remark, soft_wrap=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import machine, steady
+from benchmarks import durable, machine, steady
 from benchmarks.fleet import GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
 from benchmarks.report import AT_MOST, Report
 
@@ -15,7 +15,7 @@ README: Final = Path(__file__).with_name("README.md")
 BEGIN: Final = "<!-- figures: begin (python -m benchmarks --readme) -->"
 END: Final = "<!-- figures: end -->"
 
-PARTS: Final = {"replica": "replicas", "table": "tables", "steady": "steady rows"}
+PARTS: Final = {"replica": "replicas", "table": "tables", "steady": "steady rows", "step_durable": "durable rows"}
 """What rows that are measured apart from the others are called, by how their names begin."""
 
 
@@ -62,8 +62,10 @@ def block(report: Report) -> str:
         + (" with `--quick`: these figures mean nothing." if report["quick"] else "."),
         "",
     ]
-    lines += _table(rows) if rows or not steady_rows else []
+    durable_rows = durable.durable(report["rows"])
+    lines += _table(rows) if rows or not (steady_rows or durable_rows) else []
     lines += ["", *steady.markdown(steady_rows)] if steady_rows else []
+    lines += ["", *durable.markdown(durable_rows), "", durable.flushes(report)] if durable_rows else []
     lines += ["", *_remarks(report)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -92,6 +94,7 @@ def _remarks(report: Report) -> list[str]:
                 f"- {row['name']}: {_ratio(row, 'over_baseline')} times the time of the same work in its baseline."
             )
         said += [f"- {row['name']}, {column}: {lost}." for column, lost in row["lost"].items()]
+        said += [f"- {row['name']}, {column}, skipped: {why}." for column, why in row.get("skipped", {}).items()]
         said += [f"- {row['name']}, {column}: **{error}**" for column, error in row["errors"].items()]
     return said
 

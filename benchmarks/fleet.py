@@ -24,12 +24,18 @@ LOCAL: Final = "local"
 LOCAL_PAUSED: Final = "local_paused"
 
 LOCALS: Final = (LOCAL, LOCAL_PAUSED)
-SIDES: Final = (OURS, GLOO, TORCH, OURS_TCP, TORCH_TCP, BARE, *LOCALS)
+DURABLE_OFF: Final = "durable_off"
+DURABLE: Final = {DURABLE_OFF: "off", "durable_interval": "interval:1", "durable_always": "always"}
+"""What `--durability` is on the sides of rows that measure it: ours, with other promises."""
+
+SIDES: Final = (OURS, GLOO, TORCH, OURS_TCP, TORCH_TCP, BARE, *DURABLE, *LOCALS)
 """All sides, in the order of their turns; sides that are compared are adjacent."""
 
 
 def takes_part(side: str, row: Row) -> bool:
     """Whether a side has a turn in the rounds of a row."""
+    if row.shape.durable or side in DURABLE:
+        return row.shape.durable and (side in DURABLE or side == LOCAL)
     if row.ours_only:
         return side in (OURS, OURS_TCP)
     if row.large:
@@ -77,7 +83,7 @@ class Fleet:
         """Starts every process without waiting, so that all fleets can start at once."""
         self.broken = False
         owners, trainers = range(self.shape.owners), range(self.shape.trainers)
-        if self.side in (OURS, OURS_TCP):
+        if self.side in (OURS, OURS_TCP, *DURABLE):
             self._owners = [self._start_owner(number) for number in owners]
             self._trainers = [self._start("trainer", rank, "benchmarks.sides.ours") for rank in trainers]
         elif self.side == BARE:
@@ -187,9 +193,15 @@ class Fleet:
         no_shared_memory = ["--no-shared-memory"] if self._tcp and shared_memory.known_to_owner() else []
         return self._children.start(
             f"{self.side}-owner{number}", "ps_service", "serve", "--name", f"ps{number}", "--listen", "127.0.0.1:0",
-            "--import", "benchmarks.models", "--import", "benchmarks.nets", *no_shared_memory, listens=False,
-            all_cores=self.shape.all_cores,
+            "--import", "benchmarks.models", "--import", "benchmarks.nets", *no_shared_memory,
+            *self._durability(number), listens=False, all_cores=self.shape.all_cores,
         )  # fmt: skip
+
+    def _durability(self, number: int) -> list[str]:
+        if self.side not in DURABLE:
+            return []
+        folder = self._scratch / f"{self.side}-{number}-{next(_worlds)}"
+        return ["--data-dir", str(folder), "--durability", DURABLE[self.side]]
 
     def _start(self, kind: str, rank: int, module: str, *arguments: str, listens: bool = True) -> Child:
         name = f"{self.side}-{kind}{rank}"

@@ -13,7 +13,7 @@ from benchmarks.data import Batch
 from benchmarks.nets import Lstm, Shape, Transformer, TwoLinears
 from benchmarks.sizes import Sizes
 
-KINDS: Final = ("transformer", "transformer_large", "lstm", "linears")
+KINDS: Final = ("transformer", "transformer_large", "lstm", "linears", "linears_10M")
 """The kinds of work that are a network."""
 
 LR: Final = 0.05
@@ -54,6 +54,9 @@ def job(kind: str, sizes: Sizes) -> Job:
             return Job(Lstm, (_SMALL.words, _SMALL.width, 2), _texts(_SMALL, sizes))
         case "linears":
             return Job(TwoLinears, (_FEATURES, _FEATURES, _CLASSES), _points(sizes))
+        case "linears_10M":
+            wide = sizes.wide
+            return Job(TwoLinears, (wide, 5 * wide, wide), _points(sizes, wide, wide))
     raise ValueError(f"{kind} is no network")
 
 
@@ -73,12 +76,12 @@ def _texts(shape: Shape, sizes: Sizes) -> list[Batch]:
     return [(texts[:, :-1].contiguous(), texts[:, 1:].contiguous()) for texts in drawn]
 
 
-def _points(sizes: Sizes) -> list[Batch]:
+def _points(sizes: Sizes, features: int = _FEATURES, classes: int = _CLASSES) -> list[Batch]:
     generator = torch.Generator().manual_seed(7000)
     return [
         (
-            torch.randn(sizes.images, _FEATURES, generator=generator),
-            torch.randint(_CLASSES, (sizes.images,), generator=generator),
+            torch.randn(sizes.images, features, generator=generator),
+            torch.randint(classes, (sizes.images,), generator=generator),
         )
         for _ in range(sizes.batches)
     ]

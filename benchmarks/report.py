@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.fleet import GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, SIDES, TORCH, TORCH_TCP
+from benchmarks.fleet import DURABLE_OFF, GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, SIDES, TORCH, TORCH_TCP
 from benchmarks.harness import Entrant
 from benchmarks.rows import Row
 
@@ -27,7 +27,8 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
     gloo in its rows.
     `over_baseline` is our time divided by that of the row's baseline; `over_local` and `over_paused`, by that of local
     torch without and with pauses. A side with an error has no result and no ratio. A steady row has the lowest and
-    highest result of each side, too, and against each other side its time divided by ours.
+    highest result of each side, too, and against each other side its time divided by ours; a row of durability, that
+    of each side divided by the time without a log.
     """
     turns: dict[str, FairQueue] = {each.column: each.turns for each in entrants if not each.error}
     ratios = {
@@ -42,7 +43,8 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
     elif row.baseline:
         ratios["over_one_owner"] = _ratios(turns, f"{OURS}_{row.baseline}", OURS)
     target = _target(row)
-    ranges = {"range": _ranges(row, turns), "against": _against(turns)} if row.steps else {}
+    base = DURABLE_OFF if row.shape.durable else OURS
+    ranges = {"range": _ranges(row, turns), "against": _against(turns, base)} if row.steps else {}
     figures = {name: _median(values) for name, values in ratios.items()}
     return {
         "name": row.name,
@@ -62,7 +64,8 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
             for column, values in turns.items()
         },
         "lost": {each.column: each.lost for each in entrants if each.lost},
-        "errors": {each.column: each.error for each in entrants if each.error},
+        "skipped": {each.column: each.skipped for each in entrants if each.skipped},
+        "errors": {each.column: each.error for each in entrants if each.error and not each.skipped},
     }
 
 
@@ -98,8 +101,8 @@ def _ranges(row: Row, turns: dict[str, FairQueue]) -> dict[str, tuple[float, flo
     return {side: (_rounded(min(values)), _rounded(max(values))) for side, values in shown.items() if values}
 
 
-def _against(turns: dict[str, FairQueue]) -> dict[str, dict[str, float]]:
-    ratios = {side: _ratios(turns, side, OURS) for side in turns if side != OURS}
+def _against(turns: dict[str, FairQueue], base: str) -> dict[str, dict[str, float]]:
+    ratios = {side: _ratios(turns, side, base) for side in turns if side != base}
     return {
         side: {
             "median": _rounded(statistics.median(values)),

@@ -23,11 +23,13 @@ class Shape:
         owners: Server processes.
         trainers: Client processes.
         all_cores: Whether torch has a thread per core in each.
+        durable: Whether owners have a data directory, and each side a promise of its own for what is acknowledged.
     """
 
     owners: int = 1
     trainers: int = 1
     all_cores: bool = False
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,12 @@ def _steady(name: str, work: str, kind: str, unit: str = "ms", steps: int = 400,
 
 def _steady_neumf(name: str, work: str, kind: str, **more: Any) -> Row:
     return _steady(name, work, kind, "k samples/s", per_operation=1024, sparse=True, **more)
+
+
+def _durable(name: str, work: str, kind: str, unit: str = "ms", **more: Any) -> Row:
+    return Row(
+        f"step_durable{name}", work, kind, unit, shape=Shape(durable=True), stateful=True, local=True, **more
+    )  # fmt: skip
 
 
 ROWS: Final = (
@@ -207,6 +215,12 @@ ROWS: Final = (
         "transformer_large", "4 layers of 512, on all cores", "transformer_large", steps=40,
         shape=Shape(all_cores=True), large=True,
     ),
+    _durable(
+        "", "steady_neumf on owners with a data directory", "recommender_whole", "k samples/s",
+        steps=400, per_operation=1024, sparse=True,
+    ),
+    _durable("_10M", "two linear layers of 10 M parameters together, step of SGD", "linears_10M", steps=40),
+    _durable("_table", "table_step_uniform", "table_step", steps=40),
 )  # fmt: skip
 
 BASELINES: Final = (

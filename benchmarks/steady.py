@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from rich import box
 from rich.table import Table
 
+from benchmarks.durable import is_durable
 from benchmarks.fleet import BARE, SIDES
 from benchmarks.report import Report
 from benchmarks.table import COLUMNS, number
@@ -37,7 +38,7 @@ class Line(NamedTuple):
 
 def steady(reports: Sequence[Report]) -> list[Report]:
     """The reports that are of steady rows."""
-    return [report for report in reports if "range" in report]
+    return [report for report in reports if "range" in report and not is_durable(report)]
 
 
 def unsteady(reports: Sequence[Report]) -> list[Report]:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.fleet import BARE, GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
+from benchmarks.fleet import BARE, DURABLE, GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
 from benchmarks.report import AT_MOST, Report
 from benchmarks.rows import Row
 
@@ -133,11 +133,12 @@ class Lines:
         self._done += 1
         figures = [
             f"{name} {number(report[side])}"
-            for side, name in (*COLUMNS.items(), (GLOO, "gloo"), (BARE, "bare"))
+            for side, name in (*COLUMNS.items(), (GLOO, "gloo"), (BARE, "bare"), *DURABLE.items())
             if report[side] is not None
         ]
-        ratios = f"speedup {number(report['speedup'])}, over TCP {number(report['speedup_tcp'])}"
-        self._print(f"{self._done}/{self._rows} {report['name']}: {', '.join(figures)} {report['unit']}; {ratios}")
+        ratios = f"; speedup {number(report['speedup'])}, over TCP {number(report['speedup_tcp'])}"
+        told = f"{', '.join(figures)} {report['unit']}{ratios if report['speedup'] else ''}"
+        self._print(f"{self._done}/{self._rows} {report['name']}: {told}")
         for column, error in report["errors"].items():
             self._print(f"  ERROR {column}: {error}")
 
@@ -177,6 +178,7 @@ def remarks(report: Report) -> list[str]:
     if "over_baseline" in report["target"]:
         said.append(f"{report['name']}: {_ratio(report, 'over_baseline')} of the time of the same work in its baseline")
     said += [f"{report['name']}, {column}: {lost}" for column, lost in report["lost"].items()]
+    said += [f"{report['name']}, {column}, skipped: {escape(why)}" for column, why in report["skipped"].items()]
     said += [f"[red]{report['name']}, {column}: {escape(error)}[/]" for column, error in report["errors"].items()]
     return said
 

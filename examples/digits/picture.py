@@ -76,7 +76,7 @@ def _losses(axes: Axes, losses: list[list[float]]) -> None:
         loss = np.asarray(values)
         steps = np.arange(1, len(loss) + 1)
         axes.plot(steps, loss, color=color, alpha=0.22, linewidth=0.8)
-        axes.plot(steps, _smooth(loss), color=color, linewidth=2.2, label=f"trainer {rank}")
+        axes.plot(steps, smooth(loss), color=color, linewidth=2.2, label=f"trainer {rank}")
     axes.set_title("Loss of each trainer's batches", loc="left", fontsize=12.5, fontweight="bold", pad=10)
     axes.set_xlabel("step of the trainer")
     axes.set_ylabel("negative log-likelihood")
@@ -88,7 +88,7 @@ def _losses(axes: Axes, losses: list[list[float]]) -> None:
     axes.legend(frameon=False, loc="upper right", ncols=1 if len(losses) <= 6 else 2)
 
 
-def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Averages over a window of a thirtieth of the curve, less where the curve ends."""
     half = max(len(values) // 60, 1)
     sums = np.concatenate([[0.0], np.cumsum(values)])

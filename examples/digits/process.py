@@ -11,6 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import examples
+
+_ROOT = Path(examples.__file__).resolve().parents[1]
+
 
 class ChildFailed(RuntimeError):
     """A child process failed; the message names its log."""
@@ -93,14 +97,14 @@ class Children:
         if cancelled is not None:
             raise cancelled
 
-    async def start(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> Child:
-        """Starts a child whose standard error goes to ``NAME.log``.
+    async def start(self, name: str, command: Sequence[str], env: Mapping[str, str], again: bool = False) -> Child:
+        """Starts a child whose standard error goes to ``NAME.log``; behind what is there if it is started again.
 
         Raises:
             OSError: the program cannot be started.
         """
         log = self._logs / f"{name}.log"
-        with log.open("wb") as errors:
+        with log.open("ab" if again else "wb") as errors:
             # If this is cancelled, asyncio itself kills the process it has just made.
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -117,3 +121,10 @@ class Children:
     async def _end(self) -> None:
         for child in reversed(self._children):
             await child.end(self._grace_seconds)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a child that is a program of this project."""
+    # So that children find the package whatever directory the example was started from.
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    return dict(os.environ) | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

@@ -38,3 +38,19 @@ class Report:
             TypeError: its fields are not those of a report.
         """
         return cls(**json.loads(path.read_text()))
+
+
+@dataclass(frozen=True)
+class ChaosReport(Report):
+    """The results of a run whose owner was killed, as in ``chaos.json``. Times in seconds since the trainers began."""
+
+    times: list[list[float]]
+    """One list per trainer, by rank: when each of its steps was taken."""
+    kills: list[list[float]]
+    """For each kill: when it was, and when the owner served again."""
+    pauses: list[float]
+    """For each kill and trainer: seconds from its last step before to its first one after."""
+    repeated: int
+    """Passes that were open when the owner was killed, and that trainers have run again."""
+    version: int
+    """Steps that the optimizer has applied: as many as trainers were told."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_OUT = Path("out")
+KILL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class Settings:
     """Device of the network on the owner."""
     sync: bool = False
     """Whether trainers use the blocking form of the client."""
+    chaos: float | None = None
+    """Seconds after which the owner is killed, from each of its starts; None: it is not."""
+    kills: int | None = None
+    """Most kills; None: until the training is over."""
 
     def __post_init__(self) -> None:
         for name in ("trainers", "batch_size"):
@@ -35,6 +40,10 @@ class Settings:
                 raise ValueError(f"{name} must be at least 1")
         if self.epochs is not None and self.epochs < 1:
             raise ValueError("epochs must be at least 1")
+        if self.chaos is not None and not 0 < self.chaos < float("inf"):
+            raise ValueError("chaos must be a number of seconds above 0")
+        if self.kills is not None and self.kills < 1:
+            raise ValueError("kills must be at least 1")
 
 
 def parse(arguments: list[str] | None = None) -> Settings:
@@ -55,6 +64,11 @@ def parse(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--momentum", type=float, default=default.momentum, help="momentum of SGD")
     parser.add_argument("--device", default=default.device, help="where the owner keeps the network: cpu, cuda:0, ...")
     parser.add_argument("--sync", action="store_true", help="let trainers use the blocking form of the client")
+    parser.add_argument(
+        "--chaos", type=float, nargs="?", const=KILL_SECONDS, metavar="SECONDS",
+        help=f"kill the owner whenever it has served for so many seconds ({KILL_SECONDS:g}), and start it again",
+    )  # fmt: skip
+    parser.add_argument("--kills", type=int, help="most kills (no limit unless given)")
     try:
         return Settings(**vars(parser.parse_args(arguments)))
     except ValueError as error:

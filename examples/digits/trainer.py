@@ -13,9 +13,11 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 import trainer_client as tc
 from examples.digits.data import Part, batches, count_batches, load, shard
@@ -47,12 +49,15 @@ async def learn(lesson: Lesson) -> None:
     async with tc.connect(lesson.address) as ps:
         net = await ps.module("examples.digits.Net", name="net")
         opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=lesson.lr, momentum=lesson.momentum)
+
+        async def step(ctx: tc.Context, x: Tensor, y: Tensor) -> float:
+            loss = F.nll_loss(await net(x), y)
+            await ctx.backward(loss, step=opt)
+            return loss.item()
+
         diary = Diary(lesson)
         for x, y in batches(lesson.part, lesson.batch_size, lesson.epochs, lesson.seed):
-            async with ps.context() as ctx:
-                loss = F.nll_loss(await net(x), y)
-                await ctx.backward(loss, step=opt)
-            diary.step(loss.item())
+            diary.step(await ps.run(step, x, y))
         diary.finish()
 
 
@@ -61,12 +66,15 @@ def learn_blocking(lesson: Lesson) -> None:
     with tc.connect(lesson.address) as ps:
         net = ps.module("examples.digits.Net", name="net")
         opt = ps.optimizer(torch.optim.SGD, net.parameters(), lr=lesson.lr, momentum=lesson.momentum)
+
+        def step(ctx: Any, x: Tensor, y: Tensor) -> float:
+            loss = F.nll_loss(net(x), y)
+            ctx.backward(loss, step=opt)
+            return loss.item()
+
         diary = Diary(lesson)
         for x, y in batches(lesson.part, lesson.batch_size, lesson.epochs, lesson.seed):
-            with ps.context() as ctx:
-                loss = F.nll_loss(net(x), y)
-                ctx.backward(loss, step=opt)
-            diary.step(loss.item())
+            diary.step(ps.run(step, x, y))
         diary.finish()
 
 

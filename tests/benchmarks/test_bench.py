@@ -116,6 +116,29 @@ def test_some_rows(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked_programs")
+def test_rows_of_durability(start: Start, tmp_path: Path) -> None:
+    process = start("benchmarks", "--rows", "step_durable", "--rounds", "1")
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    report = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert [row["name"] for row in report["rows"]] == ["step_durable", "step_durable_10M", "step_durable_table"]
+    sides = {"durable_off", "durable_interval", "durable_always"}
+    for row in report["rows"]:
+        assert not row["errors"] and row["skipped"].keys() <= sides - {"durable_off"}
+        assert row["range"].keys() == (sides | {"local"}) - row["skipped"].keys()
+        assert row["against"].keys() == row["range"].keys() - {"durable_off"}
+        if not row["skipped"]:
+            assert row["against"]["durable_always"]["median"] > 0
+    assert report["flush_ms"].keys() == {"4 KiB", "1 MiB", "40 MB"} and min(report["flush_ms"].values()) > 0
+    shown = figures.block(report)
+    for text in (output, shown):
+        assert "step_durable_off" in text and "step_durable_interval" in text and "step_durable_always" in text
+        assert "flushed (fdatasync)" in text
+    assert "| row | unit | ours |" not in shown and "steady" not in shown.replace("steady_neumf", "")
+    wait_until(lambda: not left(str(tmp_path)))
+
+
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_signal_leaves_no_process(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     process = start("benchmarks", "--rows", "table_grow", "--rounds", "1000")
@@ -160,6 +183,7 @@ def test_rows_are_those_that_were_promised() -> None:
         *("small_recommender_2", "small_recommender_pipelined_2", "steady_neumf_2"),
         *("replica_sync_2", "replica_small_sync_2", "trainers_4", "owners_2", "table_owners_2"),
         "steady_transformer_large",
+        *("step_durable", "step_durable_10M", "step_durable_table"),
     ]
     assert [row.name for row in choose(["64", "rnn"])] == ["echo_64KiB", "echo_64MiB", "rnn_step"]
     assert [row.name for row in choose(["steady"], skipped=["neumf", "modules", "large"])] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+from contextlib import suppress
 from typing import Final
 
 from examples.digits.cluster.messages import Accuracy, Step
@@ -54,6 +55,11 @@ class Container:
         return int(code) if state == "exited" else None
 
     @property
+    def restarts(self) -> int:
+        """How often its restart policy has started it again."""
+        return int(self._inspect("{{.RestartCount}}"))
+
+    @property
     def network(self) -> str:
         """The network it is in."""
         return self._inspect("{{range $name, $_ := .NetworkSettings.Networks}}{{$name}}{{end}}")
@@ -65,6 +71,11 @@ class Container:
     def kill(self) -> None:
         """Ends it as a power failure would."""
         docker("kill", "--signal", "KILL", self.id)
+
+    def kill_inside(self) -> None:
+        """Kills all processes in it; then it ends, and its restart policy has it started again."""
+        with suppress(EngineError):  # with the container ends this command
+            self.run("sh", "-c", "kill -KILL -1")
 
     def start(self) -> None:
         """Starts it again."""
@@ -128,8 +139,12 @@ class Owner(Container):
 
     def scraped_version(self) -> int:
         """The same, as Prometheus would be told."""
+        return self.scraped(f'ps_optimizer_version{{optimizer="{OPTIMIZER}"}}')
+
+    def scraped(self, series: str) -> int:
+        """The value of a series, as Prometheus would be told."""
         with urllib.request.urlopen(f"http://{self.address(HTTP)}/metrics", timeout=5.0) as reply:
-            return _value(reply.read().decode(), f'ps_optimizer_version{{optimizer="{OPTIMIZER}"}}')
+            return _value(reply.read().decode(), series)
 
     def connected(self) -> int:
         """Sessions with an open stream; the owner is asked from within, which needs no network."""

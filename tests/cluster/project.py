@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -33,6 +34,7 @@ class Project:
     When the block is left with an error, what the containers have written is kept in `out/cluster` first.
 
     Args:
+        files: Of Compose, besides deploy/compose.yaml.
         variables: What is to be other than in deploy/.env.
 
     Attributes:
@@ -40,7 +42,8 @@ class Project:
         image: The image, which is removed with the rest.
     """
 
-    def __init__(self, **variables: str) -> None:
+    def __init__(self, *files: Path, **variables: str) -> None:
+        self._files = (FILE, *files)
         self.name = f"pstest{secrets.token_hex(4)}"
         self.image = f"{self.name}:latest"
         self._variables: Mapping[str, str] = {
@@ -57,16 +60,17 @@ class Project:
         Raises:
             EngineError: It failed.
         """
-        command = [*engine.compose(), "--file", str(FILE), *arguments]
+        files = [part for file in self._files for part in ("--file", str(file))]
+        command = [*engine.compose(), *files, *arguments]
         return engine.run(command, seconds, {**engine.environment(), **self._variables}, str(FILE.parent))
 
     def build(self) -> None:
         """Makes the image; only the first time does that take minutes."""
         self.compose("build", "directory", seconds=1200.0)
 
-    def up(self) -> None:
-        """Starts everything, and returns when the owners are healthy and the trainers have been started."""
-        self.compose("up", "--detach", "--no-build", seconds=180.0)
+    def up(self, *services: str) -> None:
+        """Starts everything, or some services, and returns when the owners are healthy that others wait for."""
+        self.compose("up", "--detach", "--no-build", *services, seconds=180.0)
 
     def scale_trainers(self, count: int) -> None:
         """Starts more trainers; those that are there stay as they are."""
@@ -77,6 +81,11 @@ class Project:
     def owners(self) -> dict[str, Owner]:
         """The owners, by name."""
         return {name: Owner(id, name) for name in OWNERS for id in self._ids(name)}
+
+    def container(self, service: str) -> Container:
+        """The only container of a service."""
+        (id,) = self._ids(service)
+        return Container(id, service)
 
     def trainers(self) -> list[Trainer]:
         """The trainers, the oldest first."""

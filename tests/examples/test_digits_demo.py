@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 
 from examples.digits import data, idx
 from examples.digits.data import Part
-from examples.digits.report import Report
+from examples.digits.report import ChaosReport, Report
 from tests.examples.output import assert_announced
 from tests.examples.test_digits_data import idx_file
 
@@ -147,6 +148,31 @@ async def test_trains_evaluates_and_cleans_up(start: Starter, few: Path, tmp_pat
     assert f"{report.accuracy:.4f}" in demo.output
     assert str(out / "demo.png") in demo.output
     assert len(demo.pids) == 3
+    for pid in demo.pids:
+        assert_gone(pid)
+    assert_closed(demo.port)
+
+
+@pytest.mark.usefixtures("forked_programs")
+@pytest.mark.parametrize("form", [(), ("--sync",)], ids=["async", "blocking"])
+async def test_no_step_is_lost_when_the_owner_is_killed(
+    start: Starter, few: Path, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    demo = await start("--data", str(few), "--batch-size", "5", "--lr", "0.02", "--chaos", "0.3", "--kills", "2", *form)
+    assert await demo.finish() == 0, demo.output
+    report = ChaosReport.read(tmp_path / "chaos.json")
+    assert len(report.kills) == 2 and 2 <= len(report.pauses) <= 4
+    assert [len(each) for each in report.loss] == [len(each) for each in report.times] == [160, 160]
+    assert report.version == report.steps == 320, "each acknowledged step is applied, and once"
+    assert report.repeated <= 4
+    for (at, back), (following, _) in pairwise([*report.kills, [report.seconds, 0.0]]):
+        assert 0 < at < back < following
+        assert not any(at + 0.5 < taken < back for each in report.times for taken in each), "nobody steps meanwhile"
+    assert 0.5 < report.accuracy <= 1
+    assert (tmp_path / "chaos.png").read_bytes().startswith(b"\x89PNG")
+    assert f"a pass is run again {report.repeated}" in re.sub(" +", " ", demo.output)
+    assert sorted(os.listdir(tmp_path)) == ["chaos.json", "chaos.png", "ps0.log", "trainer-0.log", "trainer-1.log"]
+    assert len(demo.pids) == 5
     for pid in demo.pids:
         assert_gone(pid)
     assert_closed(demo.port)

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from examples.digits import data, messages, picture
+from examples.digits.chaos import Kill, pauses
 from examples.digits.messages import Finish, Start, Step
-from examples.digits.report import Report
+from examples.digits.report import ChaosReport, Report
 from examples.digits.settings import Settings, parse
 
 REPORT = Report(0.975, 6, 2, 0.5, 12.0, [[2.3, 1.0, 0.5], [2.4, 1.1, 0.25]])
@@ -20,6 +21,19 @@ REPORT = Report(0.975, 6, 2, 0.5, 12.0, [[2.3, 1.0, 0.5], [2.4, 1.1, 0.25]])
 def test_the_report_comes_back_as_it_was(tmp_path: Path) -> None:
     REPORT.write(tmp_path / "demo.json")
     assert Report.read(tmp_path / "demo.json") == REPORT
+
+
+def test_the_report_of_a_killed_owner_comes_back_as_it_was(tmp_path: Path) -> None:
+    report = ChaosReport(0.975, 2, 1, 9.5, 0.2, [[2.3, 1.0]], [[1.0, 8.0]], [[2.0, 7.5]], [7.0], 1, 2)
+    report.write(tmp_path / "chaos.json")
+    assert ChaosReport.read(tmp_path / "chaos.json") == report
+
+
+def test_pauses_are_those_around_kills() -> None:
+    kills = [Kill(10.0, 14.0), Kill(20.0, 24.0)]
+    # One that was told of a step after the kill, one that begins late, one that has finished, and one without a step.
+    times = [[9.0, 10.5, 15.0, 19.0, 26.0], [16.0, 17.0, 25.0], [8.0, 15.5, 16.0], []]
+    assert pauses(kills, times) == [4.5, 7.5, 7.0, 8.0]
 
 
 def test_the_report_is_plain_json(tmp_path: Path) -> None:
@@ -61,6 +75,7 @@ def test_refuses_lines_that_are_no_messages(line: str) -> None:
 
 def test_the_command_line_has_the_documented_defaults() -> None:
     assert parse([]) == Settings()
+    assert parse(["--chaos"]) == Settings(chaos=5.0)
 
 
 @pytest.mark.parametrize("arguments", [["--trainers", "0"], ["--epochs", "0"], ["--batch-size", "-1"]])
@@ -68,3 +83,10 @@ def test_the_command_line_refuses_nonsense(arguments: list[str], capsys: pytest.
     with pytest.raises(SystemExit, match="2"):
         parse(arguments)
     assert "at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_the_command_line_refuses_kills_at_no_time(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse(["--chaos", seconds])
+    assert "a number of seconds above 0" in capsys.readouterr().err

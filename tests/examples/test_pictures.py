@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 
 from examples.cartpole import picture as cartpole
 from examples.cartpole.report import Report as CartpoleReport
-from examples.digits import data
+from examples.digits import chaos_picture, data
 from examples.digits import picture as digits
+from examples.digits.report import ChaosReport
 from examples.digits.report import Report as DigitsReport
 from examples.mpi_ps import report as mpi
 from examples.mpi_ps.modes import MODES
@@ -45,6 +46,21 @@ def digits_of(path: Path) -> None:
     held_out = data.load().held_out
     loss = [list(2.3 * np.exp(-np.arange(540) / 90) + 0.2 + seed / 9) for seed in range(2)]
     digits.draw(path, DigitsReport(0.9889, 1080, 2, 1234.5, 1234.5, loss), held_out, held_out.labels)
+
+
+def chaos_of(path: Path) -> None:
+    times = [[seed + 0.2 * n for n in range(540) if n % 40 < 25] for seed in (0.1, 0.3)]
+    loss = [list(2.3 * np.exp(-np.array(each) / 30) + 0.2) for each in times]
+    kills = [[8.0 * n + 5, 8.0 * n + 8] for n in range(13)]
+    steps = sum(map(len, times))
+    pauses = [3.4, 12.7]
+    chaos_picture.draw(path, ChaosReport(0.9889, steps, 2, 1108.5, 6.2, loss, times, kills, pauses, 26, steps))
+
+
+def chaos_without_kills_of(path: Path) -> None:
+    """Of so many trainers."""
+    times = [[1.0, 2.0, 3.0]] * 8
+    chaos_picture.draw(path, ChaosReport(1.0, 24, 8, 3.1, 6.2, [[2.3, 1.0, 0.5]] * 8, times, [], [], 0, 24))
 
 
 def mpi_of(path: Path) -> None:
@@ -110,8 +126,8 @@ def words_report(epochs: list[Epoch]) -> WordsReport:
 
 
 PICTURES = (
-    cartpole_of, digits_of, mpi_of, mpi_at_first_of, recommender_of, recommender_below_chance_of, ratings_of,
-    vectors_of, words_of, words_that_learn_nothing_of,
+    cartpole_of, digits_of, chaos_of, chaos_without_kills_of, mpi_of, mpi_at_first_of, recommender_of,
+    recommender_below_chance_of, ratings_of, vectors_of, words_of, words_that_learn_nothing_of,
 )  # fmt: skip
 
 
