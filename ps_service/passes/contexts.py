@@ -88,17 +88,13 @@ class Contexts:
             if lost:
                 self._lost[trainer] = dict.fromkeys(lost, why)
 
-    def killed(self) -> dict[bytes, int]:
-        """By trainer: the number up to which contexts were open when the owner was killed."""
-        return dict(self._killed)
-
     def lose_up_to(self, id: ContextId) -> None:
         """This context, and those of its trainer with smaller numbers, were open when the owner was killed."""
         with self._lock:
             self._killed[id.trainer] = max(id.number, self._killed.get(id.trainer, 0))
 
     def killed(self) -> dict[bytes, int]:
-        """The largest number for each trainer that `lose_up_to` was called with."""
+        """By trainer: the number up to which contexts were open when the owner was killed."""
         with self._lock:
             return dict(self._killed)
 

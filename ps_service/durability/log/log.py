@@ -204,11 +204,6 @@ class Log:
         return self._segments.nbytes
 
     @property
-    def has_failed(self) -> bool:
-        """Whether a sync has failed, so that nothing can be appended any more."""
-        return self._failure is not None
-
-    @property
     def lag(self) -> Lag:
         """What is not on the disk now. May be asked in any thread, and waits for none."""
         records, synced = self._records - self._synced_records, self.synced
