@@ -156,7 +156,7 @@ def _built(engine: Engine, folder: Path, begin: _Begin, moment: Moment) -> Past:
     records = Segments(folder, Disk()).records(begin.position)
     try:
         newer = Newer(engine.durability.newer)
-        past.records = replay(engine, _up_to(engine, records, begin.until, moment, past), put, newer)
+        past.records = replay(engine, _up_to(engine, records, begin, moment, past), put, newer)
     except DamagedLogError as error:
         raise CheckpointError(str(error)) from error
     except PsError as error:
@@ -168,16 +168,14 @@ def _built(engine: Engine, folder: Path, begin: _Begin, moment: Moment) -> Past:
     return past
 
 
-def _up_to(
-    engine: Engine, records: Iterator[Record], until: int | None, moment: Moment, past: Past
-) -> Iterator[Record]:
-    """The records up to a moment; each is applied before the next is asked for. Raises `CheckpointError` if they end
-    before it, or if it is over."""
-    versions, last = moment
+def _up_to(engine: Engine, records: Iterator[Record], begin: _Begin, moment: Moment, past: Past) -> Iterator[Record]:
+    """The records up to a moment at which the checkpoint is whole; each is applied before the next is asked for. Raises
+    `CheckpointError` if they end before it, or if it is over, and `_InPartError`."""
+    versions, last, until = *moment, begin.until
     for record in records:
         if until is not None and record.end > until:
             break
-        if versions and _are_reached(engine, versions, past.position):
+        if versions and _are_reached(engine, versions, past.position, begin.whole) and past.position >= begin.whole:
             return
         if last is not None and record.end > last:
             return
@@ -186,19 +184,22 @@ def _up_to(
     ends = "ends" if until is None else "up to the next checkpoint ends"
     if last is not None and last > past.position:
         raise CheckpointError(f"the log {ends} at position {past.position}, before {last}")
-    if versions and not _are_reached(engine, versions, past.position):
+    if versions and not _are_reached(engine, versions, past.position, begin.whole):
         unknown = [name for name in versions if _version_of(engine, name) is None]
         if unknown:
             raise CheckpointError(f"there is no optimizer {unknown[0]!r}, {_known(engine)}")
         raise CheckpointError(f"the log {ends} before that, {_known(engine)}")
 
 
-def _are_reached(engine: Engine, versions: Mapping[str, int], position: int) -> bool:
-    """Whether all optimizers have their versions. Raises `CheckpointError` if one is past it: then they never have."""
+def _are_reached(engine: Engine, versions: Mapping[str, int], position: int, whole: int) -> bool:
+    """Whether all optimizers have their versions. Raises `CheckpointError` if one is past it: then they never have; or
+    `_InPartError` if they may have had them before the checkpoint was `whole`."""
     found = {name: _version_of(engine, name) for name in versions}
     for name, version in versions.items():
         now = found[name]
         if now is not None and now > version:
+            if position <= whole:
+                raise _InPartError
             of = f" of {name!r}" if name else ""
             raise CheckpointError(
                 f"there is no such moment: at position {position} of the log, version {now}{of} is there already, "

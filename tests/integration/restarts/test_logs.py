@@ -20,6 +20,7 @@ from ps_service.durability.store import CheckpointError
 from tests.integration.restarting import Owner
 from tests.integration.restarts.test_killed import MODES, X, batch, local_pass, one_pass
 from tests.integration.support import bits
+from trainer_client.session.session import Session
 
 
 @pytest.fixture(params=MODES)
@@ -133,6 +134,14 @@ async def test_a_forward_is_answered_when_the_disk_knows_of_its_pass(
         own(disk, descriptor)
 
     monkeypatch.setattr(Disk, "sync", held)
+    hello = Session.hello
+
+    def silent(session: Session) -> Any:
+        made = hello(session)
+        made.ClearField("last_pass")
+        return made
+
+    monkeypatch.setattr(Session, "hello", silent)  # others tell the owner after the crash
     async with Owner(tmp_path, durability="always") as owner, tc.connect(owner.address) as ps:
         net = await ps.module(nn.Linear, 4, 2, seed=1)
         going.clear()
