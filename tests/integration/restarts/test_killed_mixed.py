@@ -1,0 +1,103 @@
+"""Tables with policies, steps of tables and modules together, and checkpoints between, on owners that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+
+import trainer_client as tc
+from tests.integration.restarting import Owner
+from tests.integration.restarts.test_killed_tables import IDS, Kill, rows_of
+from tests.integration.support import bits
+
+Program = Callable[[tc.Client, Kill], Awaitable[Any]]
+
+
+async def run(folder: Path, program: Program, durability: str, checkpoints: bool) -> Any:
+    """What a program returns whose owner is killed where it says so, behind a checkpoint or not, if it has a log."""
+    async with AsyncExitStack() as stack:
+        owner = await stack.enter_async_context(Owner(folder / durability, durability=durability))
+        ps = await stack.enter_async_context(tc.connect(owner.address))
+
+        async def kill() -> None:
+            if durability != "off":
+                if checkpoints:
+                    await asyncio.to_thread(owner.server.engine.checkpoints.write)
+                await owner.crash()
+
+        return await program(ps, kill)
+
+
+async def pooled(ps: tc.Client, kill: Kill) -> Any:
+    """Every gradient of the table is answered before its round is complete; rows go meanwhile."""
+    items = await ps.table("items", 3, tc.tables.Adagrad(0.5), init=tc.tables.Normal(1.0), policy=tc.policies.Quorum(3))
+    for step in range(8):
+        async with ps.context() as ctx:
+            await ctx.backward((await items(IDS + step)).square().sum(), step=items.optimizer)
+        if step == 3:
+            await items.remove(IDS[:2] + step)
+        if step % 3 != 2:
+            await kill()
+    return await rows_of(items)
+
+
+async def in_rounds(ps: tc.Client, kill: Kill) -> Any:
+    items = await ps.table("items", 3, tc.tables.LazyAdam(0.5), policy=tc.policies.Sync(1))
+    net = await ps.module(nn.Linear, 3, 2, name="net", seed=1)
+    opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1, policy=tc.policies.BoundedStaleness(2))
+    for step in range(6):
+        async with ps.context() as ctx:
+            await ctx.backward((await net(await items(IDS + step))).square().sum(), step=[items.optimizer, opt])
+        await kill()
+    return await rows_of(items), bits(await net.state_dict()), bits(await opt.state_dict())
+
+
+async def together(ps: tc.Client, kill: Kill) -> Any:
+    items = await ps.table("items", 3, tc.tables.SGD(0.5, momentum=0.9))
+    other = await ps.table("other", 3, tc.tables.FTRL(0.5))
+    net = await ps.module(nn.Linear, 3, 2, name="net", seed=1)
+    opt = await ps.optimizer(optim.SGD, [items, other, *net.parameters()], lr=0.1, momentum=0.9)
+    for step in range(6):
+        async with ps.context() as ctx:
+            found = await items(IDS + step) + await other(IDS - step)
+            loss = (await net(found)).square().sum()
+            if step % 2:
+                await ctx.backward(loss, step=opt)
+            else:
+                await ctx.backward(loss)
+                await opt.step(ctx)
+        await kill()
+    return await rows_of(items, other), bits(await net.state_dict())
+
+
+async def evicted(ps: tc.Client, kill: Kill) -> Any:
+    """A table that is full, and admits ids when they come again."""
+    items = await ps.table(
+        "items",
+        2,
+        tc.tables.Adagrad(0.5),
+        max_rows=12,
+        admit=tc.tables.AfterSightings(2),
+        evict=tc.tables.Eviction(at_capacity="least_frequent", spare=0.0),
+    )
+    for step in range(10):
+        for _ in range(2):
+            async with ps.context() as ctx:
+                found = await items(torch.arange(6) + 3 * step)
+                await ctx.backward(found.square().sum() + found.sum(), step=items.optimizer)
+        await kill()
+    return await rows_of(items)
+
+
+@pytest.mark.parametrize("checkpoints", [False, True], ids=["", "with_checkpoints"])
+@pytest.mark.parametrize("program", [pooled, in_rounds, together, evicted])
+async def test_it_is_as_without_the_kills(tmp_path: Path, program: Program, checkpoints: bool) -> None:
+    expected = await run(tmp_path, program, "off", False)
+    assert await run(tmp_path, program, "interval:0.01", checkpoints) == expected
