@@ -94,7 +94,6 @@ def _remarks(report: Report) -> list[str]:
                 f"- {row['name']}: {_ratio(row, 'over_baseline')} times the time of the same work in its baseline."
             )
         said += [f"- {row['name']}, {column}: {lost}." for column, lost in row["lost"].items()]
-        said += [f"- {row['name']}, {column}, skipped: {why}." for column, why in row.get("skipped", {}).items()]
         said += [f"- {row['name']}, {column}: **{error}**" for column, error in row["errors"].items()]
     return said
 

@@ -21,9 +21,6 @@ T = TypeVar("T")
 STEADY_ROUNDS: Final = 5
 """Most turns of each side in a steady row."""
 
-_NOT_LOGGED: Final = "has a log (--durability), which does not have"
-"""Part of what an owner says that refuses work, because its log does not have it yet."""
-
 RTOL: Final = 1e-4
 ATOL: Final = 1e-5
 """Tolerance for parameters, losses and outputs against local torch, because sums may be in another order."""
@@ -58,7 +55,6 @@ class Entrant:
         done: Operations of each turn.
         turns: Seconds per operation in each round; None if there is no result.
         error: Why there is no result.
-        skipped: The same if the side does not have this work, which is no fault.
         lost: How many passes were refused and repeated.
     """
 
@@ -69,7 +65,6 @@ class Entrant:
     done: list[int] = field(default_factory=list)
     turns: list[float | None] = field(default_factory=list)
     error: str = ""
-    skipped: str = ""
     lost: str = ""
 
 
@@ -114,8 +109,6 @@ def _awake(entrant: Entrant, work: Callable[[], T]) -> T | None:
             return work()
     except ChildFailed as failure:
         entrant.error = str(failure)
-        if _NOT_LOGGED in entrant.error:
-            entrant.skipped = entrant.error
         return None
 
 

@@ -64,8 +64,7 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
             for column, values in turns.items()
         },
         "lost": {each.column: each.lost for each in entrants if each.lost},
-        "skipped": {each.column: each.skipped for each in entrants if each.skipped},
-        "errors": {each.column: each.error for each in entrants if each.error and not each.skipped},
+        "errors": {each.column: each.error for each in entrants if each.error},
     }
 
 

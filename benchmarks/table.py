@@ -178,7 +178,6 @@ def remarks(report: Report) -> list[str]:
     if "over_baseline" in report["target"]:
         said.append(f"{report['name']}: {_ratio(report, 'over_baseline')} of the time of the same work in its baseline")
     said += [f"{report['name']}, {column}: {lost}" for column, lost in report["lost"].items()]
-    said += [f"{report['name']}, {column}, skipped: {escape(why)}" for column, why in report["skipped"].items()]
     said += [f"[red]{report['name']}, {column}: {escape(error)}[/]" for column, error in report["errors"].items()]
     return said
 

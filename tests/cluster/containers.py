@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import urllib.request
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from examples.digits.cluster.messages import Accuracy, Step
 from ps_service.cli import probe
@@ -143,8 +144,17 @@ class Owner(Container):
 
     def scraped(self, series: str) -> int:
         """The value of a series, as Prometheus would be told."""
-        with urllib.request.urlopen(f"http://{self.address(HTTP)}/metrics", timeout=5.0) as reply:
-            return _value(reply.read().decode(), series)
+        return _value(self._fetched("metrics"), series)
+
+    def healthz(self) -> dict[str, Any]:
+        """What it says to a load balancer while it serves."""
+        told: dict[str, Any] = json.loads(self._fetched("healthz"))
+        return told
+
+    def _fetched(self, page: str) -> str:
+        with urllib.request.urlopen(f"http://{self.address(HTTP)}/{page}", timeout=5.0) as reply:
+            text: str = reply.read().decode()
+            return text
 
     def connected(self) -> int:
         """Sessions with an open stream; the owner is asked from within, which needs no network."""

@@ -115,7 +115,7 @@ class Story:
         owner.kill()
         trainers = self._project.trainers()
         self._kills += len(trainers)
-        told = max(step.versions[owner.service] for trainer in trainers for step in trainer.steps)
+        told = max(step.versions.get(owner.service, 0) for trainer in trainers for step in trainer.steps)
         owner.start()
         after = wait_for(f"{owner} to serve again", owner.version, 60)
         assert told <= after, "it has lost what it had acknowledged"
@@ -219,6 +219,7 @@ def test_training_goes_on_whatever_happens() -> None:
         story.an_owner_is_killed(story.ps0)
         story.an_owner_is_killed(story.ps1)
         story.an_owner_is_restarted(story.owners["directory"])
+        story.an_owner_is_killed(story.owners["directory"])
         story.a_trainer_returns(victim)
         story.ends()
         story.the_trainers_noticed_little()

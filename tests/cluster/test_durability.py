@@ -67,10 +67,14 @@ async def refuses_changes_and_nothing_else(owner: Owner, crew: Crew) -> None:
     await crew.forward()
     await crew.check()
     wait_for("ps1 to be healthy", lambda: owner.health == "healthy" or None, 60)
+    told, status = owner.healthz(), owner.status()
+    assert told["log"] == "full" and "No space left on device" in told["why"]
+    assert status is not None and status.log is not None and status.log.state == "full"
+    assert owner.scraped('ps_log_trouble{state="full"}') == 1
     assert owner.scraped('ps_errors_total{code="storage"}') > 0
 
 
-async def goes_on(crew: Crew) -> None:
+async def goes_on(owner: Owner, crew: Crew) -> None:
     """There is room: training goes on, once a checkpoint could be written and the log be cut behind it."""
     async with asyncio.timeout(60):
         while True:
@@ -80,6 +84,7 @@ async def goes_on(crew: Crew) -> None:
             await asyncio.sleep(0.1)
     await crew.train(20)
     await crew.check()
+    assert owner.healthz()["log"] == "writable" and owner.scraped('ps_log_trouble{state="full"}') == 0
 
 
 async def test_what_was_acknowledged_outlives_kills_and_a_full_disk() -> None:
@@ -98,13 +103,13 @@ async def test_what_was_acknowledged_outlives_kills_and_a_full_disk() -> None:
             await refuses_changes_and_nothing_else(owner, crew)
             project.say(f"the disk is full after {crew.acknowledged} steps; reads and forwards go on")
             disk.make_room()
-            await goes_on(crew)
+            await goes_on(owner, crew)
             project.say("there is room, and training goes on")
             disk.fill()
             await refuses_changes_and_nothing_else(owner, crew)
             owner.kill_inside()
             disk.make_room()
-            await goes_on(crew)
+            await goes_on(owner, crew)
             project.say(f"ps1 was killed on a full disk; all {crew.acknowledged} acknowledged steps are there")
         project.down()
         assert project.left() == []
