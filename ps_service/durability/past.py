@@ -69,17 +69,22 @@ def build(folder: Path, moment: Moment, output: Path, make: MakeEngine) -> Past:
     The checkpoint belongs to the owner of the same name; it has no sessions. Raises `CheckpointError` if an owner uses
     the directory, if it has not kept that moment, or if what it has is damaged or cannot be made again.
     """
+    with held_still(folder):
+        return build_held(folder, moment, output, make)
+
+
+def build_held(folder: Path, moment: Moment, output: Path, make: MakeEngine) -> Past:
+    """As `build`, of a data directory that no owner can use meanwhile."""
     if output.is_dir() and any(output.iterdir()):
         raise CheckpointError(f"{output} is not empty: choose another folder")
-    with held_still(folder):
-        begin = _begin(folder, moment)
-        engine = make(begin.owner, output)
-        try:
-            past = _built(engine, folder, begin, moment)
-            with closing(Store(output)) as store:
-                store.write(lambda growing: snapshot.write_live(engine, growing)[0])
-        finally:
-            engine.close()
+    begin = _begin(folder, moment)
+    engine = make(begin.owner, output)
+    try:
+        past = _built(engine, folder, begin, moment)
+        with closing(Store(output)) as store:
+            store.write(lambda growing: snapshot.write_live(engine, growing)[0])
+    finally:
+        engine.close()
     return past
 
 
