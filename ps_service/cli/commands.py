@@ -17,7 +17,6 @@ from typer.main import get_command
 
 from ps_service import config
 from ps_service.cli import (
-    inspect_view,
     logs,
     planning,
     probe,
@@ -29,8 +28,9 @@ from ps_service.cli import (
 )
 from ps_service.cli.ending import asking, fail, reading
 from ps_service.cli.engines import engine_of
+from ps_service.cli.inspecting import inspect
 from ps_service.cli.options import completion_script, laid_out, tell, with_settings
-from ps_service.durability import inspection, past
+from ps_service.durability import past
 from ps_service.durability.past import Moment
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
 from ps_service.durability.store import CheckpointError
@@ -222,27 +222,7 @@ def checkpoint(
         print(f"not in it: {each}")
 
 
-@app.command()
-def inspect(
-    folder: Annotated[Path, typer.Argument(help="The data directory of an owner.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-) -> None:
-    """Says what a data directory holds: checkpoints, the log, whether every hash is right, and the newest objects.
-
-    The owner may run meanwhile. Nothing is changed and no object is made, so modules of hosted classes are not needed.
-    The exit code is 1 if no checkpoint is whole, or the log is damaged.
-    """
-    try:
-        found = inspection.inspect(folder)
-        log = inspection.inspect_log(folder, found)
-    except CheckpointError as error:
-        fail(str(error))
-    if as_json:
-        print(json.dumps(inspect_view.as_json(found, log), indent=2))
-    else:
-        inspect_view.show(folder, found, log)
-    if (found and all(each.damage for each in found)) or (log.damage if log is not None else not found):
-        raise typer.Exit(1)
+app.command()(inspect)
 
 
 @app.command()

@@ -16,11 +16,12 @@ from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
 from ps_wire.codec.records import codec_of
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.tables.names import BLOCKS as _BLOCKS
 
 if TYPE_CHECKING:
     from ps_wire.v1.values_pb2 import Value
 
-BLOCKS: Final = "blocks"
+BLOCKS: Final = _BLOCKS
 """The key under which a table's `state_dict` has its rows, as an iterable of blocks."""
 
 

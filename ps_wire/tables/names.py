@@ -12,3 +12,6 @@ OPTIMIZER: Final = "tables.RowOptimizer"
 
 ROWS: Final = "rows"
 """The name of the parameter that stands for all rows of a shard."""
+
+BLOCKS: Final = "blocks"
+"""The entry of the state of a shard that has its rows, in blocks."""
