@@ -46,6 +46,8 @@ class Segment:
 
     def memory(self) -> memoryview:
         """The bytes of the file, to be read."""
+        if not self.nbytes:
+            return memoryview(b"")  # its process ended before it was allocated
         if self._mapping is None:
             self._mapping = _mapping(self.path)
         return memoryview(self._mapping)
@@ -75,8 +77,11 @@ class Segments:
         found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
         numbered = sorted((int(name[1]), path) for name, path in found if name)
         self.used = [Segment(path, start, path.stat().st_size) for start, path in numbered]
-        self._free = [path for path in folder.iterdir() if _FREE.fullmatch(path.name)]
-        self._numbers = itertools.count(1 + max([0, *(int(path.name[5:]) for path in self._free)]))
+        free = [path for path in folder.iterdir() if _FREE.fullmatch(path.name)]
+        # A process may have ended before its file was allocated as a whole.
+        self._free = [path for path in free if path.stat().st_size == nbytes]
+        self._useless = [path for path in free if path not in self._free]
+        self._numbers = itertools.count(1 + max([0, *(int(path.name[5:]) for path in free)]))
         self._unsynced: list[Segment] = []
         self._is_renamed = False
         # Held while files are synced, so that none of them is closed meanwhile.
@@ -117,6 +122,8 @@ class Segments:
         while self.used and self.used[-1].start >= position:
             # Not to be used again: at the same positions its records would be whole.
             self._disk.remove(self.used.pop().path)
+        while self._useless:
+            self._disk.remove(self._useless.pop())
         self._disk.sync_folder(self._folder)
         for each in self.used:
             each.descriptor = self._disk.open(each.path)
