@@ -86,7 +86,7 @@ def inspect_log(folder: Path, found: Sequence[Inspected]) -> InspectedLog | None
 
 def _read(folder: Path, begin: int, until: int | None, log: InspectedLog) -> Iterator[Record]:
     """The records from a position on, up to another. Damage is noted."""
-    position = begin
+    position, is_again = begin, False
     while True:
         before = position
         try:
@@ -97,7 +97,8 @@ def _read(folder: Path, begin: int, until: int | None, log: InspectedLog) -> Ite
                 position = record.end
         except DamagedLogError as error:
             # An owner that runs may have written what was not there yet, and more behind it.
-            if position > before:
+            if position > before or not is_again:
+                is_again = position == before
                 continue
             log.damage = str(error)
         return
