@@ -1,5 +1,5 @@
 """`python -m ps_service` runs `ps-service`."""
 
-from ps_service.cli.commands import main
+from ps_service.cli.entry import main
 
 main()

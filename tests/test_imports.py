@@ -18,13 +18,15 @@ def also(packages):
     return sorted(name for name in sys.modules if name.partition(".")[0] in packages or name in packages)
 
 found = {}
+import ps_service.cli
+found["inspect"] = also({"torch", "grpc", "aiohttp", "prometheus_client"})
 import trainer_client
 from ps_service.engine import Engine
 Engine("ps0").close()
 found["engine"] = also({"opentelemetry", "aiohttp", "prometheus_client", "torch._dynamo"})
 import ps_service.server
 found["server"] = also({"opentelemetry", "aiohttp", "prometheus_client", "torch._dynamo"})
-import ps_service.cli
+import ps_service.cli.commands
 found["command line"] = also({"aiohttp", "prometheus_client", "torch._dynamo", "sympy"})
 
 import ps_service.cli.serving, torch
@@ -51,7 +53,7 @@ def found() -> dict[str, list[str]]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("part", ["engine", "server", "command line"])
+@pytest.mark.parametrize("part", ["inspect", "engine", "server", "command line"])
 def test_what_is_slow_or_not_configured_is_not_imported(found: dict[str, list[str]], part: str) -> None:
     assert found[part] == []
 

@@ -1,5 +1,5 @@
 """The command line: `ps-service`."""
 
-from ps_service.cli.commands import main
+from ps_service.cli.entry import main
 
 __all__ = ["main"]

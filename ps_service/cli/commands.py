@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,7 +17,6 @@ from typer.main import get_command
 
 from ps_service import config
 from ps_service.cli import (
-    inspect_view,
     logs,
     planning,
     probe,
@@ -28,8 +28,10 @@ from ps_service.cli import (
 )
 from ps_service.cli.ending import asking, fail, reading
 from ps_service.cli.engines import engine_of
+from ps_service.cli.inspecting import inspect
 from ps_service.cli.options import completion_script, laid_out, tell, with_settings
-from ps_service.durability import inspection, past
+from ps_service.durability import past
+from ps_service.durability.past import Moment
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
 from ps_service.durability.store import CheckpointError
 from ps_service.monitoring.page_messages import plain
@@ -40,9 +42,12 @@ from ps_wire.release import RELEASE
 from ps_wire.v1.operations_pb2 import CheckpointRequest, EvictRequest, SessionsRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from google.protobuf.message import Message
     from rich.console import RenderableType
 
+    from ps_service.durability.past import Past
     from ps_service.engine import Engine
     from ps_wire.v1.operations_pb2 import CheckpointReply, EvictReply, SessionsReply
 
@@ -217,27 +222,7 @@ def checkpoint(
         print(f"not in it: {each}")
 
 
-@app.command()
-def inspect(
-    folder: Annotated[Path, typer.Argument(help="The data directory of an owner.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-) -> None:
-    """Says what a data directory holds: checkpoints, the log, whether every hash is right, and the newest objects.
-
-    The owner may run meanwhile. Nothing is changed and no object is made, so modules of hosted classes are not needed.
-    The exit code is 1 if no checkpoint is whole, or the log is damaged.
-    """
-    try:
-        found = inspection.inspect(folder)
-        log = inspection.inspect_log(folder, found)
-    except CheckpointError as error:
-        fail(str(error))
-    if as_json:
-        print(json.dumps(inspect_view.as_json(found, log), indent=2))
-    else:
-        inspect_view.show(folder, found, log)
-    if (found and all(each.damage for each in found)) or (log.damage if log is not None else not found):
-        raise typer.Exit(1)
+app.command()(inspect)
 
 
 @app.command()
@@ -261,16 +246,9 @@ def replay(
 
         ps-service replay data/ps0 --until net.optimizer=120 --output data/at120 --import my_models
     """
-    sys.path.insert(0, os.getcwd())
     try:
         moment = replay_view.moment(until or (), position)
-
-        def make(name: str, data_dir: Path) -> Engine:
-            with reading("the configuration"):
-                settings = config.load(file, name=name, imports=imports, data_dir=data_dir)
-            return engine_of(settings)
-
-        replay_view.show(past.build(folder, moment, output, make), output)
+        replay_view.show(past.build(folder, moment, output, partial(_engine, file, imports)), output)
     except (CheckpointError, ImportError, PsError) as error:
         fail(str(error))
 
@@ -327,20 +305,24 @@ def restore(
         list[str] | None, typer.Option(help="TABLE=NAME,NAME: the owners of a table. Otherwise all, if it was on all.")
     ] = None,
     apart: Annotated[float, typer.Option(help="Most seconds between the times of the checkpoints.")] = APART_SECONDS,
+    imports: Annotated[list[str] | None, typer.Option("--import", help="As for serve, if owners have logs.")] = None,
+    file: Annotated[Path | None, typer.Option("--config", help="A TOML file, as for serve, if they have.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, and write nothing.")] = False,
 ) -> None:
     """Divides the rows of tables anew: reads the checkpoints of some owners, and writes those of as many as wanted.
 
     Stop all owners first, together. Rows go with all that optimizers and eviction keep for them, so training goes on
     with the same values; trainers connect anew. Other objects stay with the owner of their name. What was read is not
-    changed, and everything is checked before anything is written.
+    changed, and everything is checked before anything is written. What an owner that was killed has in its log since
+    its checkpoint is applied first, in a temporary folder.
 
         ps-service restore --from data/ps0 --from data/ps1 --owners 3 --to data/three
     """
     try:
         wanted = restore_view.wanted(owners, objects or (), table or ())
-        result = reshard(given, to, wanted, dry_run=dry_run, apart=apart)
-    except (CheckpointError, PsError) as error:
+        rebuild = partial(_rebuilt, file, imports)
+        result = reshard(given, to, wanted, dry_run=dry_run, apart=apart, rebuild=rebuild)
+    except (CheckpointError, ImportError, PsError) as error:
         fail(str(error))
     restore_view.show(result)
 
@@ -355,6 +337,19 @@ def completion() -> None:
     """
     commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
     print(completion_script({name: _flags(each) for name, each in commands.items()}), end="")
+
+
+def _engine(file: Path | None, imports: Sequence[str] | None, name: str, data_dir: Path) -> Engine:
+    """An owner that a state is built in. Raises `ImportError`."""
+    sys.path.insert(0, os.getcwd())
+    with reading("the configuration"):
+        settings = config.load(file, name=name, imports=imports, data_dir=data_dir)
+    return engine_of(settings)
+
+
+def _rebuilt(file: Path | None, imports: Sequence[str] | None, folder: Path, output: Path) -> Past:
+    """Builds the latest state of an owner, as `replay` does."""
+    return past.build_held(folder, Moment(), output, partial(_engine, file, imports))
 
 
 for _each in app.registered_commands:

@@ -37,5 +37,6 @@ def asking() -> Iterator[None]:
 
 
 def fail(message: str, code: int = 2) -> NoReturn:
+    """Ends the program with a message and an exit code."""
     typer.secho(f"ps-service: {message}", fg=typer.colors.RED, err=True)
     raise typer.Exit(code)

@@ -31,7 +31,7 @@ def engine_of(settings: OwnerConfig) -> Engine:
         torch_threads = 1  # on the event loop
         engine.compute.cores = SharedCores(_set_threads, usable_cores())
     if torch_threads is not None:
-        torch.set_num_threads(torch_threads)  # torch hands it on to threads that begin later
+        _set_threads(torch_threads)  # torch hands it on to threads that begin later
     return engine
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ps_service.durability.inspection import Inspected, InspectedLog
+    from ps_service.durability.inspection import Inspected
+    from ps_service.durability.log_inspection import InspectedLog
 
 
 def as_json(found: Sequence[Inspected], log: InspectedLog | None) -> dict[str, Any]:
@@ -29,24 +30,48 @@ def as_json(found: Sequence[Inspected], log: InspectedLog | None) -> dict[str, A
 
 
 def show(folder: Path, found: Sequence[Inspected], log: InspectedLog | None) -> None:
-    """Prints the checkpoints as tables, and a line about the log."""
+    """Prints the checkpoints and the objects in the log as tables, and lines about the log."""
     console = Console()
     if found:
-        _show_checkpoints(console, found)
+        _show_checkpoints(console, found, log is not None)
     else:
         console.print(f"{folder} holds no checkpoint", soft_wrap=True, markup=False, highlight=False)
     if log is not None:
-        behind = "behind the newest checkpoint" if found else "from the beginning"
-        console.print(
-            f"\nthe log has {log.records:,} records {behind}, {size(log.end - log.begin)}, up to position {log.end}",
-            soft_wrap=True, markup=False, highlight=False,
-        )  # fmt: skip
-        if log.damage:
-            console.print(Text(log.damage, "red"), soft_wrap=True)
+        _show_log(console, log, "behind the newest checkpoint" if found else "from the beginning")
 
 
-def _show_checkpoints(console: Console, found: Sequence[Inspected]) -> None:
-    listed = table("Checkpoints", "name", ("age", "objects", "sessions", "bytes"), ("state",))
+def _show_log(console: Console, log: InspectedLog, behind: str) -> None:
+    of = f" of {log.owner}" if log.owner else ""
+    nbytes, age = size(log.end - log.begin), brief(log.age_seconds)
+    lines = [
+        f"\nthe log{of} has {log.records:,} records {behind}, {nbytes}, from position {log.begin} to {log.end}",
+        f"its {log.files:,} files have {size(log.nbytes)}, and were written {age} ago"
+        if log.files > 1
+        else f"its file has {size(log.nbytes)}, and was written {age} ago",
+    ]
+    if log.torn:
+        lines.append(f"what follows at position {log.end} is not whole, and was not on the disk: it will be dropped")
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    if log.damage:
+        console.print(Text(log.damage, "red"), soft_wrap=True)
+    named = [each for each in log.objects if each.name]
+    if named:
+        listed = table("Made or changed in the log", "object", ("steps", "changes"), ("class",))
+        for each in named:
+            steps = "" if each.version is None else f"{each.version:,}"
+            listed.add_row(Text(each.name), Text(each.class_name), steps, f"{each.changes:,}")
+        console.print()
+        console.print(listed)
+    if anonymous := len(log.objects) - len(named):
+        console.print(f"and {anonymous:,} without a name", highlight=False)
+
+
+def _show_checkpoints(console: Console, found: Sequence[Inspected], has_log: bool) -> None:
+    numbers = (
+        ("age", "objects", "sessions", "position", "bytes") if has_log else ("age", "objects", "sessions", "bytes")
+    )
+    listed = table("Checkpoints", "name", numbers, ("state",))
     for each in found:
         whole = not each.damage
         listed.add_row(
@@ -55,6 +80,7 @@ def _show_checkpoints(console: Console, found: Sequence[Inspected]) -> None:
             brief(each.age_seconds) if each.written else "",
             f"{len(each.objects):,}" if whole else "",
             f"{each.sessions:,}" if whole else "",
+            *([str(each.position) if whole else ""] if has_log else []),
             size(each.nbytes) if each.written else "",
         )
     console.print(listed)

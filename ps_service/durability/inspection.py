@@ -9,12 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ps_service.durability.log.disk import Disk
-from ps_service.durability.log.segments import DamagedLogError, Segments
+from ps_service.durability.described import tensors_of
 from ps_service.durability.manifest import DamagedError, Manifest
 from ps_service.durability.store import CheckpointError, checkpoints_in, parsed
-from ps_service.durability.value_files import BLOCKS, tensors_of
-from ps_wire.tables.names import SHARD
+from ps_wire.tables.names import BLOCKS, SHARD
 
 if TYPE_CHECKING:
     from ps_wire.v1 import checkpoint_pb2 as pb
@@ -51,34 +49,6 @@ class Inspected:
     answers: int = 0
     position: int = 0
     left_out: Sequence[dict[str, str]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class InspectedLog:
-    """The records of the log behind the newest checkpoint that is whole: from which position to which, how many, and
-    what is `damaged`; empty if every checksum is right."""
-
-    begin: int
-    end: int
-    records: int
-    damage: str = ""
-
-
-def inspect_log(folder: Path, found: Sequence[Inspected]) -> InspectedLog | None:
-    """The log of a data directory with these checkpoints; None if it has none. An owner may append meanwhile."""
-    segments = Segments(folder, Disk())
-    if not segments.used:
-        return None
-    newest = next((each for each in found if not each.damage), None)
-    begin = end = 0 if newest is None else newest.position
-    count = 0
-    try:
-        for record in segments.records(begin):
-            end = record.end
-            count += 1
-    except DamagedLogError as error:
-        return InspectedLog(begin, end, count, str(error))
-    return InspectedLog(begin, end, count)
 
 
 def inspect(folder: Path) -> list[Inspected]:

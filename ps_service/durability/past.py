@@ -76,20 +76,25 @@ def build(folder: Path, moment: Moment, output: Path, make: MakeEngine) -> Past:
     The checkpoint belongs to the owner of the same name; it has no sessions. Raises `CheckpointError` if an owner uses
     the directory, if it has not kept that moment, or if what it has is damaged or cannot be made again.
     """
+    with held_still(folder):
+        return build_held(folder, moment, output, make)
+
+
+def build_held(folder: Path, moment: Moment, output: Path, make: MakeEngine) -> Past:
+    """As `build`, of a data directory that no owner can use meanwhile."""
     if output.is_dir() and any(output.iterdir()):
         raise CheckpointError(f"{output} is not empty: choose another folder")
-    with held_still(folder):
-        for begin in _before(folder, moment):
-            engine = make(begin.owner, output)
-            try:
-                past = _built(engine, folder, begin, moment)
-                with closing(Store(output)) as store:
-                    store.write(lambda growing, engine=engine: snapshot.write_live(engine, growing)[0])  # type: ignore[misc]
-                return past
-            except _InPartError:
-                whole = begin.whole
-            finally:
-                engine.close()
+    for begin in _before(folder, moment):
+        engine = make(begin.owner, output)
+        try:
+            past = _built(engine, folder, begin, moment)
+            with closing(Store(output)) as store:
+                store.write(lambda growing, engine=engine: snapshot.write_live(engine, growing)[0])  # type: ignore[misc]
+            return past
+        except _InPartError:
+            whole = begin.whole
+        finally:
+            engine.close()
     raise CheckpointError(
         f"{folder} has kept that moment in part: its oldest checkpoint was written while trainers went on, and is "
         f"whole from position {whole} of the log on"

@@ -10,20 +10,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
-from google.protobuf.message import Message
 
 from ps_service.durability.tensors import is_native
 from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
 from ps_wire.codec.records import codec_of
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.v1.values_pb2 import Tensor
+from ps_wire.tables.names import BLOCKS as _BLOCKS
 
 if TYPE_CHECKING:
     from ps_service.durability.tensors import TensorReader
     from ps_wire.v1.values_pb2 import Value
 
-BLOCKS: Final = "blocks"
+BLOCKS: Final = _BLOCKS
 """The key under which a table's `state_dict` has its rows, as an iterable of blocks."""
 
 
@@ -87,17 +86,6 @@ def table_columns(
         if item.key.text == BLOCKS:
             for block in item.value.list.items:
                 yield {column.key.text: partial(load, column.value, names, tensors) for column in block.dict.items}
-
-
-def tensors_of(message: Message) -> Iterator[Tensor]:
-    """The tensors that a value describes, at any depth."""
-    if isinstance(message, Tensor):
-        yield message
-        return
-    for described, value in message.ListFields():
-        if described.message_type is not None:
-            for each in (value,) if isinstance(value, Message) else value:
-                yield from tensors_of(each)
 
 
 class FileStorage:

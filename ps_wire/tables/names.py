@@ -13,6 +13,9 @@ OPTIMIZER: Final = "tables.RowOptimizer"
 ROWS: Final = "rows"
 """The name of the parameter that stands for all rows of a shard."""
 
+BLOCKS: Final = "blocks"
+"""The entry of the state of a shard that has its rows, in blocks."""
+
 EVICT: Final = "evict"
 
 CHANGES_ROWS: Final = frozenset(("begin_restore", "clear", EVICT, "put", "remove"))

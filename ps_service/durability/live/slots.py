@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ps_service.durability import value_files
+from ps_service.durability.described import tensors_of
 from ps_service.durability.live.parts import Part
-from ps_service.durability.value_files import tensors_of
 from ps_wire.v1.values_pb2 import Value
 
 if TYPE_CHECKING:

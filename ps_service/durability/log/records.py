@@ -72,6 +72,14 @@ def later(memory: memoryview, start: int, begin: int) -> Iterator[Record]:
             yield record
 
 
+def begins_at(memory: memoryview, start: int, offset: int) -> bool:
+    """Whether a record was begun at an offset, whole or not."""
+    if offset + HEADER_BYTES > len(memory):
+        return False
+    magic, _, _, position, _, _ = _HEADER.unpack_from(memory, offset)
+    return bool(magic == _MAGIC and position == start + offset)
+
+
 def _at(memory: memoryview, start: int, offset: int) -> Record | None:
     """The record at an offset, or None if there is no whole one."""
     body = offset + HEADER_BYTES

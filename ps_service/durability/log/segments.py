@@ -124,13 +124,6 @@ class Segments:
             self._disk.remove(self.used.pop().path)
         while self._useless:
             self._disk.remove(self._useless.pop())
-        for each in self.used[:-1]:
-            # Whoever has written it was killed, and may not have synced it.
-            descriptor = self._disk.open(each.path)
-            try:
-                self._disk.sync(descriptor)
-            finally:
-                self._disk.close(descriptor)
         self._disk.sync_folder(self._folder)
         for each in self.used:
             each.descriptor = self._disk.open(each.path)

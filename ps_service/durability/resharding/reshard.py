@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ps_service.durability.resharding.placement import Placement, Wanted, place
 from ps_service.durability.resharding.records import Records, of_table, state_of
-from ps_service.durability.resharding.source import Objects, Source, objects_in
+from ps_service.durability.resharding.source import Objects, Rebuild, Source, objects_in
 from ps_service.durability.resharding.split_table import SplitTable, different_moments, tables_in
 from ps_service.durability.snapshot import finished
 from ps_service.durability.store import CheckpointError, Store
@@ -47,9 +47,18 @@ class Result:
 
 
 def reshard(
-    given: Sequence[Path], to: Path, wanted: Wanted, *, dry_run: bool = False, apart: float = APART_SECONDS
+    given: Sequence[Path],
+    to: Path,
+    wanted: Wanted,
+    *,
+    dry_run: bool = False,
+    apart: float = APART_SECONDS,
+    rebuild: Rebuild | None = None,
 ) -> Result:
     """Writes the checkpoints of new owners from those of others, which are given by data directory or folder.
+
+    What the logs of data directories have since the checkpoints is applied by `rebuild`; without it, such a directory
+    is refused.
 
     Optimizers and schedulers of a table are made on each of its owners, with options and states of before and the
     largest version. Other named objects go as they are to one owner. Sessions, passes and rounds are left out. In the
@@ -57,10 +66,11 @@ def reshard(
     tensors. Raises `CheckpointError`, and leaves nothing written, if something is damaged, does not fit, or was written
     more than `apart` seconds from the rest.
     """
+    space = next(each for each in (to, *to.absolute().parents) if each.is_dir())
     with ExitStack() as stack:
         sources: dict[str, Source] = {}
         for path in given:
-            source = stack.enter_context(closing(Source(path)))
+            source = stack.enter_context(closing(Source(path, rebuild, space)))
             if (other := sources.setdefault(source.owner, source)) is not source:
                 raise CheckpointError(f"{other.folder} and {source.folder} are both of owner {source.owner!r}")
         sources = dict(sorted(sources.items()))

@@ -1,10 +1,12 @@
-"""The newest checkpoint of one owner, which is read and not changed, and its objects by what becomes of them."""
+"""The newest state of one owner, which is read and not changed, and its objects by what becomes of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
@@ -12,7 +14,7 @@ from google.protobuf.message import DecodeError
 from ps_service.durability.log.disk import Disk
 from ps_service.durability.log.segments import Segments
 from ps_service.durability.manifest import NAME, DamagedError, Manifest
-from ps_service.durability.store import CheckpointError, Store, parsed
+from ps_service.durability.store import CheckpointError, Store, checkpoints_in, parsed
 from ps_service.durability.tensors import TensorReader
 from ps_service.requests.creation import messages_in
 from ps_wire.tables import names
@@ -22,23 +24,46 @@ if TYPE_CHECKING:
     from ps_wire.v1 import checkpoint_pb2 as pb
 
 
-class Source:
-    """The newest checkpoint of one owner, given by its data directory, or any checkpoint, given by its own folder.
+Rebuild = Callable[[Path, Path], object]
+"""Applies the log in a data directory, which no owner can use meanwhile, to its newest checkpoint; the result is the
+checkpoint of another, empty data directory."""
 
-    The owner cannot start until it is closed, and must not run.
+
+class Source:
+    """The newest state of one owner, given by its data directory, or any checkpoint, given by its own folder.
+
+    If the log has more than the newest checkpoint, `rebuild` applies it in a temporary folder, which it makes in
+    `space`. The owner cannot start until it is closed, and must not run.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rebuild: Rebuild | None = None, space: Path | None = None) -> None:
         self._store: Store | None = None
+        self._temporary: TemporaryDirectory[str] | None = None
         try:
-            self.folder: Final = self._found(path)
-            manifest = Manifest.read(self.folder)
+            folder = self._found(path)
+            manifest = None if folder is None else Manifest.read(folder)
+            written = None if manifest is None else datetime.fromisoformat(manifest.written)
+            position = 0 if folder is None else parsed(folder).position
+            if self._store is not None and (changed := _end_of_log(path, position)) is not None:
+                if rebuild is None:
+                    raise CheckpointError(
+                        f"{path} has a log behind its newest checkpoint: start its owner once, and stop it in order, "
+                        "so that the checkpoint has everything"
+                    )
+                self._temporary = TemporaryDirectory(prefix=".ps-restore-", dir=space)
+                data_dir = Path(self._temporary.name, "data")
+                rebuild(path, data_dir)
+                (folder,), written = checkpoints_in(data_dir), changed
+                manifest = Manifest.read(folder)
+            if folder is None or manifest is None or written is None:
+                raise CheckpointError(
+                    f"{path} has no checkpoint: give the data directory of each owner, once it has stopped"
+                )
+            self.folder: Final = folder
             self.owner: Final = manifest.owner
-            self.written: Final = datetime.fromisoformat(manifest.written)
-            self.checkpoint: Final = parsed(self.folder)
-            self.tensors: Final = TensorReader(self.folder, manifest.files)
-            if self._store is not None:
-                self._check_log(path)
+            self.written: Final = written
+            self.checkpoint: Final = parsed(folder)
+            self.tensors: Final = TensorReader(folder, manifest.files)
         except BaseException as error:
             self.close()
             if isinstance(error, DamagedError):
@@ -50,30 +75,28 @@ class Source:
                 raise CheckpointError(str(error)) from error
             raise
 
-    def _found(self, path: Path) -> Path:
+    def _found(self, path: Path) -> Path | None:
         if (path / NAME).is_file():
             return path
         if not path.is_dir():
             raise CheckpointError(f"there is no directory {path}: give the data directory of each owner")
         self._store = Store(path)
-        newest = self._store.newest_folder()
-        if newest is None:
-            raise CheckpointError(
-                f"{path} has no checkpoint: give the data directory of each owner, once it has stopped"
-            )
-        return newest
-
-    def _check_log(self, path: Path) -> None:
-        if next(Segments(path, Disk()).records(self.checkpoint.position), None) is not None:
-            raise CheckpointError(
-                f"{path} has a log behind its newest checkpoint: start its owner once, and stop it in order, so that "
-                "the checkpoint has everything"
-            )
+        return self._store.newest_folder()
 
     def close(self) -> None:
         """Lets the owner start again."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
         if self._store is not None:
             self._store.close()
+
+
+def _end_of_log(path: Path, position: int) -> datetime | None:
+    """When the log was written last, if it has something behind a position; None if it has not."""
+    segments = Segments(path, Disk())
+    if next(segments.records(position), None) is None:
+        return None
+    return datetime.fromtimestamp(segments.used[-1].path.stat().st_mtime, UTC)
 
 
 def request_of(record: pb.ObjectRecord) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,12 +14,14 @@ from typer.testing import CliRunner
 import trainer_client as tc
 from ps_service.cli.commands import app
 from ps_service.cli.units import size
-from ps_service.durability.inspection import InspectedObject, inspect, inspect_log
+from ps_service.durability.inspection import InspectedObject, inspect
+from ps_service.durability.log_inspection import inspect_log
 from ps_service.durability.store import CheckpointError
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from tests import hosted_models
+from tests.ps_service.durability.log.test_log_inspection import flip
 
 LINEAR = "torch.nn.modules.linear.Linear"
 
@@ -80,11 +84,12 @@ async def test_the_log_is_shown(tmp_path: Path) -> None:
         # The start of the owner, a session and the modules; the last of them knows that the others are on the disk.
         assert log is not None and (log.begin, log.records, log.damage) == (0, 4, "")
         code, text = shown(tmp_path)
-        assert code == 0 and f"the log has 4 records from the beginning, {size(log.end)}, up to position" in text
+        what = f"the log of ps0 has 4 records from the beginning, {size(log.end)}, from position 0 to {log.end}"
+        assert code == 0 and what in text
         assert len(kept) == 2
         await owner.drain(1)
     code, text = shown(tmp_path)
-    assert code == 0 and "the log has 0 records behind the newest checkpoint, 0 B, up to position" in text
+    assert code == 0 and "the log has 0 records behind the newest checkpoint, 0 B, from position" in text
     path = tmp_path / f"log-{0:020}"
     damaged = bytearray(path.read_bytes())
     damaged[50] ^= 1
@@ -92,6 +97,60 @@ async def test_the_log_is_shown(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-000001").rename(tmp_path / "elsewhere")
     code, text = shown(tmp_path)
     assert code == 1 and "is damaged at position 0" in text.replace("\n", " ")
+
+
+async def test_what_the_log_has_of_objects_is_shown(tmp_path: Path) -> None:
+    async with server(tmp_path, durability="interval:0.01") as owner, tc.connect(owner.address) as ps:
+        net = await ps.module(torch.nn.Linear, 4, 2, name="net")
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), name="opt", lr=0.1)
+        await ps.module(torch.nn.Linear, 1, 1, name="gone")
+        for count in (2, 3):
+            for _ in range(count):
+                async with ps.context() as ctx:
+                    await ctx.backward((await net(torch.ones(1, 4))).sum(), step=opt)
+            if count == 2:
+                await asyncio.to_thread(owner.engine.checkpoints.write)
+        await ps.delete("gone")
+        await ps.module(torch.nn.Linear, 1, 1, name="late")
+        kept = await ps.module(torch.nn.Linear, 1, 1)
+        await ps.durable()
+        found = inspect(tmp_path)
+        log = inspect_log(tmp_path, found)
+        assert log is not None and (log.owner, log.damage, log.torn, log.files) == ("", "", False, 1)
+        assert log.begin == found[0].position > 0 and 0 <= log.age_seconds < 600
+        named = {each.name: (each.class_name, each.version, each.changes) for each in log.objects if each.name}
+        assert named == {"opt": ("torch.optim.sgd.SGD", 5, 3), "late": (LINEAR, None, 1)} and kept
+        code, text = shown(tmp_path)
+        assert code == 0 and "Made or changed in the log" in text and "and 1 without a name" in text
+        assert str(found[0].position) in text and re.search(r"^opt +torch.optim.sgd.SGD +5 +3$", text, re.MULTILINE)
+        code, text = shown(tmp_path, "--json")
+        assert {each["name"] for each in json.loads(text)["log"]["objects"]} == {"opt", "late", ""}
+
+
+async def test_the_log_is_verified_as_far_as_older_checkpoints_need_it(tmp_path: Path) -> None:
+    async with server(tmp_path, durability="always") as owner, tc.connect(owner.address) as ps:
+        for name in ("a", "b", "c"):
+            await ps.module(torch.nn.Linear, 4, 2, name=name)
+            if name != "c":
+                await asyncio.to_thread(owner.engine.checkpoints.write)
+    newest, oldest = inspect(tmp_path)
+    log = inspect_log(tmp_path, [newest, oldest])
+    assert log is not None and log.begin == newest.position > oldest.position > 0
+    assert {each.name for each in log.objects if each.name} == {"c"}
+    flip(tmp_path, oldest.position + 50)
+    again = inspect_log(tmp_path, [newest, oldest])
+    assert again is not None and again.records == log.records
+    assert re.search(rf"damaged at position {oldest.position}: .*; only older checkpoints need that part", again.damage)
+    # What an owner would start from now, and what it could not.
+    state = newest.folder / "state.pb"
+    state.write_bytes(state.read_bytes()[:-1])
+    assert shown(tmp_path)[0] == 1
+    flip(tmp_path, oldest.position + 50)
+    log = inspect_log(tmp_path, inspect(tmp_path))
+    assert log is not None and (log.begin, log.damage) == (oldest.position, "")
+    assert {each.name for each in log.objects if each.name} == {"b", "c"}
+    code, text = shown(tmp_path)
+    assert code == 0 and f"{state} is damaged or missing" in text and "behind the newest checkpoint" in text
 
 
 async def test_damage_is_told_and_the_objects_are_those_of_the_newest_that_is_whole(tmp_path: Path) -> None:

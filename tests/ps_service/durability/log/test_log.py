@@ -190,6 +190,21 @@ def test_a_position_that_the_log_does_not_have_is_told(tmp_path: Path, log: Log)
         contents(tmp_path)
 
 
+def test_files_that_were_not_allocated_when_the_process_was_killed_are_not_used(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as log:
+        log.append(b"before")
+        end = log.end
+    for name, nbytes in ((f"log-{end:020}", 0), ("free-00000000000000000090", 0), ("free-00000000000000000091", 100)):
+        (tmp_path / name).write_bytes(bytes(nbytes))
+    assert contents(tmp_path) == [(b"before", b"")]
+    written = [(b"before", b""), *((b"%d" % number, bytes(900)) for number in range(12))]
+    with closing(opened(tmp_path)) as log:
+        for message, payload in written[1:]:
+            log.append(message, [payload])
+    assert contents(tmp_path) == written
+    assert {path.stat().st_size for path in tmp_path.iterdir()} == {SEGMENT}
+
+
 def test_a_file_is_read_from_the_middle_on(tmp_path: Path, log: Log) -> None:
     log.append(b"one")
     position = log.end

@@ -1,0 +1,87 @@
+"""Owners that were killed are restored into others with all that their logs have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainer_client as tc
+from ps_service.cli import restore_view
+from ps_service.durability.past import Moment, Past, build_held
+from ps_service.durability.resharding.reshard import Result, reshard
+from ps_service.durability.store import CheckpointError
+from tests.forking.process import Forking
+from tests.integration.restarting import Owner
+from tests.integration.restarts.test_replay import hashed, made, states, states_in, steps
+
+
+def rebuild(folder: Path, output: Path) -> Past:
+    return build_held(folder, Moment(), output, made)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+async def restored(given: Sequence[Path], to: Path, owners: str, *objects: str, **more: Any) -> Result:
+    wanted = restore_view.wanted(owners, objects, ())
+    return await asyncio.to_thread(lambda: reshard(given, to, wanted, rebuild=rebuild, **more))
+
+
+@pytest.fixture
+async def killed(tmp_path: Path) -> tuple[list[Path], list[Any]]:
+    """The data directories of two owners: one with a checkpoint and a log, and one with a log only."""
+    folders = [tmp_path / "ps0", tmp_path / "ps1"]
+    found = []
+    for name, folder in zip("ab", folders, strict=True):
+        async with Owner(folder, folder.name, durability="always") as owner, tc.connect(owner.address) as ps:
+            await steps(ps, 3, name)
+            if name == "a":
+                await asyncio.to_thread(owner.server.engine.checkpoints.write)
+                await steps(ps, 2, name)
+            found.append(await states(ps, name))
+    return folders, found
+
+
+async def test_what_is_in_the_logs_is_there(killed: tuple[list[Path], list[Any]], tmp_path: Path) -> None:
+    folders, expected = killed
+    before = [hashed(each) for each in folders]
+    new = tmp_path / "new"
+    dry = await restored(folders, new, "ps0,other", "ps1=other", dry_run=True)
+    assert not new.exists()
+    result = await restored(folders, new, "ps0,other", "ps1=other")
+    assert result.objects == dry.objects == {"ps0": ["a", "a.optimizer"], "other": ["b", "b.optimizer"]}
+    assert [hashed(each) for each in folders] == before
+    assert names_in(tmp_path) == ["new", "ps0", "ps1"]  # nothing temporary is left
+    assert await states_in(new / "ps0", "a") == expected[0]
+    async with Owner(new / "other", "other") as owner, tc.connect(owner.address) as ps:
+        assert await states(ps, "b") == expected[1]
+
+
+async def test_times_are_those_of_the_logs(killed: tuple[list[Path], list[Any]], tmp_path: Path) -> None:
+    folders, _ = killed
+    with pytest.raises(CheckpointError, match=r"that of '\w+' was written at .* s later \(--apart allows 1e-09\)"):
+        await restored(folders, tmp_path / "new", "1", apart=1e-9)
+
+
+async def test_a_directory_with_neither_a_checkpoint_nor_a_log_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ps0").mkdir()
+    with pytest.raises(CheckpointError, match="has no checkpoint: give the data directory of each owner"):
+        await restored([tmp_path / "ps0"], tmp_path / "new", "1")
+
+
+async def test_the_command_applies_logs(killed: tuple[list[Path], list[Any]], tmp_path: Path, forking: Forking) -> None:
+    folders, expected = killed
+    given = [argument for each in folders for argument in ("--from", str(each))]
+    options = ("--owners", "ps0", "--objects", "ps1=ps0", "--to", str(tmp_path / "new"))
+    async with aclosing(await forking.begin("ps_service", "restore", *given, *options, errors=True)) as command:
+        out, errors = await command.communicate()
+        assert command.returncode == 0, (out + errors).decode()
+    assert "ps0 also has a, a.optimizer, b, b.optimizer" in out.decode()
+    async with Owner(tmp_path / "new" / "ps0") as owner, tc.connect(owner.address) as ps:
+        assert [await states(ps, "a"), await states(ps, "b")] == expected
