@@ -18,7 +18,7 @@ from tests.crash.events import Action, Violation
 from tests.crash.points import POINTS
 from tests.crash.processes import PATIENCE, OwnerProcess, TrainerProcess
 from tests.crash.report import Report, Restart
-from tests.crash.workloads import WORKLOADS
+from tests.crash.workloads import ALL
 from tests.crash.workloads.workload import Horizon
 from tests.forking.process import Forking
 
@@ -31,7 +31,7 @@ _KINDS: Final = {"point": 12, "random": 3, "owners": 1, "trainer": 2, "all": 1}
 _LONGEST: Final = 0.3
 """Most seconds before a kill at a random moment."""
 
-_MISSED: Final = 3.0
+_MISSED: Final = 1.5
 """Seconds after which a point is given up that an owner does not come to."""
 
 _LATE: Final = 0.5
@@ -52,7 +52,7 @@ class Crash:
         self._trainers: list[TrainerProcess] = []
         # Of trainers that were killed since the last check.
         self._left: list[Action] = []
-        self._workloads = {name: WORKLOADS[name]() for name in names}
+        self._workloads = {name: ALL[name]() for name in names}
         self._lives = 0
         self._runner = asyncio.Runner()
         self._restarts: list[Restart] = []
@@ -161,7 +161,7 @@ class Crash:
             self._restart(owner)
             return
         if point:
-            owner.arm("", 0)
+            owner.disarm()
             self._report.missed(point)
         self._restarts.append(Restart(owner.name, began, time.monotonic()))
 
