@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,9 @@ MODES: Final = ("always", "always", "interval:0.05", "interval:0.3")
 
 _KINDS: Final = {"point": 12, "random": 3, "owners": 1, "trainer": 2, "all": 1}
 """How often each kind of kill is chosen."""
+
+_BY_COMING: Final = {"optimizer", "scheduler"}
+"""What trainers ask for when they come, so that one has to be killed for it."""
 
 _LONGEST: Final = 0.3
 """Most seconds before a kill at a random moment."""
@@ -137,7 +141,9 @@ class Crash:
             owner.checkpoint()
         elif point.during == "drain":
             owner.terminate()
-        elif name.startswith("session.") or name.startswith("answer.attach"):
+        elif name.startswith(("session.ended", "answer.attach")):
+            self._runner.run(self._visit(owner))
+        elif name.startswith("session.") or name.split(".")[1] in _BY_COMING:
             self._kill_trainer(self._choose.randrange(3))
         if owner.ended(_MISSED) and owner.code == 0:
             self._report.missed(name)
@@ -245,6 +251,12 @@ class Crash:
         self._runner.run(self._compare(actions, horizon))
         self._checked_at = time.monotonic()
         self._go()
+
+    async def _visit(self, owner: OwnerProcess) -> None:
+        """Begins a session with an owner, attaches to an object, and ends it."""
+        with suppress(tc.PsError):
+            async with tc.connect(owner.address, timeout=1.0, connect_timeout=1.0, reconnect_timeout=1.0) as ps:
+                await ps.attach("ledger")
 
     async def _prepare(self) -> None:
         async with tc.connect(*(each.address for each in self._owners)) as ps:

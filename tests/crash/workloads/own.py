@@ -116,7 +116,7 @@ class Own(Workload):
 
     async def step(self, ps: tc.Client, choose: random.Random, tell: Teller) -> None:
         seed = choose.randrange(1 << 30)
-        kind = choose.choices(["pass", "schedule", "options", "load", "freeze", "clamp"], [12, 2, 1, 1, 1, 1])[0]
+        kind = choose.choices(["pass", "schedule", "options", "load", "freeze", "clamp"], [9, 2, 2, 2, 2, 2])[0]
         if kind == "pass":
             await self._pass(ps, seed, choose.random() < 0.5, tell)
             return
