@@ -64,9 +64,9 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
     for trainer in answers:
         ended, lost = over.get(trainer, (None, ()))
         if trainer in over or trainer in killed:
-            record = message.passes.add(trainer=trainer, lost=sorted(lost), killed=killed.get(trainer, 0))
+            passes = message.passes.add(trainer=trainer, lost=sorted(lost), killed=killed.get(trainer, 0))
             if ended is not None:
-                _fill(record.ended, ended)
+                _fill(passes.ended, ended)
     for entry in engine.directory.members():
         member = operations_pb2.Member(name=entry.name, address=entry.address, id=entry.id, is_owner=entry.is_owner)
         message.members.add(member=member, session=entry.session)
