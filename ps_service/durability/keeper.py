@@ -103,13 +103,15 @@ class Keeper:
 
     def _open(self, log: Log) -> None:
         """Has what changes from now on appended to the log."""
+        engine = self._engine
         try:
             log.open(log.end)
+            self._effects = OwnersLog(engine, log, self._durability, lambda: self.log_bytes)
+            self._effects.began()
+            # Trainers that it welcomes know it by its incarnation: a start that did not would not know their sessions.
+            log.sync()
         except LogError as error:
             raise CheckpointError(error.strerror) from error
-        engine = self._engine
-        self._effects = OwnersLog(engine, log, self._durability, lambda: self.log_bytes)
-        self._effects.began()
         engine.contexts.when_opened = self._effects.opened
         engine.sessions.when_opened = self._effects.came
         engine.memberships.journals = partial(LoggedRounds, self._effects)

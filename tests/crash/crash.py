@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ from tests.crash.events import Action, Violation
 from tests.crash.points import POINTS
 from tests.crash.processes import PATIENCE, OwnerProcess, TrainerProcess
 from tests.crash.report import Report, Restart
-from tests.crash.workloads import WORKLOADS
+from tests.crash.workloads import ALL
 from tests.crash.workloads.workload import Horizon
 from tests.forking.process import Forking
 
@@ -28,10 +29,13 @@ MODES: Final = ("always", "always", "interval:0.05", "interval:0.3")
 _KINDS: Final = {"point": 12, "random": 3, "owners": 1, "trainer": 2, "all": 1}
 """How often each kind of kill is chosen."""
 
+_BY_COMING: Final = {"optimizer", "scheduler"}
+"""What trainers ask for when they come, so that one has to be killed for it."""
+
 _LONGEST: Final = 0.3
 """Most seconds before a kill at a random moment."""
 
-_MISSED: Final = 3.0
+_MISSED: Final = 1.5
 """Seconds after which a point is given up that an owner does not come to."""
 
 _LATE: Final = 0.5
@@ -52,7 +56,7 @@ class Crash:
         self._trainers: list[TrainerProcess] = []
         # Of trainers that were killed since the last check.
         self._left: list[Action] = []
-        self._workloads = {name: WORKLOADS[name]() for name in names}
+        self._workloads = {name: ALL[name]() for name in names}
         self._lives = 0
         self._runner = asyncio.Runner()
         self._restarts: list[Restart] = []
@@ -137,7 +141,9 @@ class Crash:
             owner.checkpoint()
         elif point.during == "drain":
             owner.terminate()
-        elif name.startswith("session.") or name.startswith("answer.attach"):
+        elif name.startswith(("session.ended", "answer.attach")):
+            self._runner.run(self._visit(owner))
+        elif name.startswith("session.") or name.split(".")[1] in _BY_COMING:
             self._kill_trainer(self._choose.randrange(3))
         if owner.ended(_MISSED) and owner.code == 0:
             self._report.missed(name)
@@ -161,7 +167,7 @@ class Crash:
             self._restart(owner)
             return
         if point:
-            owner.arm("", 0)
+            owner.disarm()
             self._report.missed(point)
         self._restarts.append(Restart(owner.name, began, time.monotonic()))
 
@@ -245,6 +251,12 @@ class Crash:
         self._runner.run(self._compare(actions, horizon))
         self._checked_at = time.monotonic()
         self._go()
+
+    async def _visit(self, owner: OwnerProcess) -> None:
+        """Begins a session with an owner, attaches to an object, and ends it."""
+        with suppress(tc.PsError):
+            async with tc.connect(owner.address, timeout=1.0, connect_timeout=1.0, reconnect_timeout=1.0) as ps:
+                await ps.attach("ledger")
 
     async def _prepare(self) -> None:
         async with tc.connect(*(each.address for each in self._owners)) as ps:

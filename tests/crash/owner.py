@@ -4,7 +4,7 @@ python -m tests.crash.owner SHADOW LOG POINT COUNT FLAG...
 
 SHADOW is the folder for what the disk would have, LOG the file for what it tells, and POINT, if it is not empty, is
 armed from the start. The flags are those of `ps-service serve`. It reads commands from its standard input, one a line:
-`arm POINT COUNT`, and `checkpoint`, which writes one.
+`arm POINT COUNT`, `disarm`, and `checkpoint`, which writes one.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def listen(points: Points, made: list[Checkpoints]) -> None:
         command, *arguments = line.split()
         if command == "arm":
             points.arm(arguments[0], int(arguments[1]))
+        elif command == "disarm":
+            points.arm("", 0)
         elif made:
             with suppress(PsError):  # it is starting, or being stopped
                 made[0].write()

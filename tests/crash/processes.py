@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.crash.events import Action, Violation
 from tests.crash.shadow import Shadow
@@ -26,6 +26,8 @@ class OwnerProcess:
     def __init__(self, forking: Forking, folder: Path, name: str, durability: str) -> None:
         self.name = name
         self.durability = durability
+        # What it has promised when it last served.
+        self._promised = durability
         self.data = folder / name
         self._shadow = folder / f"{name}.shadow"
         self.log = folder / f"{name}.log"
@@ -39,12 +41,12 @@ class OwnerProcess:
     @property
     def always(self) -> bool:
         """Whether nothing that was acknowledged may be lost if the machine loses its power."""
-        return self.durability == "always"
+        return self._promised == "always"
 
     @property
     def interval(self) -> float:
         """Seconds of which changes may be lost then."""
-        return 0.0 if self.always else float(self.durability.partition(":")[2])
+        return 0.0 if self.always else float(self._promised.partition(":")[2])
 
     def start(self, point: str = "", count: int = 1) -> bool:
         """Starts it, and waits until it serves, or has ended at a point. Whether it serves."""
@@ -56,6 +58,7 @@ class OwnerProcess:
         )
         line = self._process.stdout.readline()
         if line:
+            self._promised = self.durability
             return True
         self._ended(PATIENCE)
         if not point or self.code != -signal.SIGKILL:
@@ -65,6 +68,10 @@ class OwnerProcess:
     def arm(self, point: str, count: int) -> None:
         """Has it end itself at a point."""
         self._command(f"arm {point} {count}")
+
+    def disarm(self) -> None:
+        """Has it not end itself."""
+        self._command("disarm")
 
     def checkpoint(self) -> None:
         """Has it write a checkpoint."""
@@ -134,6 +141,17 @@ class OwnerProcess:
         self._port.close()
 
 
+def told(actions: dict[int, Action], slot: int, line: dict[str, Any]) -> None:
+    """Takes up what a trainer has told of one of its actions."""
+    if "begin" in line:
+        actions[line["begin"]] = Action(slot, line["workload"], line["what"])
+    elif "attempt" in line:
+        actions[line["attempt"]].attempts += 1
+    else:
+        done = actions[line["done"]]
+        done.result, done.done_at = line["result"], line["at"]
+
+
 class TrainerProcess:
     """A trainer, and what it has told."""
 
@@ -162,19 +180,14 @@ class TrainerProcess:
 
     def _read(self) -> None:
         for line in self._process.stdout:
-            told = json.loads(line)
+            found = json.loads(line)
             with self._changed:
-                if "begin" in told:
-                    self._actions[told["begin"]] = Action(self.slot, told["workload"], told["what"])
-                elif "attempt" in told:
-                    self._actions[told["attempt"]].attempts += 1
-                elif "done" in told:
-                    done = self._actions[told["done"]]
-                    done.result, done.done_at = told["result"], told["at"]
-                elif "paused" in told:
+                if "paused" in found:
                     self._is_paused = True
+                elif "failed" in found:
+                    self.failure = found["failed"]
                 else:
-                    self.failure = told["failed"]
+                    told(self._actions, self.slot, found)
                 self._changed.notify_all()
 
     def go(self) -> None:

@@ -139,7 +139,8 @@ class WatchedFiles:
             else:
                 self._shadow.synced(descriptor)
 
-        self._around(f"{_kind(inside)}.sync", work)
+        kind = _kind(inside)
+        self._around("checkpoint.folder.sync" if kind == "checkpoint" else f"{kind}.sync", work)
 
     def _fsync(self, descriptor: int) -> None:
         self._sync(self._own["fsync"], descriptor)

@@ -11,7 +11,9 @@ from tests.crash.workloads.ledgers import Ledgers
 from tests.crash.workloads.names import Names
 from tests.crash.workloads.own import Own
 from tests.crash.workloads.shared import Shared
+from tests.crash.workloads.tables import Tables
 from tests.crash.workloads.workload import Workload
+from trainer_client.policies import Async
 
 WORKLOADS: Final[dict[str, Callable[[], Workload]]] = {
     "sgd": lambda: Shared("sgd", ["ps0"], optim.SGD, lr=0.05, momentum=0.9),
@@ -21,4 +23,12 @@ WORKLOADS: Final[dict[str, Callable[[], Workload]]] = {
     "names": Names,
     "ledger": Ledgers,
 }
-"""Every workload that an owner with a log accepts, by name."""
+"""The workloads that an owner with a log accepts, by name."""
+
+OTHERS: Final[dict[str, Callable[[], Workload]]] = {
+    "async": lambda: Shared("async", ["ps0"], optim.SGD, policy=Async(), lr=0.05, momentum=0.9),
+    "rows": Tables,
+}
+"""Those that it refuses so far: one is switched on by moving its line up."""
+
+ALL: Final = WORKLOADS | OTHERS

@@ -10,6 +10,7 @@ import copy
 import random
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -116,7 +117,7 @@ class Own(Workload):
 
     async def step(self, ps: tc.Client, choose: random.Random, tell: Teller) -> None:
         seed = choose.randrange(1 << 30)
-        kind = choose.choices(["pass", "schedule", "options", "load", "freeze", "clamp"], [12, 2, 1, 1, 1, 1])[0]
+        kind = choose.choices(["pass", "schedule", "options", "load", "freeze", "clamp"], [9, 2, 2, 2, 2, 2])[0]
         if kind == "pass":
             await self._pass(ps, seed, choose.random() < 0.5, tell)
             return
@@ -185,7 +186,9 @@ class Own(Workload):
         states, at_all = self._may[slot], []
         for action in actions:
             if action.is_done and horizon.may_be_lost(action, f"ps{slot % 2}"):
-                at_all += states
+                # Also a part of it may be left.
+                undone = replace(action, result=None)
+                at_all += _different([each for state in states for each in _after(state, undone)])
             after = [each for state in states for each in _after(state, action)]
             states = _different(after)
             if not states:

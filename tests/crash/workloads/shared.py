@@ -46,8 +46,11 @@ class Shared(Workload):
 
     weight = 3.0
 
-    def __init__(self, name: str, uses: Sequence[str], cls: Any, **options: Any) -> None:
+    def __init__(
+        self, name: str, uses: Sequence[str], cls: Any, policy: tc.policies.Policy | None = None, **options: Any
+    ) -> None:
         self.name = name
+        self._policy = policy
         self.uses = uses
         self._cls = cls
         self._options = options
@@ -61,7 +64,9 @@ class Shared(Workload):
             await ps.module(nn.Linear, 4, 2, name=f"{self.name}-{owner}", owner=owner, seed=1) for owner in self.uses
         ]
         parameters = [each for net in self._nets for each in net.parameters()]
-        self._opt = await ps.optimizer(self._cls, parameters, name=f"{self.name}-opt", **self._options)
+        self._opt = await ps.optimizer(
+            self._cls, parameters, name=f"{self.name}-opt", policy=self._policy, **self._options
+        )
 
     async def step(self, ps: tc.Client, choose: random.Random, tell: Teller) -> None:
         seed = choose.randrange(1 << 30)

@@ -15,6 +15,7 @@ from torch import nn, optim
 import trainer_client as tc
 from ps_service.cli import restore_view
 from ps_service.durability.log.disk import Disk
+from ps_service.durability.log.effects import OwnersLog
 from ps_service.durability.resharding.reshard import reshard
 from ps_service.durability.store import CheckpointError
 from tests.integration.restarting import Owner
@@ -152,6 +153,12 @@ async def test_a_forward_is_answered_when_the_disk_knows_of_its_pass(
             going.set()
             assert not answered
             assert torch.equal(await inside, outside)
+
+
+async def test_the_start_of_an_owner_is_on_the_disk_before_it_serves(tmp_path: Path) -> None:
+    async with Owner(tmp_path, durability="interval:3600") as owner:
+        log = owner.server.engine.durability.log
+        assert isinstance(log, OwnersLog) and log.log.synced == log.log.end > 0
 
 
 async def test_an_owner_without_a_log_has_what_was_in_it(tmp_path: Path) -> None:

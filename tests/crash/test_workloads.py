@@ -1,0 +1,86 @@
+"""Every workload holds on owners that nobody kills, and notices what it is for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trainer_client as tc
+from tests.crash.events import Action, Teller, Violation
+from tests.crash.processes import OwnerProcess, told
+from tests.crash.workloads import ALL, WORKLOADS
+from tests.crash.workloads.workload import Horizon
+from tests.forking.process import Forking
+
+STEPS = 12
+
+
+@pytest.fixture
+def addresses(name: str, forking: Forking, tmp_path: Path) -> Iterator[list[str]]:
+    durability = "interval:0.05" if name in WORKLOADS else "off"
+    owners = [OwnerProcess(forking, tmp_path, each, durability) for each in ("ps0", "ps1")]
+    with ExitStack() as stack:
+        for each in owners:
+            stack.callback(each.close)
+            each.start()
+        yield [each.address for each in owners]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def work(name: str, slot: int, addresses: list[str], pipe: int) -> None:
+    workload, choose, tell = ALL[name](), random.Random(slot), Teller(pipe)
+    async with tc.connect(*addresses) as ps:
+        await workload.prepare(ps, slot)
+        for _ in range(STEPS):
+            await workload.step(ps, choose, tell)
+
+
+async def done(name: str, addresses: list[str], folder: Path) -> list[Action]:
+    """The actions of three trainers."""
+    actions: list[Action] = []
+    files = [(folder / f"told{slot}").open("wb") for slot in range(3)]
+    await asyncio.gather(*(work(name, slot, addresses, file.fileno()) for slot, file in enumerate(files)))
+    for slot, file in enumerate(files):
+        file.close()
+        own: dict[int, Action] = {}
+        for line in lines(Path(file.name)):
+            told(own, slot, line)
+        actions += own.values()
+    return actions
+
+
+def with_one_lost(name: str, actions: list[Action]) -> list[Action]:
+    """As if the owner had one action less, or one more."""
+    if name == "names":
+        what = {"kind": "make", "name": "thing-0-1-5", "owner": "ps0", "seed": 5}
+        return [*actions, Action(0, name, what, {"was_made": True})]
+    last = max(at for at, each in enumerate(actions) if each.what.get("kind", "pass") == "pass")
+    return [each for at, each in enumerate(actions) if at != last]
+
+
+@pytest.mark.parametrize("name", ALL)
+async def test_a_workload_holds_and_an_action_that_is_lost_is_noticed(
+    name: str, addresses: list[str], tmp_path: Path
+) -> None:
+    torch.set_num_threads(1)
+    workload, other = ALL[name](), ALL[name]()
+    async with tc.connect(*addresses) as ps:
+        await workload.begin(ps)
+        await other.begin(ps)
+        actions = await done(name, addresses, tmp_path)
+        assert len(actions) > STEPS and all(each.is_done for each in actions)
+        await workload.check(ps, actions, Horizon())
+        await workload.check(ps, [], Horizon())
+        with pytest.raises(Violation):
+            await other.check(ps, with_one_lost(name, actions), Horizon())
