@@ -143,7 +143,10 @@ def _step_together(
             return False
         with ctx.probe.part("step") if ctx.probe is not None else _NO_REGION:
             context = ctx.engine.contexts.get(id)
-            stepped = optimizers if context is None else step_together(optimizers, context, ctx.engine.parameter_locks)
+            stepped: Sequence[Any] = optimizers
+            if context is not None:
+                notes = None if ctx.effects is None else [steps.noting(ctx.effects, o, context) for o in optimizers]
+                stepped = step_together(optimizers, context, ctx.engine.parameter_locks, notes)
             versions.extend(each.version for each in stepped)
     except WouldBlock:
         raise

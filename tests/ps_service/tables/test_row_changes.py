@@ -143,7 +143,9 @@ def state_of(shard: TableShard) -> dict[str, Any]:
     state: dict[str, Any] = {"ids": ids, "numbers": numbers, "values": shard._rows.values.read(numbers)}
     state |= {name: each.read(numbers) for name, each in shard._rows.states.items()}
     freed = torch.from_numpy(shard._map.free[: int(shard._map.counts[1])].copy())
-    state["next"] = torch.cat([freed.flip(0), torch.arange(shard._map.rows, MOST)])  # the numbers of the next rows
+    state["next"] = torch.cat(
+        [freed.flip(0), torch.arange(shard._map.rows, shard.max_rows)]
+    )  # the numbers of the next rows
     if population.seen is not None:
         state |= population.seen.read(numbers)
     if population.gate is not None:
