@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -230,21 +231,28 @@ async def test_rows_that_go_between_a_step_and_its_record_stay_as_they_are(
     owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = await ps.table("items", 2, tc.tables.RowWiseAdagrad(0.5))
-    finish = RequestRows.finish
+    finish, write, locked = RequestRows.finish, Log.append, []
 
     def late(rows: RequestRows) -> None:
         shard = shard_of(owner, "items")
-        shard.remove(torch.tensor([1, 2]))  # as look-ups of others do in a full table
-        shard.look_up(torch.tensor([7, 1]))  # one of them has the number of another row now
+        shard.remove(torch.tensor([3, 2, 1]))  # as look-ups of others do in a full table
+        shard.look_up(torch.tensor([7, 3]))  # with the numbers of other rows
         finish(rows)
+
+    def append(log: Log, message: bytes, chunks: Sequence[Any] = ()) -> int:
+        with ThreadPoolExecutor(1) as another:
+            locked.append(another.submit(shard_of(owner, "items").lock.locked).result())
+        return write(log, message, chunks)
 
     async with ps.context() as ctx:
         await ctx.backward((await items(torch.tensor([1, 2, 3]))).sum())
         with monkeypatch.context() as patch:
             patch.setattr(RequestRows, "finish", late)
+            patch.setattr(Log, "append", append)
             await items.step(ctx)
+    assert locked == [True] * 3  # nothing could come between the rows that were read and the record
     written = await rows_of(items)
-    assert {id for _, id in written} == {1, 3, 7}
+    assert {id for _, id in written} == {3, 7}
     await owner.crash()
     assert await rows_of(items) == written
 
