@@ -237,3 +237,14 @@ def test_without_room_rows_that_are_there_are_read_and_nothing_changes(admission
     assert same(state_of(run.shard), before) and len(run.changes.kept) == count
     run.changes.is_full = False
     assert run.shard.expire(0, 9)[0].tolist()[:3] == [1, 2, 3]
+
+
+def test_a_filter_that_halves_its_counts_does_so_again() -> None:
+    run = Run(Clock(), optimizer=SGD(0.5), admission=AfterSightings(3, counters=1 << 10))
+    again = run.new()
+    for begin in range(0, 2000, 50):
+        run.shard.look_up(torch.arange(begin, begin + 50))
+    for change in run.changes.kept:
+        again.redo(change)
+    assert any("counters" in change.values for change in run.changes.kept)
+    assert same(state_of(again), state_of(run.shard))
