@@ -94,7 +94,8 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
             return calls.call(engine, target, request.method, asked)
         if target.is_table:
             share = args[0] if args else kwargs.get("share")
-            noting.rows(ctx.effects, target, request.method, share, arguments.handles)
+            tables = [target, *(each for each in arguments.handles if each.is_table)]
+            noting.rows(ctx.effects, tables, request.method, share, recording is not None)
             return calls.call(engine, target, request.method, asked)
         with noting.changes(ctx.effects, [target, *arguments.handles]):
             return calls.call(engine, target, request.method, asked)

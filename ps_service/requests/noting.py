@@ -10,19 +10,19 @@ from ps_service.training.schedulers import HostedScheduler
 from ps_wire.tables.names import CHANGES_ROWS, EVICT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.effects import Effects
 
 
-def rows(effects: Effects, called: HostedObject, method: str, share: Any, handles: Iterable[HostedObject]) -> None:
-    """Notes what a call of a table does with rows of this and other ones; `share` is its first argument. What expires
-    is removed turn by turn, and that twice changes nothing."""
+def rows(effects: Effects, tables: Sequence[HostedObject], method: str, share: Any, recorded: bool) -> None:
+    """Notes what a call of the first of some tables does with rows, for which it has the others; `share` is its first
+    argument. What expires is removed turn by turn, and that twice changes nothing."""
     if method in CHANGES_ROWS and not (method == EVICT and share is None):
-        effects.changes_rows(called)
-    for each in (called, *handles):
-        if each.is_table:
+        effects.changes_rows(tables[0])
+    elif recorded or method == EVICT:
+        for each in tables:
             effects.uses_rows(each)
 
 

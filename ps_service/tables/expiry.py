@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
+from ps_wire.errors import StorageError
 from ps_wire.runtime import tasks
 from ps_wire.runtime.threads import BLOCKING
 
@@ -61,6 +62,8 @@ class Expiry:
                 if is_due or table.shard.excess:
                     try:
                         await self._round(table.shard.turns(is_due))
+                    except StorageError as error:
+                        _log.warning("no rows of %s can be removed: %s", table, error)
                     except Exception:
                         _log.exception("removing rows of %s failed; it will be tried again", table)
                     if is_due:

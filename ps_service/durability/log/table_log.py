@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
 from ps_service.tables.optimizer import RowOptimizer
@@ -68,8 +69,8 @@ class TableLog:
 
 
 class RequestRows:
-    """What one request does with the rows of tables, for its record. It has the turn of the owner, and so the only one
-    that waits for the lock of a table while it has that of another."""
+    """What one request does with the rows of tables, for its record. Who changes rows has the turn of the owner, and is
+    the only one that waits for the lock of a table while it has that of another."""
 
     def __init__(self, logs: Mapping[HostedObject, TableLog], record: pb.LogRecord, payload: PayloadWriter) -> None:
         self._logs = logs
@@ -104,7 +105,8 @@ class RequestRows:
     def finish(self) -> None:
         """Adds what is known only now: the rows that were updated, as they are. Others may have removed some since, and
         their records came first; nothing comes between what is read here and the record."""
-        for object_id, shard, keys in self._stepped:
+        # In an order that all requests have.
+        for object_id, shard, keys in sorted(self._stepped, key=itemgetter(0)):
             self.lock(shard)
             images = shard.images(keys)
             if len(images.values["ids"]):

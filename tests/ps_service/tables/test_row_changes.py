@@ -143,7 +143,9 @@ def state_of(shard: TableShard) -> dict[str, Any]:
     state: dict[str, Any] = {"ids": ids, "numbers": numbers, "values": shard._rows.values.read(numbers)}
     state |= {name: each.read(numbers) for name, each in shard._rows.states.items()}
     freed = torch.from_numpy(shard._map.free[: int(shard._map.counts[1])].copy())
-    state["next"] = torch.cat([freed.flip(0), torch.arange(shard._map.rows, MOST)])  # the numbers of the next rows
+    state["next"] = torch.cat(
+        [freed.flip(0), torch.arange(shard._map.rows, shard.max_rows)]
+    )  # the numbers of the next rows
     if population.seen is not None:
         state |= population.seen.read(numbers)
     if population.gate is not None:
@@ -235,3 +237,14 @@ def test_without_room_rows_that_are_there_are_read_and_nothing_changes(admission
     assert same(state_of(run.shard), before) and len(run.changes.kept) == count
     run.changes.is_full = False
     assert run.shard.expire(0, 9)[0].tolist()[:3] == [1, 2, 3]
+
+
+def test_a_filter_that_halves_its_counts_does_so_again() -> None:
+    run = Run(Clock(), optimizer=SGD(0.5), admission=AfterSightings(3, counters=1 << 10))
+    again = run.new()
+    for begin in range(0, 2000, 50):
+        run.shard.look_up(torch.arange(begin, begin + 50))
+    for change in run.changes.kept:
+        again.redo(change)
+    assert any("counters" in change.values for change in run.changes.kept)
+    assert same(state_of(again), state_of(run.shard))
