@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from ps_service.durability import rounds
+from ps_service.durability import prepared_steps, rounds
 from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
 from ps_service.durability.value_files import FileSource
@@ -67,6 +67,8 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
         engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost))
     for entry in checkpoint.members:
         enter(engine, entry)
+    for each in checkpoint.prepared:
+        prepared_steps.restore(engine, each.prepared, source.load(each.prepared.gradients, each.tensors))
     for record, hosted in zip(checkpoint.objects, made, strict=True):
         if record.dependency_only:
             engine.registry.withdraw(hosted)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_service.durability import files
+from ps_service.durability import files, prepared_steps
 from ps_service.durability.manifest import Manifest
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, live_state_of, no_steps, state_of
@@ -147,6 +147,11 @@ def _written(
             _add_answer(session, number, answer, tensors)
     objects = _Objects(tensors, read)
     checkpoint.objects.extend(objects.records(hosted))
+    for id, object_id, each in engine.prepared.all():
+        record = checkpoint.prepared.add()
+        prepared_steps.write(record.prepared, id, object_id, each)
+        prefix = f"prepared/{id.trainer.hex()[:8]}/{id.number}/{object_id[:8]}"
+        FileStorage(tensors).store(list(each.gradients), record.prepared.gradients, record.tensors, prefix)
     tensors.flush()
     checkpoint.runs.extend(_runs(engine, hosted))
     return finished(folder, checkpoint, engine.name, incarnations, objects.left_out)

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ps_service.durability import prepared_steps
 from ps_service.durability.log.storage import RecordStorage
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, state_of
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     from ps_service.durability.log.log import Log
     from ps_service.engine import Engine
     from ps_service.group.formation import MemberEntry
+    from ps_service.group.peers import Over
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_service.training.optimizers import HostedOptimizer, Present
+    from ps_wire.attempts import Attempt
     from ps_wire.codec.payload import Buffer
     from ps_wire.refs import ContextId
     from ps_wire.v1.values_pb2 import Value
@@ -100,6 +103,12 @@ class OwnersLog:
         """Notes that a pass is used for the first time: it is lost if the owner is killed."""
         self._note(pb.LogRecord(trainer=id.trainer, opened=id.number))
 
+    def over(self, id: ContextId, over: Over) -> None:
+        """Notes that a pass is over, if steps of it were prepared and not made; and others."""
+        prepared = self.engine.prepared
+        for each in prepared.end(id, over):
+            self._note(pb.LogRecord(trainer=each.trainer, over=each.number))
+
     def ended(self, trainer: bytes) -> None:
         """As `EffectLog.ended`."""
         self._note(pb.LogRecord(effects=[pb.Effect(session_ended=trainer)]))
@@ -122,6 +131,7 @@ class RequestEffects:
         self._attempt: tuple[bytes, int] | None = None
         self._has_turn = False
         self._keeps_answer = False
+        self._pass: ContextId | None = None
         # Ids of objects that are in this record, and were not in the log before.
         self._new: set[str] = set()
         # Held until what their objects are now is in the log.
@@ -170,9 +180,27 @@ class RequestEffects:
 
     def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present], place: int) -> None:
         """As `Effects.steps`."""
-        self.write_step(self._record.effects.add().step, optimizer, version, present)
+        step = self._record.effects.add().step
+        if self._pass is None or not prepared_steps.refer(self._owner.engine, self._pass, step, optimizer, present):
+            self.write_step(step, optimizer, version, present)
+        step.object_id, step.version = optimizer.object_id, version
         if self._attempt is not None:
             self.add_attempt(self._attempt, optimizer, place)
+
+    def prepares(
+        self, optimizer: HostedOptimizer, id: ContextId, attempt: Attempt | None, present: Sequence[Present]
+    ) -> None:
+        """As `Effects.prepares`."""
+        self.will_step(optimizer, sum(each.nbytes for _, _, each in present if not each.is_sparse))
+        prepared = prepared_steps.prepared(optimizer, attempt, present)
+        effect = self._record.effects.add().prepared
+        prepared_steps.write(effect, id, optimizer.object_id, prepared)
+        self.encode(effect.gradients, prepared.gradients)
+        self._owner.engine.prepared.put(id, optimizer.object_id, prepared)
+
+    def in_pass(self, id: ContextId) -> None:
+        """As `Effects.in_pass`."""
+        self._pass = id
 
     def write_step(
         self, step: pb.StepEffect, optimizer: HostedOptimizer, version: int, present: Sequence[Present]

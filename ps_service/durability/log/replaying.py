@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ps_service.durability import rounds
+from ps_service.durability import prepared_steps, rounds
 from ps_service.durability.log.storage import RecordSource
 from ps_service.durability.restoring import enter
 from ps_service.requests.context import RequestContext
@@ -48,6 +48,8 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> N
         engine.incarnations.earlier = (record.incarnation, *engine.incarnations.earlier)
     if record.opened:
         engine.contexts.lose_up_to(ContextId(record.trainer, record.opened))
+    if record.over:
+        engine.prepared.end(ContextId(record.trainer, record.over))
     for effect in record.effects:
         match effect.WhichOneof("kind"):
             case "object":
@@ -62,6 +64,8 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> N
                 _attempt(engine, effect.attempt)
             case "rounds":
                 rounds.replay(engine, effect.rounds, source.load)
+            case "prepared":
+                prepared_steps.restore(engine, effect.prepared, source.load(effect.prepared.gradients))
             case "member":
                 engine.sessions.open(effect.member.session)
                 enter(engine, effect.member)
@@ -92,7 +96,13 @@ def _buffers(engine: Engine, effect: pb.BuffersEffect, source: RecordSource) -> 
 
 def _step(engine: Engine, step: pb.StepEffect, source: RecordSource) -> None:
     optimizer = optimizer_of(engine.registry.find(Ref(engine.name, step.object_id)))
-    gradients = rounds.placed(optimizer, step.places, source.load(step.gradients))
+    prepared = engine.prepared.take(ContextId(step.trainer, step.number), step.object_id) if step.number else None
+    if step.is_prepared:
+        if prepared is None:
+            raise InternalError(f"step {step.version} of {optimizer.title} was not prepared")
+        gradients = rounds.placed(optimizer, prepared.places, prepared.gradients)
+    else:
+        gradients = rounds.placed(optimizer, step.places, source.load(step.gradients))
     optimizer.step(RoundGradients([Term(Contribution(gradients, None), 1.0)], 1))
     if optimizer.version != step.version:
         raise InternalError(f"{optimizer.title} has version {optimizer.version} after step {step.version} of the log")
