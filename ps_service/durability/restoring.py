@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from ps_service.durability import prepared_steps, rounds
+from ps_service.durability import members, prepared_steps, rounds
 from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
 from ps_service.durability.value_files import FileSource
@@ -66,7 +66,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
     for passes in checkpoint.passes:
         engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost))
     for entry in checkpoint.members:
-        enter(engine, entry)
+        members.enter(engine, entry)
     for each in checkpoint.prepared:
         prepared_steps.restore(engine, each.prepared, source.load(each.prepared.gradients, each.tensors))
     for record, hosted in zip(checkpoint.objects, made, strict=True):
@@ -78,12 +78,6 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
     engine.incarnations.earlier = manifest.incarnations
     engine.durability.position = checkpoint.position
     return left_out
-
-
-def enter(engine: Engine, entry: pb.MemberRecord) -> None:
-    """Enters a member of a group, whose session there is, into the directory."""
-    member = entry.member
-    engine.directory.enter(entry.session, member.name, member.address, member.id, is_owner=member.is_owner)
 
 
 def _leave_out(checkpoint: pb.Checkpoint, named: Container[str]) -> list[str]:

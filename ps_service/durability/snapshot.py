@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_service.durability import files, prepared_steps
+from ps_service.durability import files, members, prepared_steps
 from ps_service.durability.manifest import Manifest
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, live_state_of, no_steps, state_of
@@ -24,11 +24,9 @@ from ps_wire.codec.payload import joined
 from ps_wire.errors import PsError
 from ps_wire.release import RELEASE
 from ps_wire.v1 import checkpoint_pb2 as pb
-from ps_wire.v1 import operations_pb2
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
-    from ps_service.group.formation import MemberEntry
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.number_set import SeenNumbers
@@ -64,14 +62,8 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
     for trainer, (ended, lost) in engine.contexts.over().items():
         if trainer in answers:
             _fill(message.passes.add(trainer=trainer, lost=sorted(lost)).ended, ended)
-    message.members.extend(map(member_record, engine.directory.members()))
+    message.members.extend(map(members.record, engine.directory.members()))
     return Bookkeeping(message, answers)
-
-
-def member_record(entry: MemberEntry) -> pb.MemberRecord:
-    """The record of an entry of the directory."""
-    member = operations_pb2.Member(name=entry.name, address=entry.address, id=entry.id, is_owner=entry.is_owner)
-    return pb.MemberRecord(member=member, session=entry.session)
 
 
 def books_of_running(engine: Engine) -> Bookkeeping:

@@ -11,11 +11,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ps_service.durability import prepared_steps
+from ps_service.durability import members, prepared_steps
 from ps_service.durability.log.storage import RecordStorage
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, state_of
-from ps_service.durability.snapshot import member_record
 from ps_service.parameters.locks import StepLock
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
@@ -264,7 +263,7 @@ class RequestEffects:
 
     def enters(self, entry: MemberEntry) -> None:
         """As `Effects.enters`."""
-        self._record.effects.add().member.CopyFrom(member_record(entry))
+        self._record.effects.add().member.CopyFrom(members.record(entry))
 
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
         """As `Effects.commit`."""

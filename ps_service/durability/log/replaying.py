@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ps_service.durability import prepared_steps, rounds
+from ps_service.durability import members, prepared_steps, rounds
 from ps_service.durability.log.storage import RecordSource
-from ps_service.durability.restoring import enter
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
-from ps_service.sessions.reply_cache import Answer
+from ps_service.sessions.reply_cache import Answer, confirmed_by
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term
 from ps_wire.errors import InternalError
@@ -68,7 +67,7 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> N
                 prepared_steps.restore(engine, effect.prepared, source.load(effect.prepared.gradients))
             case "member":
                 engine.sessions.open(effect.member.session)
-                enter(engine, effect.member)
+                members.enter(engine, effect.member)
             case "session_began":
                 engine.sessions.open(effect.session_began)
             case "session_ended":
@@ -127,5 +126,7 @@ def _answer(engine: Engine, record: pb.LogRecord, source: RecordSource) -> None:
     number = record.answer.number
     session.taken_numbers.add(number)
     frame = Frame.FromString(record.answer.frame.SerializeToString())
+    if not frame.number:
+        engine.reply_cache.forget(record.trainer, confirmed_by(number))  # a unary request
     chunks = [source.part(record.answer_offset, record.answer_nbytes).data] if record.answer_nbytes else []
     engine.reply_cache.record(record.trainer, number, Answer(frame, chunks, record.answer_nbytes, list(record.granted)))
