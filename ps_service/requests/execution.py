@@ -292,7 +292,7 @@ async def answer(
         refused = error_answers.stopping(engine)
         engine.counters.refuse(refused.reply.error.code)
         return refused
-    ctx = RequestContext(engine, trainer, payload, embed, unary_number=number)
+    ctx = RequestContext(engine, trainer, payload, embed, number=number)
     answered = run_inline(ctx, operation, request, number=0)
     if answered is not None:
         return answered

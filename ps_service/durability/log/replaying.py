@@ -34,21 +34,25 @@ Put = Callable[["Engine", pb.ObjectRecord, "RecordSource"], None]
 def replay(engine: Engine, records: Iterable[Record], put: Put) -> int:
     """Applies records, in their order. Returns how many there were. Raises `PsError` if one does not fit what is there,
     and as `put`."""
-    count = 0
+    count, over = 0, list[ContextId]()
     for read in records:
-        _apply(engine, pb.LogRecord.FromString(read.message), np.frombuffer(bytearray(read.payload), np.uint8), put)
+        payload = np.frombuffer(bytearray(read.payload), np.uint8)
+        _apply(engine, pb.LogRecord.FromString(read.message), payload, put, over)
         count += 1
+    for id in over:
+        engine.prepared.end(id)
     return count
 
 
-def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> None:
+def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put, over: list[ContextId]) -> None:
+    """Applies a record. To `over` go passes whose prepared steps are dropped at the end: one may be made later on."""
     source = RecordSource(payload)
     if record.incarnation:
         engine.incarnations.earlier = (record.incarnation, *engine.incarnations.earlier)
     if record.opened:
         engine.contexts.lose_up_to(ContextId(record.trainer, record.opened))
     if record.over:
-        engine.prepared.end(ContextId(record.trainer, record.over))
+        over.append(ContextId(record.trainer, record.over))
     for effect in record.effects:
         match effect.WhichOneof("kind"):
             case "object":
@@ -71,11 +75,19 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put) -> N
             case "session_began":
                 engine.sessions.open(effect.session_began)
             case "session_ended":
-                engine.end_session(engine.sessions.open(effect.session_ended))
+                _end_session(engine, effect.session_ended, over)
     if record.HasField("answer") or record.granted:
         _answer(engine, record, source)
     if record.generator:
         torch.set_rng_state(torch.frombuffer(bytearray(record.generator), dtype=torch.uint8))
+
+
+def _end_session(engine: Engine, trainer: bytes, over: list[ContextId]) -> None:
+    prepared = [each for each in engine.prepared.all() if each[0].trainer == trainer]
+    engine.end_session(engine.sessions.open(trainer))
+    for id, object_id, step in prepared:
+        engine.prepared.put(id, object_id, step)
+        over.append(id)
 
 
 def _attempt(engine: Engine, attempt: pb.AttemptEffect) -> None:
@@ -94,7 +106,10 @@ def _buffers(engine: Engine, effect: pb.BuffersEffect, source: RecordSource) -> 
 
 
 def _step(engine: Engine, step: pb.StepEffect, source: RecordSource) -> None:
-    optimizer = optimizer_of(engine.registry.find(Ref(engine.name, step.object_id)))
+    hosted = engine.registry.get(step.object_id)
+    if hosted is None:
+        return  # its last reference went with a session while the step was made
+    optimizer = optimizer_of(hosted)
     prepared = engine.prepared.take(ContextId(step.trainer, step.number), step.object_id) if step.number else None
     if step.is_prepared:
         if prepared is None:

@@ -158,6 +158,37 @@ async def test_gradients_that_change_after_the_check_are_those_of_the_step(both:
     assert [bits(await each.state_dict()) for each in model.nets] == written
 
 
+async def test_a_step_that_was_under_way_when_its_session_ended_is_there(both: list[Owner], model: Model) -> None:
+    async with model.ps.context() as ctx:
+        await model.backward(ctx, 0)
+        for each in model.opt.remotes.values():
+            await each.step(ctx, lambda *_: None, prepare=True)
+        anonymous = await model.ps.module(nn.Linear, 1, 1, owner="ps0")
+        opt = await model.ps.optimizer(optim.SGD, anonymous.parameters(), lr=0.1)
+        await ctx.backward((await anonymous(torch.ones(1, 1))).sum())
+        for owner in both:
+            owner.server.engine.durability.log.ended(model.ps.trainer)  # type: ignore[union-attr]
+        await opt.step(ctx)
+        assert await model.opt.step_accepted(ctx) == {"ps0": 1, "ps1": 1}
+    written = [bits(owner.server.engine.registry.named(f"net-{owner.name}").value.state_dict()) for owner in both]
+    for owner in both:
+        await owner.crash()
+        assert not owner.server.engine.prepared.all()
+    assert [
+        bits(owner.server.engine.registry.named(f"net-{owner.name}").value.state_dict()) for owner in both
+    ] == written
+
+
+async def test_policies_over_several_owners_are_refused(both: list[Owner], model: Model) -> None:
+    parameters = [each for net in model.nets for each in net.parameters()]
+    with pytest.raises(tc.errors.InvalidArgumentError, match="does not have policies over several owners yet"):
+        await model.ps.optimizer(optim.SGD, parameters, lr=0.1, name="together", policy=tc.policies.Sync())
+    with pytest.raises(tc.errors.InvalidArgumentError, match="does not have policies over several owners yet"):
+        await model.opt.set_policy(tc.policies.Sync())
+    async with model.ps.context() as ctx:
+        assert await model.step(ctx, 0) == {"ps0": 1, "ps1": 1}
+
+
 async def test_one_owner_alone_prepares_nothing(both: list[Owner], model: Model) -> None:
     net = model.nets[0]
     opt = await model.ps.optimizer(optim.SGD, net.parameters(), lr=0.1, name="alone")
