@@ -36,6 +36,7 @@ from ps_service.tables.budget import TableBudget
 from ps_service.tables.hosted_table import HostedTable
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.memberships import Memberships
+from ps_service.training.prepared import PreparedSteps
 from ps_wire import tracing
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import Limits
@@ -116,6 +117,7 @@ class Engine:
         self.tracing: Final = tracing.of_program(name)
         self.checkpoints: Final = Checkpoints(name)
         self.durability: Final = Durability()
+        self.prepared: Final = PreparedSteps()
         self.allowlist.functions.serve(self.limits, self.device)
         self.allowlist.allow(HostedTable, SHARD)
         self.allowlist.allow(RowOptimizer, OPTIMIZER)
@@ -148,6 +150,7 @@ class Engine:
             self.budget.forget,
             partial(self.directory.leave, lost=not session.said_goodbye),
             self.memberships.forget,
+            self.prepared.forget,
             partial(self.communicators.forget, lost=not session.said_goodbye),
         )
         if self.durability.log is not None:

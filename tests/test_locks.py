@@ -45,6 +45,7 @@ PLAIN = {
     "ps_service/hosting/registry.py": SHORT,
     "ps_service/passes/staleness.py": SHORT,
     "ps_service/tables/reservation.py": SHORT,
+    "ps_service/training/prepared.py": SHORT,
     "ps_service/training/restored_rounds.py": SHORT,
     "ps_service/training/event_queue.py": SHORT,
     "ps_service/training/following.py": SHORT,

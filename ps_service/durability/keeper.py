@@ -114,6 +114,7 @@ class Keeper:
             raise CheckpointError(error.strerror) from error
         engine.contexts.when_opened = self._effects.opened
         engine.sessions.when_opened = self._effects.came
+        engine.contexts.when_over = self._effects.over
         engine.memberships.journals = partial(LoggedRounds, self._effects)
         for each in engine.registry.objects():
             if isinstance(each.value, HostedOptimizer) and (rounds := each.value.aggregator) is not None:

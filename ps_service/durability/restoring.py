@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from ps_service.durability import rounds
+from ps_service.durability import members, prepared_steps, rounds
 from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
 from ps_service.durability.value_files import FileSource
@@ -71,7 +71,9 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
             why = KILLED if checkpoint.running else STOPPED
             engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost), why)
     for entry in checkpoint.members:
-        enter(engine, entry)
+        members.enter(engine, entry)
+    for each in checkpoint.prepared:
+        prepared_steps.restore(engine, each.prepared, source.load(each.prepared.gradients, each.tensors))
     engine.durability.newer = list(_newer(checkpoint, made))
     engine.durability.whole = checkpoint.whole
     for record, hosted in zip(checkpoint.objects, made, strict=True):
@@ -84,12 +86,6 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
     engine.incarnations.killed = frozenset(manifest.incarnations if checkpoint.running else checkpoint.killed)
     engine.durability.position = checkpoint.position
     return left_out
-
-
-def enter(engine: Engine, entry: pb.MemberRecord) -> None:
-    """Enters a member of a group, whose session there is, into the directory."""
-    member = entry.member
-    engine.directory.enter(entry.session, member.name, member.address, member.id, is_owner=member.is_owner)
 
 
 def _leave_out(checkpoint: pb.Checkpoint, named: Container[str]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_service.durability import files, rounds
+from ps_service.durability import files, members, prepared_steps, rounds
 from ps_service.durability.manifest import Manifest
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, live_state_of, no_steps, state_of
@@ -24,13 +24,11 @@ from ps_wire.codec.payload import joined
 from ps_wire.errors import PsError
 from ps_wire.release import RELEASE
 from ps_wire.v1 import checkpoint_pb2 as pb
-from ps_wire.v1 import operations_pb2
 
 if TYPE_CHECKING:
     from ps_service.durability.object_records import Storage
     from ps_service.durability.value_files import Tensors
     from ps_service.engine import Engine
-    from ps_service.group.formation import MemberEntry
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.number_set import SeenNumbers
@@ -68,14 +66,8 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
             _fill(message.passes.add(trainer=trainer, lost=sorted(lost)).ended, ended)
     for trainer, number in engine.contexts.killed().items():
         message.passes.add(trainer=trainer, killed=number)
-    message.members.extend(map(member_record, engine.directory.members()))
+    message.members.extend(map(members.record, engine.directory.members()))
     return Bookkeeping(message, answers)
-
-
-def member_record(entry: MemberEntry) -> pb.MemberRecord:
-    """The record of an entry of the directory."""
-    member = operations_pb2.Member(name=entry.name, address=entry.address, id=entry.id, is_owner=entry.is_owner)
-    return pb.MemberRecord(member=member, session=entry.session)
 
 
 def books_of_running(engine: Engine) -> Bookkeeping:
@@ -142,6 +134,7 @@ def _written(
     add_answers(books, tensors)
     objects = Records(FileStorage(tensors), read)
     checkpoint.objects.extend(objects.records(hosted))
+    prepared_steps.write_all(prepared_steps.read(engine), checkpoint, FileStorage(tensors))
     tensors.flush()
     checkpoint.runs.extend(runs_of(engine, hosted))
     return finished(folder, checkpoint, engine.name, incarnations, objects.left_out)

@@ -52,6 +52,8 @@ class Contexts:
         self.runs = Runs()
         # Is told the id of each context that is opened, and who has opened it, if the owner has a log.
         self.when_opened: Callable[[ContextId, bytes], None] | None = None
+        # Is told the id of each context that is ended or lost, and which others are over, if the owner has a log.
+        self.when_over: Callable[[ContextId, Over], None] | None = None
         # For each trainer: the number up to which contexts were open when the owner was killed.
         self._killed: dict[bytes, int] = {}
         # For each owner that calls this one: the trainers of the passes in which it did.
@@ -140,6 +142,8 @@ class Contexts:
     def end(self, id: ContextId, over: Over = NOTHING_SAID) -> None:
         """Ends a context, also one that was never used here, because requests of it may still arrive. `over` says which
         other contexts of its trainer have ended."""
+        if self.when_over is not None:
+            self.when_over(id, over)
         with self._lock:
             context = self._open.pop(id, None)
             ended = self._end(id)
@@ -169,6 +173,8 @@ class Contexts:
     def lose(self, id: ContextId, why: str) -> bool:
         """Ends a context in place of its trainer, which is told the reason when it uses the context again. Returns
         whether it was open."""
+        if self.when_over is not None:
+            self.when_over(id, NOTHING_SAID)
         with self._lock:
             context = self._open.pop(id, None)
             if context is None:

@@ -75,7 +75,7 @@ class RequestContext:
     `keeps_payload`. `began` is on the clock of `time.perf_counter`. Of an `abandoned` request the reply will not be
     sent, because it has another answer. One that `may_restart` runs code on the event loop that may make requests: it
     restarts in a thread if the code does. `after` takes what its answer need not wait for; None if it is to wait. The
-    `effects` collect what the request changes, if the owner has a log.
+    `effects` collect what the request changes, if the owner has a log; then the `number` of the request is known.
     """
 
     engine: Engine
@@ -97,6 +97,7 @@ class RequestContext:
     may_restart: bool = False
     after: list[Callable[[], object]] | None = None
     effects: Effects | None = None
+    number: int = 0
     _reader: PayloadReader | None = None
     _written: PayloadWriter | None = None
     _found: HostedObject | None = None
@@ -236,7 +237,7 @@ class RequestContext:
         """Appends what has changed and the answer to the log. Raises `StorageError`."""
         effects, self.effects = self.effects, None
         if effects is not None:
-            effects.commit(self.trainer, number, answer)
+            effects.commit(self.trainer, number or self.number, answer)
 
     def abandon(self) -> None:
         """Drops what was collected, because the request will run again."""

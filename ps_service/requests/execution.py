@@ -281,17 +281,18 @@ async def answer(
     timeout_seconds: float = 0.0,
     embed: bool = False,
     item: WorkItem | None = None,
+    number: int = 0,
 ) -> Answer:
     """The answer to one request, which may be an error. Never raises.
 
     The caller waits for `timeout_seconds` (0: without limit). With `embed` the tensor bytes of the reply are part of
-    its message.
+    its message. A unary request may have a `number`.
     """
     if not engine.gate.admits(trainer, operation, request):
         refused = error_answers.stopping(engine)
         engine.counters.refuse(refused.reply.error.code)
         return refused
-    ctx = RequestContext(engine, trainer, payload, embed)
+    ctx = RequestContext(engine, trainer, payload, embed, number=number)
     answered = run_inline(ctx, operation, request, number=0)
     if answered is not None:
         return answered

@@ -85,6 +85,7 @@ def handle(
             run(ctx.complete)
         else:
             if operation.mutates and (log := ctx.engine.durability.log) is not None:
+                ctx.number = number or ctx.number
                 ctx.begin_effects(log, operation.name)
             frame = Frame(number=number)
             reply = getattr(frame.reply, operation.name)

@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ps_service.requests import fields, offers, reported_values, round_messages, spanning
+from ps_service.requests.prepared import pass_of, prepare
 from ps_service.training import joint_steps
 from ps_service.training.optimizers import optimizer_of
 from ps_wire.attempts import REPEATED
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import ContextLostError, InvalidArgumentError
 from ps_wire.refs import Ref
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     rounds, and the reply comes when their trainer may go on."""
     if request.context.run:
         note_attempt(ctx.engine, request, ctx.effects)
+    if ctx.effects is not None and (id := fields.context_id(request)) in ctx.engine.prepared:
+        ctx.effects.in_pass(id)
     optimizer = optimizer_of(ctx.find(request.optimizer))
     if optimizer.rounds is None and not (request.more or request.check_only or request.HasField("offer")):
         _apply(ctx, optimizer, request, reply)
@@ -51,7 +54,7 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
 
 def _apply(ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequest, reply: pb.StepReply) -> None:
     """Steps at once. Values count also if the pass has no gradients here, because others may have some."""
-    context = ctx.engine.contexts.get(fields.context_id(request))
+    context = pass_of(ctx.engine, fields.context_id(request), [optimizer])
     step = partial(stepped, ctx, optimizer, context)
     reply.version = reported_values.step_with(ctx, optimizer, request, reply, step, context)
     if context is not None:
@@ -89,12 +92,15 @@ def step_together(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepRe
     optimizers = found(ctx, (request.optimizer, *request.more))
     reported_values.check(ctx, optimizers[0], request.values)
     replies = [reply, *(reply.more.add() for _ in request.more)]
-    context = ctx.engine.contexts.get(fields.context_id(request))
+    id = fields.context_id(request)
+    context = pass_of(ctx.engine, id, optimizers)
     stepping = []
     for optimizer, own in zip(optimizers, replies, strict=True):
         own.version = optimizer.version
         if request.check_only or optimizer.rounds is not None:
-            if context is not None:
+            if request.prepare:
+                prepare(ctx, optimizer, id, context)
+            elif context is not None:
                 optimizer.check(context)
             if not request.check_only:
                 _leave_out(optimizer.rounds, own)
@@ -145,7 +151,13 @@ def note_attempt(engine: Engine, request: Any, effects: Effects | None = None) -
     message = request.context
     if effects is not None:
         effects.attempts(message.trainer, message.run)
-    context = engine.contexts.get(fields.context_id(request))
+    id = fields.context_id(request)
+    try:
+        context = engine.contexts.get(id)
+    except ContextLostError:
+        if id not in engine.prepared:
+            raise
+        return
     if context is not None and context.attempt is None:
         applied = engine.contexts.runs.of(message.trainer, message.run, message.runs_from)
         context.begin_attempt(applied, (message.trainer, message.run))

@@ -156,6 +156,7 @@ class Servicer:
             max_session_bytes=limits.max_session_bytes,
             version=RELEASE,
             device=str(self._engine.device),
+            prepares=self._engine.durability.log is not None,
             why_lost=why_lost,
             shared_memory=None if listener is not None else self.shared_memory.offer(hello),
             direct=None if listener is not None else self.direct.offer(hello),

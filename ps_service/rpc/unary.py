@@ -32,6 +32,7 @@ from ps_service.rpc.unary_metadata import (
     fit_for_metadata,
 )
 from ps_service.sessions import arrivals
+from ps_service.sessions.reply_cache import confirmed_by
 from ps_service.sessions.request_sources import Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError, StorageError
 from ps_wire.limits import SMALL_BYTES
@@ -193,7 +194,7 @@ class UnaryMethods:
 
     async def _answer_of(self, caller: Caller, operation: Operation, request: Any, timeout: float, peer: str) -> Answer:
         trainer = caller.trainer
-        run = partial(self._run, trainer, operation, request, timeout)
+        run = partial(self._run, caller, operation, request, timeout)
         # A refused request opens no session, so that it can be sent again later.
         if not operation.mutates or not self._engine.gate.admits(trainer, operation, request):
             return await run(WorkItem(trainer if caller.named else _UNNAMED))
@@ -253,18 +254,19 @@ class UnaryMethods:
         if session.ended:
             self._engine.registry.revoke(trainer, result.granted)
         else:
-            reply_cache.forget(trainer, range(max(1, number - 16), number))
+            reply_cache.forget(trainer, confirmed_by(number))
             reply_cache.record(trainer, number, result)
         return result
 
-    async def _run(self, trainer: bytes, operation: Operation, request: Any, timeout: float, item: WorkItem) -> Answer:
+    async def _run(self, caller: Caller, operation: Operation, request: Any, timeout: float, item: WorkItem) -> Answer:
         """Runs an operation; administration lists it meanwhile, and may cancel it."""
+        trainer, number = caller.trainer, caller.number
         task = asyncio.current_task()
         assert task is not None
         running = _Open(trainer, request, task, operation.apart)
         self._requests.add(running)
         try:
-            result = await answer(self._engine, trainer, operation, request, None, timeout, embed=True, item=item)
+            result = await answer(self._engine, trainer, operation, request, None, timeout, True, item, number)
         finally:
             self._requests.discard(running)
         if not running.lost:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_service.training.optimizers import HostedOptimizer, Present
+    from ps_wire.attempts import Attempt
     from ps_wire.codec.payload import Buffer
+    from ps_wire.refs import ContextId
     from ps_wire.v1.operations_pb2 import LogStatus
 
 
@@ -53,6 +55,15 @@ class Effects(Protocol):
 
     def attempts(self, trainer: bytes, run: int) -> None:
         """The steps are those of an attempt of a pass that may be run again."""
+
+    def prepares(
+        self, optimizer: HostedOptimizer, id: ContextId, attempt: Attempt | None, present: Sequence[Present]
+    ) -> None:
+        """Keeps the gradients of a pass for the step of an optimizer. Takes a turn. Raises `StorageError` if the log
+        has no room."""
+
+    def in_pass(self, id: ContextId) -> None:
+        """The steps are those of a pass, which may have been prepared."""
 
     def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present], place: int) -> None:
         """An optimizer makes a step with these gradients, which gives it that version. It has that place among the

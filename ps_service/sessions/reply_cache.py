@@ -37,6 +37,11 @@ class Answer:
         return self.frame.reply
 
 
+def confirmed_by(number: int) -> range:
+    """The unary requests whose answers a caller has that sends one with this number."""
+    return range(max(1, number - 16), number)
+
+
 class ReplyCache:
     """Keeps answers by trainer and request number, in memory. `nbytes` counts the payloads of all of them."""
 

@@ -77,16 +77,21 @@ class RestoredRounds:
         handled yet."""
         with self._lock:
             self._rounds.pool = [*found.counted, *(self._rounds.pool if keeps_later else ())]
-            used = max((each.key.number for each in found.counted), default=0)
-            self._numbers = itertools.count(max(next(self._numbers), used + 1))
+            self._name_after(found.counted)
         self._pool.restore(found.total, found.reports)
 
     def replay_pooled(self, counted: Counted, own: Sequence[torch.Tensor | None], report: PooledReport | None) -> None:
         """Adds gradients to the open round, as it was done before this owner has started again."""
         self._rounds.pool.append(counted)
+        self._name_after([counted])
         self._pool.total = self._pool.sum_with(own, counted.weight)
         if report is not None:
             self._pool.add_again(report)
+
+    def _name_after(self, counted: Sequence[Counted]) -> None:
+        """Gives no later offer the name of one of these."""
+        used = max((each.key.number for each in counted), default=0)
+        self._numbers = itertools.count(max(next(self._numbers), used + 1))
 
     def replay_close(self, version: int, divisor: int) -> None:
         """Steps with the open round, in the same way."""

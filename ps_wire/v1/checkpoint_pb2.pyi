@@ -189,7 +189,7 @@ class PieceRecord(_message.Message):
     def __init__(self, position: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[RowsRecord, _Mapping]]] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("objects", "sessions", "passes", "members", "generator", "runs", "position", "running", "killed", "pieces", "whole")
+    __slots__ = ("objects", "sessions", "passes", "members", "generator", "runs", "position", "running", "killed", "pieces", "whole", "prepared")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
@@ -201,6 +201,7 @@ class Checkpoint(_message.Message):
     KILLED_FIELD_NUMBER: _ClassVar[int]
     PIECES_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[ObjectRecord]
     sessions: _containers.RepeatedCompositeFieldContainer[SessionRecord]
     passes: _containers.RepeatedCompositeFieldContainer[PassesRecord]
@@ -212,19 +213,54 @@ class Checkpoint(_message.Message):
     killed: _containers.RepeatedScalarFieldContainer[str]
     pieces: _containers.RepeatedCompositeFieldContainer[PieceRecord]
     whole: int
-    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ..., position: _Optional[int] = ..., running: bool = ..., killed: _Optional[_Iterable[str]] = ..., pieces: _Optional[_Iterable[_Union[PieceRecord, _Mapping]]] = ..., whole: _Optional[int] = ...) -> None: ...
+    prepared: _containers.RepeatedCompositeFieldContainer[PreparedRecord]
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ..., position: _Optional[int] = ..., running: bool = ..., killed: _Optional[_Iterable[str]] = ..., pieces: _Optional[_Iterable[_Union[PieceRecord, _Mapping]]] = ..., whole: _Optional[int] = ..., prepared: _Optional[_Iterable[_Union[PreparedRecord, _Mapping]]] = ...) -> None: ...
 
 class StepEffect(_message.Message):
-    __slots__ = ("object_id", "version", "places", "gradients")
+    __slots__ = ("object_id", "version", "places", "gradients", "trainer", "number", "is_prepared")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    IS_PREPARED_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     version: int
     places: _containers.RepeatedScalarFieldContainer[int]
     gradients: _values_pb2.Value
-    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    trainer: bytes
+    number: int
+    is_prepared: bool
+    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., trainer: _Optional[bytes] = ..., number: _Optional[int] = ..., is_prepared: bool = ...) -> None: ...
+
+class PreparedEffect(_message.Message):
+    __slots__ = ("trainer", "number", "object_id", "places", "gradients", "run_trainer", "run", "place")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    RUN_TRAINER_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    trainer: bytes
+    number: int
+    object_id: str
+    places: _containers.RepeatedScalarFieldContainer[int]
+    gradients: _values_pb2.Value
+    run_trainer: bytes
+    run: int
+    place: int
+    def __init__(self, trainer: _Optional[bytes] = ..., number: _Optional[int] = ..., object_id: _Optional[str] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., run_trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., place: _Optional[int] = ...) -> None: ...
+
+class PreparedRecord(_message.Message):
+    __slots__ = ("prepared", "tensors")
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    prepared: PreparedEffect
+    tensors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, prepared: _Optional[_Union[PreparedEffect, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AgainEffect(_message.Message):
     __slots__ = ("request", "offset", "nbytes")
@@ -315,7 +351,7 @@ class RoundsEffect(_message.Message):
     def __init__(self, object_id: _Optional[str] = ..., pooled: _Optional[_Union[PooledEffect, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., divisor: _Optional[int] = ..., dropped: bool = ..., version: _Optional[int] = ..., left: _Optional[_Iterable[bytes]] = ..., members: _Optional[_Iterable[_Union[RoundMember, _Mapping]]] = ..., most: _Optional[int] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class Effect(_message.Message):
-    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "rows", "rounds", "member")
+    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "rows", "rounds", "prepared", "member")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
@@ -325,6 +361,7 @@ class Effect(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     object: ObjectRecord
     step: StepEffect
@@ -335,11 +372,12 @@ class Effect(_message.Message):
     attempt: AttemptEffect
     rows: RowsEffect
     rounds: RoundsEffect
+    prepared: PreparedEffect
     member: MemberRecord
-    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., rows: _Optional[_Union[RowsEffect, _Mapping]] = ..., rounds: _Optional[_Union[RoundsEffect, _Mapping]] = ..., member: _Optional[_Union[MemberRecord, _Mapping]] = ...) -> None: ...
+    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., rows: _Optional[_Union[RowsEffect, _Mapping]] = ..., rounds: _Optional[_Union[RoundsEffect, _Mapping]] = ..., prepared: _Optional[_Union[PreparedEffect, _Mapping]] = ..., member: _Optional[_Union[MemberRecord, _Mapping]] = ...) -> None: ...
 
 class LogRecord(_message.Message):
-    __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator", "granted", "opened", "incarnation", "owner")
+    __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator", "granted", "opened", "incarnation", "owner", "over")
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
@@ -350,6 +388,7 @@ class LogRecord(_message.Message):
     OPENED_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
     effects: _containers.RepeatedCompositeFieldContainer[Effect]
     trainer: bytes
     answer: AnswerRecord
@@ -360,4 +399,5 @@ class LogRecord(_message.Message):
     opened: int
     incarnation: str
     owner: str
-    def __init__(self, effects: _Optional[_Iterable[_Union[Effect, _Mapping]]] = ..., trainer: _Optional[bytes] = ..., answer: _Optional[_Union[AnswerRecord, _Mapping]] = ..., answer_offset: _Optional[int] = ..., answer_nbytes: _Optional[int] = ..., generator: _Optional[bytes] = ..., granted: _Optional[_Iterable[str]] = ..., opened: _Optional[int] = ..., incarnation: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
+    over: int
+    def __init__(self, effects: _Optional[_Iterable[_Union[Effect, _Mapping]]] = ..., trainer: _Optional[bytes] = ..., answer: _Optional[_Union[AnswerRecord, _Mapping]] = ..., answer_offset: _Optional[int] = ..., answer_nbytes: _Optional[int] = ..., generator: _Optional[bytes] = ..., granted: _Optional[_Iterable[str]] = ..., opened: _Optional[int] = ..., incarnation: _Optional[str] = ..., owner: _Optional[str] = ..., over: _Optional[int] = ...) -> None: ...

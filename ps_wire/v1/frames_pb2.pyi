@@ -59,7 +59,7 @@ class DirectOffer(_message.Message):
     def __init__(self, port: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("owner", "incarnation", "resumed", "lease_seconds", "max_message_bytes", "max_in_flight", "version", "shared_memory", "max_session_bytes", "why_lost", "direct", "device")
+    __slots__ = ("owner", "incarnation", "resumed", "lease_seconds", "max_message_bytes", "max_in_flight", "version", "shared_memory", "max_session_bytes", "why_lost", "direct", "device", "prepares")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class Welcome(_message.Message):
     WHY_LOST_FIELD_NUMBER: _ClassVar[int]
     DIRECT_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    PREPARES_FIELD_NUMBER: _ClassVar[int]
     owner: str
     incarnation: str
     resumed: bool
@@ -84,7 +85,8 @@ class Welcome(_message.Message):
     why_lost: str
     direct: DirectOffer
     device: str
-    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., resumed: bool = ..., lease_seconds: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., version: _Optional[str] = ..., shared_memory: _Optional[_Union[SharedMemoryOffer, _Mapping]] = ..., max_session_bytes: _Optional[int] = ..., why_lost: _Optional[str] = ..., direct: _Optional[_Union[DirectOffer, _Mapping]] = ..., device: _Optional[str] = ...) -> None: ...
+    prepares: bool
+    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., resumed: bool = ..., lease_seconds: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., version: _Optional[str] = ..., shared_memory: _Optional[_Union[SharedMemoryOffer, _Mapping]] = ..., max_session_bytes: _Optional[int] = ..., why_lost: _Optional[str] = ..., direct: _Optional[_Union[DirectOffer, _Mapping]] = ..., device: _Optional[str] = ..., prepares: bool = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("confirmed", "timeout_seconds", "depth", "after", "probe", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "rendezvous", "unscale", "set_requires_grad", "sessions", "evict", "leave", "pull", "push", "hold", "settle", "add_gradients", "reported", "join_communicator", "leave_communicator", "collective", "history", "checkpoint", "durable")

@@ -444,7 +444,7 @@ class SchedulerRequest(_message.Message):
     def __init__(self, class_name: _Optional[str] = ..., optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., replace: bool = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer", "apart", "finish", "values", "more")
+    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer", "apart", "finish", "values", "more", "prepare")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CHECK_ONLY_FIELD_NUMBER: _ClassVar[int]
@@ -454,6 +454,7 @@ class StepRequest(_message.Message):
     FINISH_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     context: ContextId
     check_only: bool
@@ -463,7 +464,8 @@ class StepRequest(_message.Message):
     finish: bool
     values: _containers.RepeatedCompositeFieldContainer[ReportedValue]
     more: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., apart: bool = ..., finish: bool = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ...) -> None: ...
+    prepare: bool
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., apart: bool = ..., finish: bool = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., prepare: bool = ...) -> None: ...
 
 class StepReply(_message.Message):
     __slots__ = ("version", "staleness", "counted", "dropped", "decisions", "owners", "policy", "values", "more", "by_itself", "durable_version")

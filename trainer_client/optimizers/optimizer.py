@@ -69,7 +69,7 @@ class DistributedOptimizer(OptimizerParts):
         # A single part checks gradients by itself. Of several, all have to check before one of them steps.
         self._refuses_together = refuses and len(remotes) + (local is not None) > 1
         self.parts = [Part(part.session, part.name) for part in remotes.values()]
-        self.checks_ahead = self._refuses_together and local is None and rounds is None
+        self.checks_ahead = self._refuses_together and local is None and rounds is None and not self._prepares
         self.is_joinable = len(remotes) == 1 and not self._refuses_together
         self.has_local_part = local is not None
         self.scaled = Scaled()
@@ -233,7 +233,7 @@ class DistributedOptimizer(OptimizerParts):
         if self._rounds is None and self._checks_first(values):
             self.check_pass(context)
             self.check_local_part(context)
-            all_here(self._steps_on(self.remotes, context, nothing, values, check_only=True))
+            all_here(self._steps_on(self.remotes, context, nothing, values, check_only=True, prepare=self._prepares))
         return self.apply_accepted(context, values)
 
     def apply_accepted(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Stepped:
@@ -269,11 +269,17 @@ class DistributedOptimizer(OptimizerParts):
     def _work(self, context: Context, scaler: torch.amp.GradScaler, values: Mapping[str, Reported]) -> Work:
         here = [] if self.local is None else [self.local.unscale]
         unscale = partial(unscale_all, self.remotes.values(), here, context)
-        return Work(context.id, scaler.get_scale(), unscale, partial(self.apply_accepted, context, values))
+        apply = self._apply if self._prepares else self.apply_accepted
+        return Work(context.id, scaler.get_scale(), unscale, partial(apply, context, values))
 
     def _checks_first(self, values: Mapping[str, Reported]) -> bool:
         """Whether all parts check what they get before one steps. Only the first gets values, and may refuse them."""
-        return self._refuses_together or (bool(values) and len(self.remotes) > 1)
+        return self._refuses_together or self._prepares or (bool(values) and len(self.remotes) > 1)
+
+    @property
+    def _prepares(self) -> bool:
+        """Whether owners keep the gradients before one steps: so that all do, also if one is killed between."""
+        return len(self.remotes) > 1 and any(each.session.prepares for each in self.remotes.values())
 
     # Gradients that replicas have added to a pass
 
@@ -298,7 +304,9 @@ class DistributedOptimizer(OptimizerParts):
         # An owner that has lost the session would take this for a pass without gradients there.
         context.check()
         if self._checks_first(values):
-            await all_of(self._steps_on(self.remotes, context, nothing, values, check_only=True))
+            await all_of(
+                self._steps_on(self.remotes, context, nothing, values, check_only=True, prepare=self._prepares)
+            )
             context.check()
         steps = self._steps_on(self.remotes, context, answered, values, apart=True)
         for name, step in steps.items():

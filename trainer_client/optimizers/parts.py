@@ -79,17 +79,19 @@ class RemoteOptimizer:
         finish: bool = False,
         values: Mapping[str, Reported] | None = None,
         more: Sequence[RemoteOptimizer] = (),
+        prepare: bool = False,
     ) -> InFlightRequest[T]:
         """Applies the gradients of the pass, after the requests of a backward, which has to succeed; with `check_only`,
         only fails if they would be refused. With `apart`, other owners step their parts by themselves: if the optimizer
         has rounds over them, nothing is applied, and the reply says so; but with `finish` it is, because another owner
-        had no rounds yet, and has applied its part. With optimizers in `more`, on the same owner, all step or none."""
+        had no rounds yet, and has applied its part. With optimizers in `more`, on the same owner, all step or none. To
+        `prepare` is to check only, and to have an owner with a log keep the gradients for the step."""
         frame = Frame()
         request = frame.request.step
         request.optimizer.CopyFrom(self.name)
         request.context.CopyFrom(context.message)
-        request.check_only = check_only
-        if not check_only:
+        request.check_only, request.prepare = check_only or prepare, prepare
+        if not request.check_only:
             context.stepped.add(self.name.object_id)
             for each in more:
                 context.stepped.add(each.name.object_id)

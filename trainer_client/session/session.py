@@ -213,6 +213,11 @@ class Session:
         self._thread = 0
 
     @property
+    def prepares(self) -> bool:
+        """Whether the owner has a log, and prepares steps over several owners; known once the session is open."""
+        return self._welcome is not None and self._welcome.prepares
+
+    @property
     def device(self) -> str:
         """The device of the owner's modules, as it says itself; known once the session is open."""
         return (self._welcome.device if self._welcome is not None else "") or "cpu"

@@ -65,7 +65,8 @@ class OptimizerWithTables(Stepping, PushScaling):
         self.remote_parts = [part for each in self._all for part in each.remotes.values()]
         owners = {part.session for part in self.parts}
         self.is_joinable = len(owners) == 1 and not self._local
-        self.checks_ahead = len(owners) > 1 and not self._local
+        # Owners with a log keep gradients when they are asked for that alone.
+        self.checks_ahead = len(owners) > 1 and not self._local and not any(each.prepares for each in owners)
         self.scaled = Scaled()
         # Numbers of those that an owner has left out, because they have a policy.
         self._by_itself: set[int] = set()
@@ -297,7 +298,8 @@ class OptimizerWithTables(Stepping, PushScaling):
         if self._local:
             await asyncio.gather(*(BLOCKING.run(each.check_local_part, context) for each in self._local))
         everything = self._by_owner(range(len(self._all)))
-        await all_of(self._asked(everything, context, nothing, values, check_only=True))
+        prepare = len(everything) > 1 and any(of[0].part.session.prepares for of in everything.values())
+        await all_of(self._asked(everything, context, nothing, values, check_only=True, prepare=prepare))
 
     def _asked(
         self,

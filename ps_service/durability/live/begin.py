@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 
-from ps_service.durability import rounds, snapshot
+from ps_service.durability import prepared_steps, rounds, snapshot
 from ps_service.durability.live.parts import Copies, Part, Scratch, is_divisible, parts_of, room_for
 from ps_service.durability.live.slots import Slotted, States
 from ps_service.durability.object_states import CannotBeKept, OutOfTime, StillBusy, within
@@ -41,8 +41,8 @@ _PATIENCE_SECONDS: Final = 10.0
 @dataclass
 class Beginning:
     """The books of an owner and its objects at a position of the log. `states` are those of optimizers and schedulers
-    by object id, or why there is none; `rounds` those of optimizers by number. `parts` has the parameters, those of
-    `whole` with copies: they cannot be read one after the other. `tables` has what tables have besides rows."""
+    by object id, or why there is none; `rounds` those of optimizers by number; `prepared` are steps over
+    several owners. `parts` has the parameters, those of `whole` with copies: they cannot be read one after the other. `tables` has what tables have besides rows."""
 
     position: int
     books: Bookkeeping
@@ -51,6 +51,7 @@ class Beginning:
     runs: list[pb.RunRecord] = field(default_factory=list)
     states: dict[str, Any] = field(default_factory=dict)
     rounds: dict[int, rounds.Read] = field(default_factory=dict)
+    prepared: list[prepared_steps.Read] = field(default_factory=list)
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     whole: dict[int, Copies] = field(default_factory=dict)
 
@@ -119,6 +120,7 @@ def _is_odd(hosted: HostedObject) -> bool:
 def _read(engine: Engine, found: Beginning, odd: Iterable[str]) -> None:
     objects = found.objects
     found.runs.extend(snapshot.runs_of(engine, objects))
+    found.prepared.extend(prepared_steps.read(engine))
     for hosted in objects:
         value, object_id = hosted.value, hosted.ref.object_id
         if isinstance(value, HostedOptimizer):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.durability import snapshot
+from ps_service.durability import prepared_steps, snapshot
 from ps_service.durability.live.begin import begin, module_state
 from ps_service.durability.live.part_writing import MadeMeanwhileError, PartWriter
 from ps_service.durability.live.reuse import Earlier
@@ -81,6 +81,7 @@ class LiveCheckpoint:
             storage, lambda hosted: self._state(hosted, beginning), lambda optimizer: beginning.rounds[optimizer.number]
         )
         kept = records.records(beginning.objects)
+        prepared_steps.write_all(beginning.prepared, checkpoint, storage)
         files.flush()
         yield
         self._parts = PartWriter(self._engine, self._still, files, storage, self._earlier)

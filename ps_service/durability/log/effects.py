@@ -11,12 +11,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ps_service.durability import members, prepared_steps
 from ps_service.durability.log.storage import RecordStorage
 from ps_service.durability.log.table_log import RequestRows, TableLog, record_bytes
 from ps_service.durability.log.watermark import Watermark
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, state_of
-from ps_service.durability.snapshot import member_record
 from ps_service.parameters.locks import StepLock
 from ps_service.tables.stand_in import AllRows
 from ps_service.training.optimizers import HostedOptimizer
@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from ps_service.durability.log.mode import Mode
     from ps_service.engine import Engine
     from ps_service.group.formation import MemberEntry
+    from ps_service.group.peers import Over
     from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_service.training.optimizers import Present
+    from ps_wire.attempts import Attempt
     from ps_wire.codec.payload import Buffer
     from ps_wire.refs import ContextId
     from ps_wire.v1.operations_pb2 import LogStatus
@@ -203,6 +205,12 @@ class OwnersLog:
             return
         self.opened_at = self._note(pb.LogRecord(trainer=id.trainer, opened=id.number)) or self.opened_at
 
+    def over(self, id: ContextId, over: Over) -> None:
+        """Notes that a pass is over, if steps of it were prepared and not made; and others."""
+        prepared = self.engine.prepared
+        for each in prepared.end(id, over):
+            self._note(pb.LogRecord(trainer=each.trainer, over=each.number))
+
     def ended(self, trainer: bytes) -> None:
         """As `EffectLog.ended`."""
         self._note(pb.LogRecord(effects=[pb.Effect(session_ended=trainer)]))
@@ -228,6 +236,7 @@ class RequestEffects:
         self._versions: list[tuple[HostedOptimizer, int, int]] = []
         self._has_turn = False
         self._keeps_answer = False
+        self._pass: ContextId | None = None
         # Ids of objects that are in this record, and were not in the log before.
         self._new: set[str] = set()
         # Held until what their objects are now is in the log.
@@ -296,9 +305,29 @@ class RequestEffects:
     def steps(self, optimizer: HostedOptimizer, version: int, present: Sequence[Present], place: int) -> None:
         """As `Effects.steps`."""
         self._versions.append((optimizer, version, version - 1))
-        self.write_step(self._record.effects.add().step, optimizer, version, present)
+        step = self._record.effects.add().step
+        step.object_id, step.version = optimizer.object_id, version
+        if self._pass is not None and prepared_steps.refer(self._owner.engine, self._pass, step, optimizer, present):
+            self.steps_rows(present)
+        else:
+            self.write_step(step, optimizer, version, present)
         if self._attempt is not None:
             self.add_attempt(self._attempt, optimizer, place)
+
+    def prepares(
+        self, optimizer: HostedOptimizer, id: ContextId, attempt: Attempt | None, present: Sequence[Present]
+    ) -> None:
+        """As `Effects.prepares`."""
+        self.will_step(optimizer, sum(each.nbytes for _, _, each in present if not each.is_sparse))
+        prepared = prepared_steps.prepared(optimizer, attempt, present)
+        effect = self._record.effects.add().prepared
+        prepared_steps.write(effect, id, optimizer.object_id, prepared)
+        self.encode(effect.gradients, prepared_steps.named_gradients(present))
+        self._owner.engine.prepared.put(id, optimizer.object_id, prepared)
+
+    def in_pass(self, id: ContextId) -> None:
+        """As `Effects.in_pass`."""
+        self._pass = id
 
     def write_step(
         self, step: pb.StepEffect, optimizer: HostedOptimizer, version: int, present: Sequence[Present]
@@ -374,7 +403,7 @@ class RequestEffects:
 
     def enters(self, entry: MemberEntry) -> None:
         """As `Effects.enters`."""
-        self._record.effects.add().member.CopyFrom(member_record(entry))
+        self._record.effects.add().member.CopyFrom(members.record(entry))
 
     def durable_version(self, object_id: str, version: int) -> int:
         """As `Effects.durable_version`."""

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ps_service.durability import rounds
+from ps_service.durability import members, prepared_steps, rounds
 from ps_service.durability.log import table_log
 from ps_service.durability.log.storage import RecordSource
-from ps_service.durability.restoring import enter
 from ps_service.requests.context import RequestContext
 from ps_service.requests.creation import messages_in
 from ps_service.requests.operations import OPERATIONS
-from ps_service.sessions.reply_cache import Answer
+from ps_service.sessions.reply_cache import Answer, confirmed_by
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term
 from ps_wire.errors import InternalError
@@ -43,23 +42,36 @@ Put = Callable[["Engine", pb.ObjectRecord, "RecordSource"], None]
 def replay(engine: Engine, records: Iterable[Record], put: Put, newer: Newer) -> int:
     """Applies records, in their order, to what is not `newer`. Returns how many there were. Raises `PsError` if one
     does not fit what is there, and as `put`."""
-    count = 0
+    count, over = 0, list[ContextId]()
     for read in records:
         record = pb.LogRecord.FromString(read.message)
         if record.HasField("answer"):
             record.answer.frame.reply.position = read.end  # not known before it was written
         payload = np.frombuffer(bytearray(read.payload), np.uint8)
-        _apply(engine, record, payload, put, newer, read.position)
+        _apply(engine, record, payload, put, newer, read.position, over)
         count += 1
+    for id in over:
+        engine.prepared.end(id)
     return count
 
 
-def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put, newer: Newer, position: int) -> None:
+def _apply(
+    engine: Engine,
+    record: pb.LogRecord,
+    payload: Buffer,
+    put: Put,
+    newer: Newer,
+    position: int,
+    over: list[ContextId],
+) -> None:
+    """Applies a record. To `over` go passes whose prepared steps are dropped at the end: one may be made later on."""
     source = RecordSource(payload)
     if record.incarnation:
         engine.incarnations.earlier = (record.incarnation, *engine.incarnations.earlier)
     if record.opened:
         engine.contexts.lose_up_to(ContextId(record.trainer, record.opened))
+    if record.over:
+        over.append(ContextId(record.trainer, record.over))
     for effect in record.effects:
         match effect.WhichOneof("kind"):
             case "object":
@@ -78,17 +90,27 @@ def _apply(engine: Engine, record: pb.LogRecord, payload: Buffer, put: Put, newe
                 table_log.redo(engine, effect.rows, source)
             case "rounds":
                 rounds.replay(engine, effect.rounds, source.load, partial(_instead, newer, position))
+            case "prepared":
+                prepared_steps.restore(engine, effect.prepared, source.load(effect.prepared.gradients))
             case "member":
                 engine.sessions.open(effect.member.session)
-                enter(engine, effect.member)
+                members.enter(engine, effect.member)
             case "session_began":
                 engine.sessions.open(effect.session_began)
             case "session_ended":
-                engine.end_session(engine.sessions.open(effect.session_ended))
+                _end_session(engine, effect.session_ended, over)
     if record.HasField("answer") or record.granted:
         _answer(engine, record, source)
     if record.generator:
         torch.set_rng_state(torch.frombuffer(bytearray(record.generator), dtype=torch.uint8))
+
+
+def _end_session(engine: Engine, trainer: bytes, over: list[ContextId]) -> None:
+    prepared = [each for each in engine.prepared.all() if each[0].trainer == trainer]
+    engine.end_session(engine.sessions.open(trainer))
+    for id, object_id, step in prepared:
+        engine.prepared.put(id, object_id, step)
+        over.append(id)
 
 
 def _attempt(engine: Engine, attempt: pb.AttemptEffect) -> None:
@@ -122,12 +144,21 @@ def _buffers(engine: Engine, effect: pb.BuffersEffect, source: RecordSource) -> 
 
 
 def _step(engine: Engine, step: pb.StepEffect, source: RecordSource, newer: Newer, position: int) -> None:
-    optimizer = optimizer_of(engine.registry.find(Ref(engine.name, step.object_id)))
+    hosted = engine.registry.get(step.object_id)
+    if hosted is None:
+        return  # its last reference went with a session while the step was made
+    optimizer = optimizer_of(hosted)
+    prepared = engine.prepared.take(ContextId(step.trainer, step.number), step.object_id) if step.number else None
+    if step.is_prepared:
+        if prepared is None:
+            raise InternalError(f"step {step.version} of {optimizer.title} was not prepared")
+        places, gradients = prepared.places, prepared.gradients
+    else:
+        places, gradients = step.places, source.load(step.gradients)
     if table_log.is_of_rows(optimizer):
-        table_log.redo_step(optimizer, step)
+        table_log.redo_step(optimizer, step.version, places)
         return
-    gradients = rounds.placed(optimizer, step.places, source.load(step.gradients))
-    made = RoundGradients([Term(Contribution(gradients, None), 1.0)], 1)
+    made = RoundGradients([Term(Contribution(rounds.placed(optimizer, places, gradients), None), 1.0)], 1)
     if position < newer.until:
         newer.step(optimizer, made, position)
     else:
@@ -155,5 +186,7 @@ def _answer(engine: Engine, record: pb.LogRecord, source: RecordSource) -> None:
     number = record.answer.number
     session.taken_numbers.add(number)
     frame = Frame.FromString(record.answer.frame.SerializeToString())
+    if not frame.number:
+        engine.reply_cache.forget(record.trainer, confirmed_by(number))  # a unary request
     chunks = [source.part(record.answer_offset, record.answer_nbytes).data] if record.answer_nbytes else []
     engine.reply_cache.record(record.trainer, number, Answer(frame, chunks, record.answer_nbytes, list(record.granted)))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ps_service.durability.log.effects import OwnersLog
+    from ps_service.durability.log.effects import OwnersLog, RequestEffects
     from ps_service.policies.membership import Moved
     from ps_service.policies.offers import Close, Pooled
     from ps_service.training.aggregator import Aggregator
@@ -122,7 +122,7 @@ class LoggedRounds:
     def _record(self) -> Iterator[tuple[RequestEffects, pb.RoundsEffect]]:
         """Takes the turn of the owner for a block that fills an effect, and appends that: also if the block raises,
         unless there is no room."""
-        effects = RequestEffects(self._owner)
+        effects = self._owner.begin()
         effect = effects.rounds_of(self._optimizer)
         try:
             yield effects, effect

@@ -157,10 +157,10 @@ def is_of_rows(optimizer: HostedOptimizer) -> bool:
     return isinstance(optimizer.optimizer, RowOptimizer)
 
 
-def redo_step(optimizer: HostedOptimizer, step: pb.StepEffect) -> None:
+def redo_step(optimizer: HostedOptimizer, version: int, places: Sequence[int]) -> None:
     """Counts a step of the optimizer of tables."""
-    optimizer.version = step.version
-    for place in step.places:
+    optimizer.version = version
+    for place in places:
         optimizer.parameter_states[place].steps += 1
 
 

@@ -244,6 +244,30 @@ async def test_a_gradient_that_counted_before_its_answer_was_lost_counts_once(
         await asyncio.gather(one.ps.close(), two.ps.close())
 
 
+@pytest.mark.parametrize("policy", [P.Sync(1), P.Quorum(2)], ids=lambda each: each.kind)
+async def test_a_push_that_counted_before_its_answer_was_lost_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: P.Policy
+) -> None:
+    async with Owner(tmp_path, durability="always") as owner:
+        one = await begun(owner.address, policy)
+        replica = await one.net.replica()
+        replica(batch(0)).square().sum().backward()
+        with monkeypatch.context() as patch:
+            patch.setattr("ps_service.training.waiting_offers.WaitingOffers.answer", lambda *_: None)
+            push = replica.push(one.opt)
+            rounds = optimizer_of(owner).aggregator
+            assert rounds is not None
+            await until(lambda: optimizer_of(owner).version == 1 or len(rounds.journal.settled.open.counted) == 1)
+            await owner.server.stop()
+        await owner.start()
+        stepped = await push
+        assert stepped is not None and not stepped.dropped
+        replica(batch(1)).square().sum().backward()
+        stepped = await replica.push(one.opt)
+        assert stepped == {"ps0": 2 if policy.kind == "sync" else 1} and optimizer_of(owner).version == stepped["ps0"]
+        await one.ps.close()
+
+
 async def test_values_of_an_open_round_are_those_of_all_its_gradients(tmp_path: Path) -> None:
     async with Owner(tmp_path, durability="always") as owner:
         one = await begun(owner.address, P.Quorum(3))

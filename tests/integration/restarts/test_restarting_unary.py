@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -68,3 +69,15 @@ async def test_a_request_that_is_cut_off_is_not_run_again(owner: Owner) -> None:
 async def pb_status(owner: Owner) -> pb.StatusReply:
     async with grpc.aio.insecure_channel(owner.address) as channel:
         return await OwnerStub(channel).Status(pb.StatusRequest())
+
+
+async def test_an_answer_is_given_again_after_a_kill(tmp_path: Path) -> None:
+    async with Owner(tmp_path, durability="always") as owner:
+        tally = (await asked(owner, "Create", create(TALLY, name="tally"), 1)).object.handle
+        for number in range(2, 40):
+            for _ in range(1 + (number % 6 == 0)):
+                found = await asked(owner, "Call", call(tally, "add", 5), number)
+                assert decoded(found.result) == 5 * (number - 1)
+                if number % 6 == 0:
+                    await owner.crash()
+        assert len(owner.server.engine.reply_cache) <= 2
