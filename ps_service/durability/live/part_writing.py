@@ -277,8 +277,7 @@ def _check(optimizer: HostedOptimizer, piece: Sequence[Part]) -> None:
         raise MadeMeanwhileError
 
 
-def _order(optimizer: HostedOptimizer) -> dict[int, int]:
-    """The order in which an optimizer has what it keeps, by the places of parameters."""
+def _order(optimizer: HostedOptimizer) -> list[int]:
+    """The places of parameters in the order in which an optimizer has what it keeps for them."""
     places = {id(each): place for place, each in enumerate(optimizer.parameters)}
-    there = [places[id(each)] for each in list(optimizer.optimizer.state) if id(each) in places]
-    return {place: i for i, place in enumerate(there)}
+    return [places[id(each)] for each in list(optimizer.optimizer.state) if id(each) in places]

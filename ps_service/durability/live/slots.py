@@ -10,7 +10,7 @@ from ps_service.durability.value_files import tensors_of
 from ps_wire.v1.values_pb2 import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ps_service.durability.live.tensor_files import TensorFiles
     from ps_service.durability.value_files import Tensors
@@ -68,11 +68,18 @@ class StatesSlot(NamedTuple):
         item.key.integer = place
         entry.put(item.value, self.names)
 
-    def sort(self, order: Mapping[int, int]) -> None:
-        """Has the entries in an order, which has a number for each place."""
-        items = sorted(self.message.dict.items, key=lambda item: order.get(item.key.integer, len(order)))
-        del self.message.dict.items[:]
-        self.message.dict.items.extend(items)
+    def sort(self, places: Sequence[int]) -> None:
+        """Has the entries in the order of some places. One that it does not have is empty: it was made later, and when
+        it is made again, it is to be where it was."""
+        there = {item.key.integer: item for item in self.message.dict.items}
+        sorted_items = Value()
+        for place in dict.fromkeys((*places, *there)):
+            item = sorted_items.dict.items.add()
+            item.key.integer = place
+            item.value.dict.SetInParent()
+            if place in there:
+                item.value.CopyFrom(there[place].value)
+        self.message.dict.CopyFrom(sorted_items.dict)
 
 
 class States(NamedTuple):
