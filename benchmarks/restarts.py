@@ -49,7 +49,7 @@ class Pause:
 async def pause(mib: int) -> Pause:
     """Restarts an owner with `mib` MiB of parameters, and twice as much state of Adam."""
     with tempfile.TemporaryDirectory() as folder:
-        owner = await _serve(folder, "127.0.0.1:0")
+        owner = await serve(folder, "127.0.0.1:0")
         async with tc.connect(owner.address, reconnect_timeout=300, timeout=300) as ps:
             layers = max(1, mib * MIB // (4 * _WIDTH * _WIDTH))
             nets = [await ps.module(nn.Linear, _WIDTH, _WIDTH, name=f"layer{i}") for i in range(layers)]
@@ -66,7 +66,7 @@ async def pause(mib: int) -> Pause:
             peak = await owner.gone()
             drained = perf_counter()
             calling = asyncio.ensure_future(_call(nets[0]))
-            owner = await _serve(folder, owner.address)
+            owner = await serve(folder, owner.address)
             await calling
             started = perf_counter()
         owner.end()
@@ -80,7 +80,7 @@ async def _call(net: tc.RemoteModule) -> None:
         await net(torch.ones(1, _WIDTH))
 
 
-class _Owner:
+class OwnerProcess:
     """The process of an owner."""
 
     def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
@@ -89,7 +89,13 @@ class _Owner:
         self._watched = psutil.Process(process.pid)
 
     def memory(self) -> int:
+        """Its resident memory in bytes."""
         return int(self._watched.memory_info().rss)
+
+    def own_memory(self) -> int:
+        """The same without that of files, such as those of the log."""
+        found = self._watched.memory_info()
+        return int(found.rss - found.shared)
 
     def end(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -109,16 +115,22 @@ class _Owner:
         return peak
 
 
-async def _serve(folder: str, listen: str) -> _Owner:
+async def serve(folder: str, listen: str, *flags: str) -> OwnerProcess:
+    """Starts the process of an owner with a data directory."""
     command = [sys.executable, "-m", "ps_service", "serve", "--listen", listen, "--data-dir", f"{folder}/data"]
     process = await asyncio.create_subprocess_exec(
-        *command, "--log-level", "error", stdout=asyncio.subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        *command,
+        "--log-level",
+        "error",
+        *flags,
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
     if " is serving on " not in line:
         raise RuntimeError(f"the owner did not start: {line!r}")
-    return _Owner(process, line.split()[-1])
+    return OwnerProcess(process, line.split()[-1])
 
 
 def _plain(folder: Path, nbytes: int) -> float:
