@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ps_service.durability.live.tensor_files import TensorFiles
     from ps_service.durability.value_files import Tensors
+    from ps_service.hosting.objects import HostedObject
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.codec.payload import Buffer
 
@@ -94,12 +95,14 @@ class Slotted(dict[str, Any]):
 
 class SlottedStorage:
     """Stores records in the files of a checkpoint, and leaves slots in them: `values` for parts, by the `id` of their
-    parameter, and `states` for what optimizers keep, by their number."""
+    parameter, `states` for what optimizers keep, by their number, and `tables` for the blocks of these, which have a
+    hosted table in their place."""
 
     def __init__(self, tensors: TensorFiles) -> None:
         self._tensors = tensors
         self.values: dict[int, list[Slot]] = {}
         self.states: dict[int, StatesSlot] = {}
+        self.tables: list[tuple[HostedObject, Slot]] = []
 
     def store(self, value: Any, message: Value, names: Any, prefix: str) -> None:
         """As `Storage.store`."""
@@ -127,7 +130,14 @@ class SlottedStorage:
 
     def store_table(self, state: Mapping[str, Any], message: Value, names: Any, prefix: str) -> None:
         """As `Storage.store_table`."""
-        value_files.store_table(state, message, names, self._tensors, prefix)
+        message.dict.SetInParent()
+        for key, each in state.items():
+            item = message.dict.items.add()
+            item.key.text = key
+            if key == value_files.BLOCKS:
+                self.tables.append((each, Slot(item.value, names, prefix, key)))
+            else:
+                value_files.store(each, item.value, names, self._tensors, f"{prefix}/{key}")
 
     def add(self, name: str, content: Buffer) -> str:
         """As `Storage.add`."""
