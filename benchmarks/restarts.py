@@ -80,7 +80,7 @@ async def _call(net: tc.RemoteModule) -> None:
         await net(torch.ones(1, _WIDTH))
 
 
-class Owner:
+class OwnerProcess:
     """The process of an owner."""
 
     def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
@@ -89,8 +89,13 @@ class Owner:
         self._watched = psutil.Process(process.pid)
 
     def memory(self) -> int:
-        """Its resident memory, in bytes."""
+        """Its resident memory in bytes."""
         return int(self._watched.memory_info().rss)
+
+    def own_memory(self) -> int:
+        """The same without that of files, such as those of the log."""
+        found = self._watched.memory_info()
+        return int(found.rss - found.shared)
 
     def end(self) -> None:
         """Lets it drain and end."""
@@ -116,17 +121,22 @@ class Owner:
         return peak
 
 
-async def serve(folder: str, listen: str, *flags: str) -> Owner:
+async def serve(folder: str, listen: str, *flags: str) -> OwnerProcess:
     """Starts an owner with a data directory in a folder, and waits until it serves; else raises `RuntimeError`."""
-    command = [sys.executable, "-m", "ps_service", "serve", "--listen", listen, "--data-dir", f"{folder}/data", *flags]
+    command = [sys.executable, "-m", "ps_service", "serve", "--listen", listen, "--data-dir", f"{folder}/data"]
     process = await asyncio.create_subprocess_exec(
-        *command, "--log-level", "error", stdout=asyncio.subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        *command,
+        "--log-level",
+        "error",
+        *flags,
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
     if " is serving on " not in line:
         raise RuntimeError(f"the owner did not start: {line!r}")
-    return Owner(process, line.split()[-1])
+    return OwnerProcess(process, line.split()[-1])
 
 
 def _plain(folder: Path, nbytes: int) -> float:

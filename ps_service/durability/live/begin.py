@@ -41,8 +41,9 @@ _PATIENCE_SECONDS: Final = 10.0
 @dataclass
 class Beginning:
     """The books of an owner and its objects at a position of the log. `states` are those of optimizers and schedulers
-    by object id, or why there is none; `rounds` those of optimizers by number; `prepared` are steps over
-    several owners. `parts` has the parameters, those of `whole` with copies: they cannot be read one after the other. `tables` has what tables have besides rows."""
+    by object id, or why there is none; `rounds` those of optimizers by number; `prepared` are steps over several
+    owners. `parts` has the parameters, those of `whole` with copies: they cannot be read one after the other. `tables`
+    has what tables have besides rows."""
 
     position: int
     books: Bookkeeping

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_service.durability import prepared_steps, snapshot
 from ps_service.durability.live.begin import begin, module_state
 from ps_service.durability.live.part_writing import MadeMeanwhileError, PartWriter
-from ps_service.durability.live.reuse import Earlier
+from ps_service.durability.live.reuse import Earlier, Reused
 from ps_service.durability.live.slots import SlottedStorage
 from ps_service.durability.live.stillness import PATIENCE_SECONDS, Stillness
+from ps_service.durability.live.table_writing import write_table
 from ps_service.durability.live.tensor_files import Names, TensorFiles
 from ps_service.durability.object_states import StillBusy, live_state_of
+from ps_service.durability.value_files import BLOCKS
 from ps_service.training.snapshots import copied
 
 if TYPE_CHECKING:
@@ -34,9 +36,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS: Final = 3
 
-BLOCK_ROWS: Final = 16_384
-"""Rows of a table that are copied at once, under the lock of their shard."""
-
 
 class LiveCheckpoint:
     """One checkpoint. Once it is complete, `position` is that of the log at which it begins. Requests that change
@@ -49,7 +48,7 @@ class LiveCheckpoint:
         self._earlier = earlier
         self._disk = disk
         self._still = Stillness(log)
-        self._parts: PartWriter | None = None
+        self._reused = Reused(earlier)
         self.position = 0
 
     @property
@@ -84,23 +83,28 @@ class LiveCheckpoint:
         prepared_steps.write_all(beginning.prepared, checkpoint, storage)
         files.flush()
         yield
-        self._parts = PartWriter(self._engine, self._still, files, storage, self._earlier)
-        yield from self._parts.write(beginning, {each.object_id for each in kept})
+        reused = self._reused = Reused(self._earlier)
+        there = {each.object_id for each in kept}
+        for hosted, slot in storage.tables:
+            if hosted.ref.object_id in there:
+                yield from write_table(hosted.ref.object_id, hosted.value.shard, slot, files, reused)
+        parts = PartWriter(self._engine, self._still, files, storage, reused)
+        yield from parts.write(beginning, there)
         checkpoint.objects.extend(kept)
         checkpoint.runs.extend(beginning.runs)
-        checkpoint.pieces.extend(self._parts.pieces)
+        checkpoint.pieces.extend(parts.pieces)
         checkpoint.whole = self._log.log.end
         # It is of no use without the log up to there.
         self._log.log.sync()
         self.position = beginning.position
         incarnations = snapshot.continued(self._engine)
         manifest = snapshot.finished(folder, checkpoint, self._engine.name, incarnations, records.left_out)
-        manifest.files.update(self._parts.linked)
+        manifest.files.update(reused.linked)
         return manifest
 
     def completed(self, folder: Path, manifest: Manifest) -> Earlier:
         """What the next checkpoint may use of this one, which is complete in a folder."""
-        return Earlier(folder, manifest.files, {} if self._parts is None else self._parts.written)
+        return Earlier(folder, manifest.files, self._reused.written)
 
     def _state(self, hosted: HostedObject, beginning: Beginning) -> Any:
         """The state of an object, with parts in the place of what is read later."""
@@ -108,7 +112,7 @@ class LiveCheckpoint:
         if (read := beginning.states.get(object_id)) is not None:
             return read.result()
         if hosted.is_table:
-            return {**beginning.tables[object_id], "blocks": hosted.value.shard.blocks(BLOCK_ROWS)}
+            return {**beginning.tables[object_id], BLOCKS: hosted}
         if hosted.is_module:
             return module_state(hosted, beginning.parts)
         lock = self._log.lock_of(hosted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 
     from ps_service.durability.live.begin import Beginning
-    from ps_service.durability.live.reuse import Earlier
+    from ps_service.durability.live.reuse import Reused
     from ps_service.durability.live.slots import SlottedStorage
     from ps_service.durability.live.stillness import Stillness
     from ps_service.durability.live.tensor_files import TensorFiles
@@ -51,23 +51,20 @@ class MadeMeanwhileError(Exception):
 
 
 class PartWriter:
-    """Writes the parts of the objects of a checkpoint. Then `pieces` has their positions, `linked` the files that are
-    those of the checkpoint before, and `written` what the next checkpoint may use again."""
+    """Writes the parts of the objects of a checkpoint. Then `pieces` has their positions."""
 
     def __init__(
-        self, engine: Engine, still: Stillness, files: TensorFiles, storage: SlottedStorage, earlier: Earlier
+        self, engine: Engine, still: Stillness, files: TensorFiles, storage: SlottedStorage, reused: Reused
     ) -> None:
         self._engine = engine
         self._still = still
         self._files = files
         self._storage = storage
-        self._earlier = earlier
+        self._reused = reused
         self._scratch = Scratch()
         self._scratch.reserve(PIECE_BYTES)
         self._known: dict[int, HostedOptimizer] = {}
         self.pieces: list[pb.PieceRecord] = []
-        self.linked: dict[str, dict[str, Any]] = {}
-        self.written: dict[Hashable, Written] = {}
 
     def write(self, beginning: Beginning, kept: set[str]) -> Iterator[None]:
         """Writes the parts of the objects with these ids, one piece at each turn. Raises `MadeMeanwhileError`."""
@@ -87,10 +84,10 @@ class PartWriter:
     def _write_piece(self, piece: Sequence[Part]) -> Iterator[None]:
         """Writes parts that are read together."""
         self._scratch.reserve(room_for(piece))
-        earlier = self._earlier.written.get(_key(piece))
+        earlier = self._reused.earlier.written.get(_key(piece))
         with self._held(piece) as position:
             mark, copies = Mark(piece), None
-            is_same = earlier is not None and earlier.mark.holds(piece)
+            is_same = earlier is not None and _holds(earlier, piece)
             if not is_same:
                 copies = [self._scratch.copies(each, visible(self._engine, each)) for each in piece]
         if earlier is not None and is_same and self._link(piece, earlier):
@@ -104,14 +101,14 @@ class PartWriter:
         self._note(position, piece)
         name, values = self._write_copies(copies)
         self._put(piece, values)
-        self.written[_key(piece)] = Written(mark, name, values)
+        self._reused.written[_key(piece)] = Written(mark, name, values)
         yield
 
     def _write_rows(self, part: Part, rows: int) -> Iterator[None]:
         """Writes a large part, some rows at a time."""
-        earlier = self._earlier.written.get(_key([part]))
+        earlier = self._reused.earlier.written.get(_key([part]))
         with self._held([part]):
-            is_same = earlier is not None and earlier.mark.holds([part])
+            is_same = earlier is not None and _holds(earlier, [part])
         if earlier is not None and is_same and self._link([part], earlier):
             yield
             return
@@ -155,7 +152,7 @@ class PartWriter:
         for position, end in positions:
             self._note(position, [part], 0 if end == count else end)
         self._put([part], form.values)
-        self.written[_key([part])] = Written(form.mark, form.file, form.values)
+        self._reused.written[_key([part])] = Written(form.mark, form.file, form.values)
         return True
 
     def _form(self, part: Part) -> _Form:
@@ -229,13 +226,9 @@ class PartWriter:
 
     def _link(self, piece: Sequence[Part], earlier: Written) -> bool:
         """Uses the file of the checkpoint before, which has these parts as they are. False if that cannot be done."""
-        name = self._files.new_name()
-        found = self._earlier.link(earlier.file, self._files.folder / name)
-        if found is None:
+        if not self._reused.link(_key(piece), earlier, self._files):
             return False
-        self.linked[name] = found
         self._put(piece, earlier.values)
-        self.written[_key(piece)] = Written(earlier.mark, name, earlier.values)
         return True
 
     def _forget(self, earlier: Written | None) -> None:
@@ -263,6 +256,10 @@ class _Form:
         return (each.name for each in self.tensors)
 
 
+def _holds(earlier: Written, piece: Sequence[Part]) -> bool:
+    return isinstance(earlier.mark, Mark) and earlier.mark.holds(piece)
+
+
 def _key(piece: Sequence[Part]) -> Hashable:
     return tuple(each.names[0] for each in piece)
 
@@ -277,8 +274,7 @@ def _check(optimizer: HostedOptimizer, piece: Sequence[Part]) -> None:
         raise MadeMeanwhileError
 
 
-def _order(optimizer: HostedOptimizer) -> dict[int, int]:
-    """The order in which an optimizer has what it keeps, by the places of parameters."""
+def _order(optimizer: HostedOptimizer) -> list[int]:
+    """The places of parameters in the order in which an optimizer has what it keeps for them."""
     places = {id(each): place for place, each in enumerate(optimizer.parameters)}
-    there = [places[id(each)] for each in list(optimizer.optimizer.state) if id(each) in places]
-    return {place: i for i, place in enumerate(there)}
+    return [places[id(each)] for each in list(optimizer.optimizer.state) if id(each) in places]

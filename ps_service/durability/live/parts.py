@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ps_service.parameters.state import ParameterState
     from ps_service.training.optimizers import HostedOptimizer
 
-PIECE_BYTES: Final = 32 * MIB
+PIECE_BYTES: Final = 16 * MIB
 """Most bytes that are copied at once while steps wait, if what they belong to can be divided."""
 
 _ROW_BY_ROW: Final = (

@@ -12,14 +12,15 @@ if TYPE_CHECKING:
 
     from ps_service.durability.live.parts import Mark
     from ps_service.durability.live.slots import Stored
+    from ps_service.durability.live.tensor_files import TensorFiles
 
 
 @dataclass
 class Written:
-    """What is in a file: values by a key, with the names of their tensors. The mark tells whether it has changed
-    since."""
+    """What is in a file: values by a key, with the names of their tensors. The mark, or a hash, tells whether it has
+    changed since."""
 
-    mark: Mark
+    mark: Mark | bytes
     file: str
     values: dict[Any, Stored] = field(default_factory=dict)
 
@@ -49,3 +50,23 @@ class Earlier:
         except OSError:
             pass  # it was removed, or the file system has no links
         return None
+
+
+@dataclass
+class Reused:
+    """What a checkpoint takes from the one before: `linked` has length and hash of files that are links to files of
+    that, and `written` what is in files of the new one."""
+
+    earlier: Earlier
+    linked: dict[str, dict[str, Any]] = field(default_factory=dict)
+    written: dict[Hashable, Written] = field(default_factory=dict)
+
+    def link(self, key: Hashable, earlier: Written, files: TensorFiles) -> bool:
+        """Uses a file of the checkpoint before. False if that cannot be done."""
+        name = files.new_name()
+        found = self.earlier.link(earlier.file, files.folder / name)
+        if found is None:
+            return False
+        self.linked[name] = found
+        self.written[key] = Written(earlier.mark, name, earlier.values)
+        return True

@@ -10,10 +10,11 @@ from ps_service.durability.live.parts import Part
 from ps_wire.v1.values_pb2 import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ps_service.durability.live.tensor_files import TensorFiles
     from ps_service.durability.value_files import Tensors
+    from ps_service.hosting.objects import HostedObject
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.codec.payload import Buffer
 
@@ -68,11 +69,18 @@ class StatesSlot(NamedTuple):
         item.key.integer = place
         entry.put(item.value, self.names)
 
-    def sort(self, order: Mapping[int, int]) -> None:
-        """Has the entries in an order, which has a number for each place."""
-        items = sorted(self.message.dict.items, key=lambda item: order.get(item.key.integer, len(order)))
-        del self.message.dict.items[:]
-        self.message.dict.items.extend(items)
+    def sort(self, places: Sequence[int]) -> None:
+        """Has the entries in the order of some places. One that it does not have is empty: it was made later, and when
+        it is made again, it is to be where it was."""
+        there = {item.key.integer: item for item in self.message.dict.items}
+        sorted_items = Value()
+        for place in dict.fromkeys((*places, *there)):
+            item = sorted_items.dict.items.add()
+            item.key.integer = place
+            item.value.dict.SetInParent()
+            if place in there:
+                item.value.CopyFrom(there[place].value)
+        self.message.dict.CopyFrom(sorted_items.dict)
 
 
 class States(NamedTuple):
@@ -87,12 +95,14 @@ class Slotted(dict[str, Any]):
 
 class SlottedStorage:
     """Stores records in the files of a checkpoint, and leaves slots in them: `values` for parts, by the `id` of their
-    parameter, and `states` for what optimizers keep, by their number."""
+    parameter, `states` for what optimizers keep, by their number, and `tables` for the blocks of these, which have a
+    hosted table in their place."""
 
     def __init__(self, tensors: TensorFiles) -> None:
         self._tensors = tensors
         self.values: dict[int, list[Slot]] = {}
         self.states: dict[int, StatesSlot] = {}
+        self.tables: list[tuple[HostedObject, Slot]] = []
 
     def store(self, value: Any, message: Value, names: Any, prefix: str) -> None:
         """As `Storage.store`."""
@@ -120,7 +130,14 @@ class SlottedStorage:
 
     def store_table(self, state: Mapping[str, Any], message: Value, names: Any, prefix: str) -> None:
         """As `Storage.store_table`."""
-        value_files.store_table(state, message, names, self._tensors, prefix)
+        message.dict.SetInParent()
+        for key, each in state.items():
+            item = message.dict.items.add()
+            item.key.text = key
+            if key == value_files.BLOCKS:
+                self.tables.append((each, Slot(item.value, names, prefix, key)))
+            else:
+                value_files.store(each, item.value, names, self._tensors, f"{prefix}/{key}")
 
     def add(self, name: str, content: Buffer) -> str:
         """As `Storage.add`."""

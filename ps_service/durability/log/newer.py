@@ -126,9 +126,10 @@ def _state_kept(optimizer: optim.Optimizer, parameter: torch.Tensor, rows: int) 
     before = None if before is None else dict(before)
     yield
     if not rows:
-        optimizer.state.pop(parameter, None)
         if before is not None:
             optimizer.state[parameter] = before
+        else:
+            optimizer.state.pop(parameter, None)
         return
     now = optimizer.state.get(parameter, {})
     for name, value in (before or {}).items():

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
 
 import pytest
 
 import trainer_client as tc
+from ps_service.durability.live import part_writing, parts
+from ps_service.durability.live.checkpoint import LiveCheckpoint
+from ps_service.durability.manifest import Manifest
 from tests.integration.restarting import Owner
+
+Action = Callable[[], Awaitable[object]]
+
+
+async def checkpoint(owner: Owner) -> Path:
+    """Has an owner write a checkpoint while it goes on. Returns its folder."""
+    return Path((await asyncio.to_thread(owner.server.engine.checkpoints.write)).folder)
 
 
 @pytest.fixture
@@ -23,3 +34,37 @@ async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
     """A trainer of `owner`."""
     async with tc.connect(owner.address) as client:
         yield client
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of a few rows."""
+    for module in (parts, part_writing):
+        monkeypatch.setattr(module, "PIECE_BYTES", 1024)
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Action], None]:
+    """Sets what happens after each turn of a checkpoint."""
+    original = LiveCheckpoint.turns
+
+    def set_action(action: Action) -> None:
+        loop = asyncio.get_running_loop()
+
+        async def run() -> None:
+            await action()
+
+        def turns(self: LiveCheckpoint, folder: Path) -> Generator[None, None, Manifest]:
+            made = original(self, folder)
+            while True:
+                try:
+                    next(made)
+                except StopIteration as end:
+                    manifest: Manifest = end.value
+                    return manifest
+                asyncio.run_coroutine_threadsafe(run(), loop).result(60)
+                yield
+
+        monkeypatch.setattr(LiveCheckpoint, "turns", turns)
+
+    return set_action

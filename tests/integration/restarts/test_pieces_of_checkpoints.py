@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,10 @@ from torch import nn, optim
 
 import trainer_client as tc
 from ps_service import hosted, remote
-from ps_service.durability.live import part_writing, parts
-from ps_service.durability.live.checkpoint import LiveCheckpoint
-from ps_service.durability.manifest import Manifest
 from tests.integration.restarting import Owner
+from tests.integration.restarts.conftest import Action, checkpoint
 from tests.integration.restarts.test_killed import Normed, one_pass
 from tests.integration.support import bits
-
-Action = Callable[[], Awaitable[object]]
 
 
 @hosted
@@ -52,44 +47,6 @@ async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
 async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
     async with tc.connect(owner.address) as client:
         yield client
-
-
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of a few rows."""
-    for module in (parts, part_writing):
-        monkeypatch.setattr(module, "PIECE_BYTES", 1024)
-
-
-@pytest.fixture
-def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Action], None]:
-    """Sets what happens after each turn of a checkpoint."""
-    original = LiveCheckpoint.turns
-
-    def set_action(action: Action) -> None:
-        loop = asyncio.get_running_loop()
-
-        async def run() -> None:
-            await action()
-
-        def turns(self: LiveCheckpoint, folder: Path) -> Generator[None, None, Manifest]:
-            made = original(self, folder)
-            while True:
-                try:
-                    next(made)
-                except StopIteration as end:
-                    manifest: Manifest = end.value
-                    return manifest
-                asyncio.run_coroutine_threadsafe(run(), loop).result(60)
-                yield
-
-        monkeypatch.setattr(LiveCheckpoint, "turns", turns)
-
-    return set_action
-
-
-async def checkpoint(owner: Owner) -> Path:
-    return Path((await asyncio.to_thread(owner.server.engine.checkpoints.write)).folder)
 
 
 def ids(i: int) -> torch.Tensor:

@@ -1,0 +1,81 @@
+"""Writes the rows of tables in files of some blocks each, while they are looked up and updated.
+
+The log has what rows become, so a block may be of any time after the checkpoint's position: replay sets later rows
+again. A block is copied under the lock of its shard. What is the same as in the checkpoint before, as a hash tells, is
+linked and not written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
+import xxhash
+
+from ps_service.durability.live.reuse import Written
+from ps_service.durability.live.slots import Stored, stored
+from ps_service.durability.live.tensor_files import FILE_BYTES, Sink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ps_service.durability.live.reuse import Reused
+    from ps_service.durability.live.slots import Slot
+    from ps_service.durability.live.tensor_files import TensorFiles
+    from ps_service.tables.shard import Block, TableShard
+
+BLOCK_ROWS: Final = 16_384
+"""Rows that are copied at once."""
+
+
+class _Group(NamedTuple):
+    """Blocks that are in one file, and the number of the row with which the first begins."""
+
+    begin: int
+    blocks: list[Block]
+
+    def digest(self) -> bytes:
+        """A hash of all that is in them."""
+        found = xxhash.xxh3_128()
+        for block in self.blocks:
+            for name, column in block.items():
+                found.update(f"{name} {column.dtype} {tuple(column.shape)}".encode())
+                if column.numel():
+                    found.update(column.reshape(-1).view(torch.uint8).numpy().data)
+        return found.digest()
+
+
+def write_table(object_id: str, shard: TableShard, slot: Slot, files: TensorFiles, reused: Reused) -> Iterator[None]:
+    """Writes the rows of a table, a file at each turn, and puts them into the record."""
+    slot.message.list.SetInParent()
+    for group in _groups(shard):
+        key, digest = (object_id, group.begin), group.digest()
+        earlier = reused.earlier.written.get(key)
+        if earlier is None or earlier.mark != digest or not reused.link(key, earlier, files):
+            if earlier is not None:
+                files.names.release(earlier.names())
+            sink, first = Sink(files.names), group.begin // BLOCK_ROWS
+            values: dict[tuple[int, int], Stored] = {
+                (i, 0): stored(block, sink, f"{slot.prefix}/{slot.key}.{first + i}")
+                for i, block in enumerate(group.blocks)
+            }
+            reused.written[key] = Written(digest, files.write(sink.tensors), values)
+        for value in reused.written[key].values.values():
+            value.put(slot.message.list.items.add(), slot.names)
+        yield
+
+
+def _groups(shard: TableShard) -> Iterator[_Group]:
+    """All rows, as copies. Nothing else refers to a group once the next one is asked for."""
+    blocks_of_file = max(1, FILE_BYTES // (shard.row_bytes * BLOCK_ROWS))
+    begin: int | None = 0
+    while begin is not None:
+        group = _Group(begin, [])
+        for _ in range(blocks_of_file):
+            block, begin = shard.copies(begin, BLOCK_ROWS)
+            if len(block["ids"]):
+                group.blocks.append(block)
+            if begin is None:
+                break
+        if group.blocks:
+            yield group
