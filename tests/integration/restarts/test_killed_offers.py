@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.rpc.session_handler import SessionHandler
 from tests.integration.restarting import Owner
 from tests.integration.restarts.test_killed_rounds import Kill, P, batch, begun, optimizer_of, told
 from tests.integration.spanning import waiting
@@ -43,12 +44,17 @@ async def test_an_answer_that_was_lost_on_its_way_is_given_again(
         one, two = [await begun(owner.address, P.Sync(2)) for _ in range(2)]
         with monkeypatch.context() as patch:
             made: list[Any] = []
-            patch.setattr(
-                "ps_service.rpc.session_handler.SessionHandler._send_durable",
-                lambda _, log, answer, later=False: made.append(answer.reply.WhichOneof("outcome")),
-            )
+            send = SessionHandler._send_durable
+
+            def lose(self: Any, log: Any, answer: Any, later: bool = False) -> None:
+                if answer.reply.HasField("step"):
+                    made.append(answer)
+                else:
+                    send(self, log, answer, later)
+
+            patch.setattr(SessionHandler, "_send_durable", lose)
             steps = [asyncio.create_task(each.step(i)) for i, each in enumerate((one, two))]
-            await until(lambda: made.count("step") == 2)
+            await until(lambda: len(made) == 2)
             await owner.server.stop()
         await owner.start()
         assert [told(each) for each in await asyncio.gather(*steps)] == [(1, 0, 2, "")] * 2

@@ -167,7 +167,7 @@ async def test_rounds_are_as_without_a_kill_across_checkpoints(tmp_path: Path) -
     async def nothing() -> None:
         pass
 
-    policy = P.Quorum(3)
+    policy = P.Quorum(4)
     async with Owner(tmp_path / "whole") as owner:
         expected = await state(owner, policy, alternating, nothing)
     async with Owner(tmp_path / "killed", durability="always") as owner:
