@@ -80,7 +80,12 @@ class Objects:
             case "clamp":
                 self.net.clamp(what["value"])
 
+    def whole(self) -> Any:
+        """All that its later states depend on."""
+        return [self.state(), self.net.first.bias.requires_grad]
+
     def state(self) -> Any:
+        """What the owner tells of it."""
         found = [dict(self.net.state_dict()), self.opt.state_dict(), self.schedule.state_dict(), self.version]
         return [*found, self.generator if self.drops else None]
 
@@ -179,7 +184,7 @@ class Own(Workload):
                     f"(versions {sorted({each.version for each in may})}): found {found}, and for instance "
                     f"{may[0].state()}; actions {actions[-3:]}"
                 )
-            self._may[slot] = left[:1]
+            self._may[slot] = left  # they may differ in what is not asked for
 
     def _follow(self, slot: int, actions: Sequence[Action], horizon: Horizon) -> list[Objects]:
         """The states that are possible after some actions."""
@@ -248,6 +253,6 @@ def _lost_attempt(state: Objects, seed: int, stepped: bool) -> Iterator[tuple[Ob
 def _different(states: Sequence[Objects]) -> list[Objects]:
     left: list[Objects] = []
     for each in states:
-        if each not in left and not any(same(each.state(), other.state()) for other in left):
+        if not any(same(each.whole(), other.whole()) for other in left):
             left.append(each)
     return left

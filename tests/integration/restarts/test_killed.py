@@ -113,20 +113,6 @@ async def test_a_pass_that_was_open_is_lost_and_run_repeats_it(owner: Owner, ps:
     await one_pass(ps, net, opt, 1)
 
 
-@pytest.mark.parametrize("again", ["crash", "restart"])
-async def test_a_pass_that_a_kill_has_lost_stays_so_in_checkpoints(owner: Owner, ps: tc.Client, again: str) -> None:
-    net = await ps.module(nn.Linear, 4, 2, seed=1)
-    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
-    async with ps.context() as ctx:
-        await ctx.backward((await net(X)).sum())
-        await owner.crash()
-        await asyncio.to_thread(owner.server.engine.checkpoints.write)
-        await (owner.crash() if again == "crash" else owner.restart())
-        with pytest.raises(tc.errors.ContextLostError, match="the owner was killed while it was open"):
-            await opt.step(ctx)
-    await one_pass(ps, net, opt, 1)
-
-
 async def test_objects_names_options_and_states_are_there(owner: Owner, ps: tc.Client) -> None:
     net = await ps.module(nn.Linear, 4, 2, name="net")
     tally = await ps.create("tests.integration.restarting.Tally", name="tally")

@@ -58,6 +58,20 @@ async def test_a_checkpoint_of_a_running_owner_is_continued_by_the_log(owner: Ow
     assert checkpoints(owner.folder) == 2
 
 
+@pytest.mark.parametrize("again", ["crash", "restart"])
+async def test_a_pass_that_a_kill_has_lost_stays_so_in_checkpoints(owner: Owner, ps: tc.Client, again: str) -> None:
+    net = await ps.module(nn.Linear, 4, 2, seed=1)
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    async with ps.context() as ctx:
+        await ctx.backward((await net(X)).sum())
+        await owner.crash()
+        await asyncio.to_thread(owner.server.engine.checkpoints.write)
+        await (owner.crash() if again == "crash" else owner.restart())
+        with pytest.raises(tc.errors.ContextLostError, match="the owner was killed while it was open"):
+            await opt.step(ctx)
+    await one_pass(ps, net, opt, 1)
+
+
 async def test_checkpoints_are_written_while_trainers_train_and_cut_the_log(tmp_path: Path) -> None:
     server_options = {"log_bytes": 1 << 20}
     async with Owner(tmp_path, durability="interval:0.01", **server_options) as owner, tc.connect(owner.address) as ps:
