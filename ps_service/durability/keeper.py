@@ -82,13 +82,13 @@ class Keeper:
         """Applies what the log has since the checkpoint."""
         engine, began = self._engine, time.monotonic()
         try:
-            newer = Newer(engine.durability.newer)
+            newer, whole = Newer(engine.durability.newer), engine.durability.whole
             count = replay(engine, log.read(self._position), put, newer)
             engine.durability.newer = ()
-            if log.end < engine.durability.whole:
+            if log.end < whole:
                 raise DamagedLogError(
                     f"the log in {self._store.folder} ends at position {log.end}, and the newest checkpoint needs it "
-                    f"up to {engine.durability.whole}"
+                    f"up to {whole}"
                 )
         except DamagedLogError as error:
             raise CheckpointError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Gradients of rows by id: keys of rows mean nothing after a restart."""
+"""Rows by id: their numbers and keys mean nothing after a restart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ps_service.tables.row_gradients import rows_gradient
 from ps_service.tables.stand_in import AllRows, summed_rows
 
 if TYPE_CHECKING:
-    pass
+    from ps_service.tables.shard import TableShard
 
 Named = torch.Tensor | dict[str, torch.Tensor]
 """A gradient; that of a table as `ids`, int64 [n], and `values`, float32 [n, dim]."""
@@ -26,7 +26,7 @@ def named(parameter: torch.Tensor, gradient: torch.Tensor) -> Named:
         generations = shard.population.generations
         if (there := generations.current(keys)) is not None:
             keys, values = keys[there], values[there]
-        return {"ids": shard.population.ids_of(generations.numbers(keys)), "values": values}
+        return {"ids": shard.population.map.ids_of(generations.numbers(keys)), "values": values}
 
 
 def keyed(parameter: torch.Tensor, gradient: Named) -> torch.Tensor:
@@ -36,8 +36,14 @@ def keyed(parameter: torch.Tensor, gradient: Named) -> torch.Tensor:
     assert isinstance(parameter, AllRows)
     shard = parameter.table.shard
     with shard.lock:
-        numbers = shard.population.numbers_of(gradient["ids"])
+        numbers = shard.population.map.find(gradient["ids"])
         there = numbers >= 0
         keys = shard.population.generations.keys(numbers[there])
     order = keys.argsort()
     return rows_gradient(keys[order], gradient["values"][there][order])
+
+
+def ids_in(shard: TableShard) -> torch.Tensor:
+    """A copy of the ids of all rows, int64 [n]."""
+    with shard.lock:
+        return shard.population.map.items()[0]

@@ -54,7 +54,7 @@ class Population:
         seed: int,
         clock: Callable[[], float],
     ) -> None:
-        self._map: Final = id_map
+        self.map: Final = id_map
         self._rows: Final = rows
         self._kernels: Final = kernels
         self._most: Final = most
@@ -81,14 +81,6 @@ class Population:
         budget.watch(self)
         budget.note(self, self.nbytes)
 
-    def ids_of(self, numbers: torch.Tensor) -> torch.Tensor:
-        """The ids of rows."""
-        return self._map.ids_of(numbers)
-
-    def numbers_of(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of ids, -1 for those without one. This counts for nothing."""
-        return self._map.find(ids)
-
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids that training looks up; those that get none now have `default`. Raises `TooLargeError`, with
         no row added or removed, if there would be more rows than there may be, and `StorageError` if the log has no
@@ -98,7 +90,7 @@ class Population:
         try:
             self.log.check(self._record_bytes(ids))
         except StorageError:
-            numbers = self._map.find(ids)
+            numbers = self.map.find(ids)
             if (numbers < 0).any():
                 raise
             self.statistics.looked_up += len(ids)
@@ -115,7 +107,7 @@ class Population:
 
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids that are only read, -1 or `default` for those without one."""
-        numbers = self._map.find(ids)
+        numbers = self.map.find(ids)
         missing = numbers < 0
         self.statistics.looked_up += len(ids)
         self.statistics.missing += int(missing.sum())
@@ -135,8 +127,8 @@ class Population:
         """Removes the first `count` rows to go, unless they are spared, or only says which. Returns their ids."""
         if self.seen is None:
             return torch.empty(0, dtype=torch.int64)
-        numbers, _, scores = self.seen.scores(self._rows, self._map.items()[1], self.now())
-        gone = self._map.ids_of(numbers[first(scores, count)])
+        numbers, _, scores = self.seen.scores(self._rows, self.map.items()[1], self.now())
+        gone = self.map.ids_of(numbers[first(scores, count)])
         if not dry_run:
             with self.telling(8 * len(gone)):
                 self.statistics.evicted += self._remove(gone)
@@ -146,7 +138,7 @@ class Population:
         """Removes the expired rows from number `begin` to before `end`, or only says which. Returns their ids."""
         if self.seen is None:
             return torch.empty(0, dtype=torch.int64)
-        gone = self._map.ids_of(self.seen.expired(begin, min(end, self._map.rows), self.now()))
+        gone = self.map.ids_of(self.seen.expired(begin, min(end, self.map.rows), self.now()))
         if not dry_run and len(gone):
             with self.telling(8 * len(gone)):
                 self._remove(gone)
@@ -158,13 +150,13 @@ class Population:
         """How many rows may make room now, so that look-ups need not wait for it; 0 while there is enough room."""
         if self._at_capacity is None:
             return 0
-        count, share = len(self._map), int(self._at_capacity.share * self._most)
+        count, share = len(self.map), int(self._at_capacity.share * self._most)
         return count - (self._most - share) if count > self._most - share // 2 else 0
 
     def candidates(self, begin: int, end: int) -> Candidates:
         """The rows from number `begin` to before `end` that may make room."""
         assert self.seen is not None
-        _, in_use = self._map.between(begin, end)
+        _, in_use = self.map.between(begin, end)
         numbers = begin + in_use.nonzero()[:, 0]
         numbers, last, scores = self.seen.scores(self._rows, numbers, self.now())
         return Candidates(self.generations.keys(numbers), last, scores)
@@ -177,7 +169,7 @@ class Population:
         if (there := self.generations.current(chosen.keys)) is not None:
             same &= there
         with self.telling(8 * len(numbers)):
-            self.statistics.evicted += self._remove(self._map.ids_of(numbers[same]))
+            self.statistics.evicted += self._remove(self.map.ids_of(numbers[same]))
 
     def remove(self, ids: torch.Tensor) -> int:
         """Removes the rows of ids. Returns how many there were."""
@@ -190,11 +182,11 @@ class Population:
         """Removes all rows, and forgets which ids were seen."""
         with self.telling():
             self._tell("cleared", {})
-            self.statistics.removed += len(self._map)
+            self.statistics.removed += len(self.map)
             self._clear()
 
     def _clear(self) -> None:
-        self._map.clear()
+        self.map.clear()
         self._rows.clear()
         self.generations.clear()
         if self.gate is not None:
@@ -238,7 +230,7 @@ class Population:
         """At most the bytes that the log gets of a look-up."""
         count = len(ids)
         nbytes = 24 * count if self.gate is None else 24 * count + self.gate.record_bytes(count)
-        if self._at_capacity is not None and len(self._map) + count > self._most:
+        if self._at_capacity is not None and len(self.map) + count > self._most:
             nbytes += 8 * max(count, int(self._at_capacity.share * self._most))
         return nbytes
 
@@ -250,7 +242,7 @@ class Population:
     def images(self, numbers: torch.Tensor, life: bool = False) -> RowChange:
         """What rows, int64 [n], are now."""
         states = {f"state.{name}": each.read(numbers) for name, each in self._rows.states.items()}
-        values = {"ids": self._map.ids_of(numbers), "values": self._rows.values.read(numbers), **states}
+        values = {"ids": self.map.ids_of(numbers), "values": self._rows.values.read(numbers), **states}
         if life and self.seen is not None:
             values |= self.seen.read(numbers)
         return RowChange("images", self.now(), values)
@@ -261,8 +253,8 @@ class Population:
         self.go_on(change.time)
         match change.kind:
             case "added":
-                used, ids = self._map.rows, values["ids"]
-                numbers, new = self._map.find_or_add(ids, self._most)
+                used, ids = self.map.rows, values["ids"]
+                numbers, new = self.map.find_or_add(ids, self._most)
                 if new.any():
                     self._begin(numbers[new], ids[new], used, change.time)
             case "removed":
@@ -272,7 +264,7 @@ class Population:
             case "admission" if self.gate is not None:
                 self.gate.redo(values)
             case "seen" | "images":
-                self._write(self._map.find(values["ids"]), change)
+                self._write(self.map.find(values["ids"]), change)
 
     def _write(self, numbers: torch.Tensor, change: RowChange) -> None:
         values, there = change.values, numbers >= 0
@@ -290,12 +282,12 @@ class Population:
     @property
     def nbytes(self) -> int:
         """Bytes in use by rows, by what the optimizer keeps for them, by the map, and by the filter of new ids."""
-        return self._map.rows * self._row_bytes + self._map.memory + (0 if self.gate is None else self.gate.memory)
+        return self.map.rows * self._row_bytes + self.map.memory + (0 if self.gate is None else self.gate.memory)
 
     def _find_or_admit(self, ids: torch.Tensor) -> torch.Tensor:
         if self.gate is None or self.default is None:
             return self._add(ids, ids)
-        numbers = self._map.find(ids)
+        numbers = self.map.find(ids)
         missing = numbers < 0
         if missing.any():
             wanted = ids[missing]
@@ -312,16 +304,16 @@ class Population:
     def _add(self, ids: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
         """The rows of ids; all that are missing are added, and the rows of `kept` do not make room for them."""
         # Rows that have been removed take memory until other ids get their numbers.
-        used = self._map.rows
+        used = self.map.rows
         most = min(self._most, used + self._budget.room(self._row_bytes + MAP_BYTES))
         try:
-            numbers, new = self._map.find_or_add(ids, most)
+            numbers, new = self.map.find_or_add(ids, most)
         except TooLargeError:
             self._budget.note(self, self.nbytes)  # the map may have made room for ids that were taken back
             if not self._make_room(ids, kept, most):
                 raise self._exceeded(ids, most) from None
-            used = self._map.rows
-            numbers, new = self._map.find_or_add(ids, most)
+            used = self.map.rows
+            numbers, new = self.map.find_or_add(ids, most)
         if new.any():
             now = self.now()
             if self.log is not None:
@@ -332,17 +324,17 @@ class Population:
 
     def _begin(self, numbers: torch.Tensor, ids: torch.Tensor, used: int, now: int) -> None:
         """Begins the rows of new ids, added at a time. So many rows were ever used before."""
-        self._rows.grow(self._map.rows)
+        self._rows.grow(self.map.rows)
         self._kernels.begin(self._rows, numbers, ids, fresh=bool((numbers >= used).all()))
         if self.seen is not None:
-            self.seen.begin(self._map.rows, numbers, now)
+            self.seen.begin(self.map.rows, numbers, now)
         self._budget.note(self, self.nbytes)
 
     def _exceeded(self, ids: torch.Tensor, most: int) -> TooLargeError:
         """The error for ids that would need more rows than there may be."""
         if most < self._most:
             return self._budget.exceeded(self._title)
-        missing = len(self._kernels.unique(ids[self._map.find(ids) < 0])[0])
+        missing = len(self._kernels.unique(ids[self.map.find(ids) < 0])[0])
         where = f" on owner {self._budget.owner!r}" if self._budget.owner else ""
         if self._at_capacity is None:
             evicted = "have rows evicted (evict=tc.tables.Eviction(at_capacity=…))"
@@ -352,7 +344,7 @@ class Population:
                 f"{self._at_capacity.spare:g} seconds make no room"
             )
         return TooLargeError(
-            f"{self._title} has {len(self._map):,} rows{where}, and these ids need {missing:,} more: at most "
+            f"{self._title} has {len(self.map):,} rows{where}, and these ids need {missing:,} more: at most "
             f"{self._most:,} are allowed there. Make it with a larger max_rows, spread it over more owners, {evicted}, "
             "remove some, or admit fewer ids (admit=…)"
         )
@@ -361,8 +353,8 @@ class Population:
         """Removes rows until these ids have room, and some more; False if that is not possible."""
         if self._at_capacity is None:
             return False
-        numbers = self._map.find(ids)
-        needed = len(self._map) + len(self._kernels.unique(ids[numbers < 0])[0]) - most
+        numbers = self.map.find(ids)
+        needed = len(self.map) + len(self._kernels.unique(ids[numbers < 0])[0]) - most
         wanted = max(needed, int(self._at_capacity.share * most))
         going = self.evict(wanted + len(kept), dry_run=True)
         going = going[~torch.isin(going, kept)][:wanted]
@@ -375,7 +367,7 @@ class Population:
         """Removes the rows of ids, and ends their keys. Returns how many there were."""
         if self.log is not None and len(ids):
             self._tell("removed", {"ids": ids})
-        freed = self._map.remove(ids)
+        freed = self.map.remove(ids)
         self.generations.free(freed)
         if self.seen is not None:
             self.seen.forget(freed)
@@ -390,7 +382,7 @@ class Population:
         self.seen.note(different, now)
         if self.log is not None:
             sightings = {name: each for name, each in self.seen.read(different).items() if name != "seen"}
-            self.log.note(RowChange("seen", now, {"ids": self._map.ids_of(different), **sightings}))
+            self.log.note(RowChange("seen", now, {"ids": self.map.ids_of(different), **sightings}))
 
     def _write_default(self) -> None:
         if self.default is not None:

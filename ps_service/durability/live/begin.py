@@ -16,6 +16,7 @@ from ps_service.durability.live.parts import Copies, Part, Scratch, is_divisible
 from ps_service.durability.live.slots import Slotted, States
 from ps_service.durability.object_states import CannotBeKept, OutOfTime, StillBusy, within
 from ps_service.durability.snapshot import Bookkeeping
+from ps_service.tables.naming import ids_in
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
@@ -23,6 +24,8 @@ from ps_service.training.snapshots import copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import torch
 
     from ps_service.durability.live.stillness import Stillness
     from ps_service.engine import Engine
@@ -43,7 +46,7 @@ class Beginning:
     """The books of an owner and its objects at a position of the log. `states` are those of optimizers and schedulers
     by object id, or why there is none; `rounds` those of optimizers by number; `prepared` are steps over several
     owners. `parts` has the parameters, those of `whole` with copies: they cannot be read one after the other. `tables`
-    has what tables have besides rows."""
+    has what tables have besides rows, and `ids` those of their rows."""
 
     position: int
     books: Bookkeeping
@@ -54,6 +57,7 @@ class Beginning:
     rounds: dict[int, rounds.Read] = field(default_factory=dict)
     prepared: list[prepared_steps.Read] = field(default_factory=list)
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ids: dict[str, torch.Tensor] = field(default_factory=dict)
     whole: dict[int, Copies] = field(default_factory=dict)
 
     def optimizers(self) -> list[HostedOptimizer]:
@@ -132,6 +136,7 @@ def _read(engine: Engine, found: Beginning, odd: Iterable[str]) -> None:
             found.states[object_id] = _tried(value.scheduler.state_dict)
         elif hosted.is_table:
             found.tables[object_id] = {**value.state_dict(), "blocks": ()}
+            found.ids[object_id] = ids_in(value.shard)
     modules = [each for each in objects if each.is_module]
     found.parts.update(parts_of(modules, filter(is_divisible, found.optimizers())))
     whole = [

@@ -87,7 +87,8 @@ class LiveCheckpoint:
         there = {each.object_id for each in kept}
         for hosted, slot in storage.tables:
             if hosted.ref.object_id in there:
-                yield from write_table(hosted.ref.object_id, hosted.value.shard, slot, files, reused)
+                ids = beginning.ids[hosted.ref.object_id]
+                yield from write_table(hosted.ref.object_id, hosted.value.shard, ids, slot, files, reused)
         parts = PartWriter(self._engine, self._still, files, storage, reused)
         yield from parts.write(beginning, there)
         checkpoint.objects.extend(kept)

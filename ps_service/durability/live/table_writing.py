@@ -45,10 +45,13 @@ class _Group(NamedTuple):
         return found.digest()
 
 
-def write_table(object_id: str, shard: TableShard, slot: Slot, files: TensorFiles, reused: Reused) -> Iterator[None]:
-    """Writes the rows of a table, a file at each turn, and puts them into the record."""
+def write_table(
+    object_id: str, shard: TableShard, ids: torch.Tensor, slot: Slot, files: TensorFiles, reused: Reused
+) -> Iterator[None]:
+    """Writes the rows of a table, a file at each turn, and puts them into the record: those of the ids, int64 [n], that
+    it had in the beginning. Others are added again by replay, and a full table would have no room for all of them."""
     slot.message.list.SetInParent()
-    for group in _groups(shard):
+    for group in _groups(shard, ids.sort().values):
         key, digest = (object_id, group.begin), group.digest()
         earlier = reused.earlier.written.get(key)
         if earlier is None or earlier.mark != digest or not reused.link(key, earlier, files):
@@ -65,17 +68,26 @@ def write_table(object_id: str, shard: TableShard, slot: Slot, files: TensorFile
         yield
 
 
-def _groups(shard: TableShard) -> Iterator[_Group]:
-    """All rows, as copies. Nothing else refers to a group once the next one is asked for."""
+def _groups(shard: TableShard, ids: torch.Tensor) -> Iterator[_Group]:
+    """The rows of ascending ids, as copies. Nothing else refers to a group once the next one is asked for."""
     blocks_of_file = max(1, FILE_BYTES // (shard.row_bytes * BLOCK_ROWS))
     begin: int | None = 0
     while begin is not None:
         group = _Group(begin, [])
         for _ in range(blocks_of_file):
             block, begin = shard.copies(begin, BLOCK_ROWS)
+            block = _part(block, ids)
             if len(block["ids"]):
                 group.blocks.append(block)
             if begin is None:
                 break
         if group.blocks:
             yield group
+
+
+def _part(block: Block, ids: torch.Tensor) -> Block:
+    """The rows of a block whose ids are among these, which ascend."""
+    if not len(ids):
+        return {name: each[:0] for name, each in block.items()}
+    there = ids[torch.searchsorted(ids, block["ids"]).clamp_(max=len(ids) - 1)] == block["ids"]
+    return block if there.all() else {name: each[there] for name, each in block.items()}

@@ -13,7 +13,9 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
+from ps_service.durability.live import table_writing
 from tests.integration.restarting import Owner
+from tests.integration.restarts.conftest import Action, checkpoint
 from tests.integration.restarts.test_killed_tables import IDS, Kill, rows_of
 from tests.integration.support import bits
 
@@ -101,3 +103,37 @@ async def evicted(ps: tc.Client, kill: Kill) -> Any:
 async def test_it_is_as_without_the_kills(tmp_path: Path, program: Program, checkpoints: bool) -> None:
     expected = await run(tmp_path, program, "off", False)
     assert await run(tmp_path, program, "interval:0.01", checkpoints) == expected
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_rows_may_come_and_go_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: Callable[[Action], None], full: bool
+) -> None:
+    monkeypatch.setattr(table_writing, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(table_writing, "FILE_BYTES", 1)
+    # With so small a share no rows go by themselves.
+    evict = tc.tables.Eviction(at_capacity="least_recent", spare=0.0, share=0.01) if full else None
+    async with Owner(tmp_path, durability="interval:0.01") as owner, tc.connect(owner.address) as ps:
+        items = await ps.table("items", 2, tc.tables.LazyAdam(0.5), max_rows=16 if full else None, evict=evict)
+        count = 0
+
+        async def train() -> None:
+            nonlocal count
+            count += 1
+            async with ps.context() as ctx:
+                found = await items(torch.arange(5 * count, 5 * count + 12))
+                await ctx.backward(found.square().sum() + found.sum(), step=items.optimizer)
+            if not full:
+                await items.remove(torch.arange(3 * count, 3 * count + 7))
+
+        for _ in range(12):
+            await train()
+        before = count
+        between(train)
+        await checkpoint(owner)
+        assert count >= before + 5
+        await train()
+        expected = await rows_of(items)
+        await owner.crash()
+        assert await rows_of(items) == expected
+        await train()

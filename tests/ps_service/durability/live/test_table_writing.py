@@ -16,6 +16,7 @@ from ps_service.durability.live.tensor_files import Names, TensorFiles
 from ps_service.durability.log.disk import Disk
 from ps_service.durability.manifest import described
 from ps_service.durability.tensors import TensorReader
+from ps_service.tables.naming import ids_in
 from ps_service.tables.shard import TableShard
 from ps_wire.tables.options import Adagrad
 from ps_wire.v1.checkpoint_pb2 import ObjectRecord
@@ -48,7 +49,7 @@ class Written:
         item = self.record.state.dict.items.add()
         item.key.text = "blocks"
         slot = Slot(item.value, self.record.tensors, "items", "blocks")
-        self.turns = write_table("1" * 32, shard, slot, TensorFiles(folder, Disk(), names), self.reused)
+        self.turns = write_table("1" * 32, shard, ids_in(shard), slot, TensorFiles(folder, Disk(), names), self.reused)
 
     def loaded(self) -> TableShard:
         """Another shard with what was written."""
