@@ -18,6 +18,7 @@ from ps_service.rpc.session_handlers import SessionHandlers
 from ps_service.rpc.shared_memory import SharedMemoryListener
 from ps_service.rpc.unary import UnaryMethods
 from ps_service.sessions import arrivals
+from ps_service.sessions.effects import synced
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.sessions import Process
 from ps_wire import errors
@@ -161,6 +162,9 @@ class Servicer:
             shared_memory=None if listener is not None else self.shared_memory.offer(hello),
             direct=None if listener is not None else self.direct.offer(hello),
         )
+        log = self._engine.durability.log
+        if log is not None and log.acknowledges:
+            await synced(log, log.came_at)  # or the session would be lost with the power
         await connection.send(Packet(Frame(welcome=welcome)))
         return session_handler, turn, welcome.HasField("shared_memory") or welcome.HasField("direct")
 

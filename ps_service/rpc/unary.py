@@ -32,9 +32,10 @@ from ps_service.rpc.unary_metadata import (
     fit_for_metadata,
 )
 from ps_service.sessions import arrivals
+from ps_service.sessions.effects import synced
 from ps_service.sessions.reply_cache import confirmed_by
 from ps_service.sessions.request_sources import Running
-from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError, StorageError
+from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError
 from ps_wire.limits import SMALL_BYTES
 from ps_wire.numbers import LONGEST_SECONDS
 from ps_wire.v1.frames_pb2 import Reply, Request
@@ -42,7 +43,6 @@ from ps_wire.v1.frames_pb2 import Reply, Request
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.requests.operations import Operation
-    from ps_service.sessions.effects import EffectLog
     from ps_service.sessions.reply_cache import Answer
     from ps_service.sessions.sessions import SessionState
 
@@ -53,11 +53,6 @@ _Run = Callable[[WorkItem], Coroutine[Any, Any, "Answer"]]
 
 _UNNAMED: Final = b""
 """The trainer id of callers that give none: they count, and take turns, as one trainer."""
-
-
-def _settle(future: asyncio.Future[StorageError | None], error: StorageError | None) -> None:
-    if not future.done():  # its caller may have gone
-        future.set_result(error)
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +157,7 @@ class UnaryMethods:
             result = failure(error)
         log = self._engine.durability.log
         if log is not None and log.acknowledges and result.position:
-            failed = await self._synced(log, result.position)
+            failed = await synced(log, result.position)
             result = result if failed is None else failure(failed)
         self._budget.count_answer(of, result, context)
         told: list[tuple[str, str | bytes]] = [(INCARNATION_KEY, self._engine.incarnations.current)]
@@ -175,13 +170,6 @@ class UnaryMethods:
         told.append((ERROR_KEY, message.SerializeToString()))
         context.set_trailing_metadata(tuple(told))
         await context.abort(STATUS[message.code], message.message)
-
-    async def _synced(self, log: EffectLog, position: int) -> StorageError | None:
-        """Waits until the log is on the disk up to a position; the error if it could not be written there."""
-        loop = asyncio.get_running_loop()
-        synced: asyncio.Future[StorageError | None] = loop.create_future()
-        log.when_synced(position, lambda error: loop.call_soon_threadsafe(_settle, synced, error))
-        return await synced
 
     def _check(self, metadata: dict[str, Any]) -> None:
         """Refuses a caller that names an incarnation whose state is lost."""

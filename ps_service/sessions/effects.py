@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from ps_wire.errors import InvalidArgumentError, StorageError
@@ -95,9 +96,11 @@ class Effects(Protocol):
 
 
 class EffectLog(Protocol):
-    """The log of an owner. `acknowledges` tells whether answers wait until their records are on the disk."""
+    """The log of an owner. `acknowledges` tells whether answers wait until their records are on the disk, and `came_at`
+    is the position behind the last note that a session has begun."""
 
     acknowledges: bool
+    came_at: int
 
     def begin(self) -> Effects:
         """Collects what a request changes."""
@@ -130,6 +133,19 @@ class EffectLog(Protocol):
     def when_all_synced(self, callback: Callable[[StorageError | None, int], object]) -> None:
         """Syncs at once, and calls a function, in any thread, with the position up to which that was asked for, or with
         an error."""
+
+
+async def synced(log: EffectLog, position: int) -> StorageError | None:
+    """Waits until the log is on the disk up to a position; the error if it could not be written there."""
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Future[StorageError | None] = loop.create_future()
+    log.when_synced(position, lambda error: loop.call_soon_threadsafe(_settle, waiting, error))
+    return await waiting
+
+
+def _settle(future: asyncio.Future[StorageError | None], error: StorageError | None) -> None:
+    if not future.done():  # its caller may have gone
+        future.set_result(error)
 
 
 class Durability:

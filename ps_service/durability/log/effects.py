@@ -72,6 +72,7 @@ class OwnersLog:
         self.generator = b""
         # The position behind the last note that a pass was opened.
         self.opened_at = 0
+        self.came_at = 0
         # Ids of the objects that the log or the checkpoint before it has as they are.
         self.known = {each.ref.object_id for each in engine.registry.objects()}
         self.tables: WeakKeyDictionary[HostedObject, TableLog] = WeakKeyDictionary()
@@ -195,7 +196,7 @@ class OwnersLog:
 
     def came(self, trainer: bytes) -> None:
         """Notes that the session of a trainer has begun."""
-        self._note(pb.LogRecord(effects=[pb.Effect(session_began=trainer)]))
+        self.came_at = self._note(pb.LogRecord(effects=[pb.Effect(session_began=trainer)])) or self.came_at
 
     def opened(self, id: ContextId, caller: bytes) -> None:
         """Notes that a pass is used for the first time: it is lost if the owner is killed. Most trainers say themselves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,17 +138,24 @@ async def test_a_disk_that_cannot_sync_acknowledges_nothing(tmp_path: Path, monk
         assert (await net(X)).shape == (2, 2)
 
 
-async def test_a_forward_is_answered_when_the_disk_knows_of_its_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def going(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Syncs wait while it is not set."""
     going, own = threading.Event(), Disk.sync
-    going.set()
 
     def held(disk: Disk, descriptor: int) -> None:
         going.wait()
         own(disk, descriptor)
 
     monkeypatch.setattr(Disk, "sync", held)
+    going.set()
+    yield going
+    going.set()
+
+
+async def test_a_forward_is_answered_when_the_disk_knows_of_its_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, going: threading.Event
+) -> None:
     hello = Session.hello
 
     def silent(session: Session) -> Any:
@@ -167,6 +174,21 @@ async def test_a_forward_is_answered_when_the_disk_knows_of_its_pass(
             going.set()
             assert not answered
             assert torch.equal(await inside, outside)
+
+
+async def test_a_trainer_is_welcomed_when_the_disk_knows_of_its_session(tmp_path: Path, going: threading.Event) -> None:
+    async with Owner(tmp_path, durability="always") as owner:
+        going.clear()
+        connecting = asyncio.ensure_future(connected(owner.address))
+        welcomed, _ = await asyncio.wait([connecting], timeout=0.5)
+        going.set()
+        assert not welcomed
+        await connecting
+
+
+async def connected(address: str) -> None:
+    async with tc.connect(address):
+        pass
 
 
 async def test_the_start_of_an_owner_is_on_the_disk_before_it_serves(tmp_path: Path) -> None:
