@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ps_service.durability import snapshot
+from ps_service.durability.books import Bookkeeping, bookkeeping
 from ps_service.durability.live.checkpoint import LiveCheckpoint
 from ps_service.durability.live.reuse import Earlier
 from ps_service.durability.log.disk import Disk
@@ -136,7 +137,7 @@ class Keeper:
         If hosted code is still running, and the end not `orderly`, objects whose locks it holds are left out.
         """
         await self._finish_rounds()
-        books = snapshot.bookkeeping(self._engine)
+        books = bookkeeping(self._engine)
         folder, manifest = await BLOCKING.run(self._write, books, orderly)
         self._engine.events.note("checkpoint", f"the state of {self._engine.name} is kept in {folder}")
         for each in manifest.left_out:
@@ -246,7 +247,7 @@ class Keeper:
             self._effects.log.close()
         self._store.close()
 
-    def _write(self, books: snapshot.Bookkeeping, orderly: bool) -> tuple[Path, Manifest]:
+    def _write(self, books: Bookkeeping, orderly: bool) -> tuple[Path, Manifest]:
         with self._lock:
             # One that knows of no sessions must not become the newest.
             self._is_over = True

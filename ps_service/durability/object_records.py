@@ -11,10 +11,11 @@ from ps_service.durability import rounds
 from ps_service.durability.object_states import CannotBeKept
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.trees import parts_of
+from ps_wire.errors import PsError
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from ps_service.hosting.objects import HostedObject
     from ps_wire.codec.payload import Buffer
@@ -88,3 +89,47 @@ def object_record(
         frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
         record.frozen.CopyFrom(pb.Frozen(parameters=frozen))
     return record
+
+
+class Records:
+    """Makes the records of objects. `left_out` has name, class and reason of each that had to be left out."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        read: Callable[[HostedObject], Any],
+        rounds_of: Callable[[HostedOptimizer], rounds.Read] = rounds.read,
+    ) -> None:
+        self._storage = storage
+        self._read = read
+        self._rounds_of = rounds_of
+        self._seen: set[str] = set()
+        self._kept: dict[str, pb.ObjectRecord] = {}
+        self.left_out: list[dict[str, str]] = []
+
+    def records(self, objects: Sequence[HostedObject]) -> list[pb.ObjectRecord]:
+        """The records of all objects that can be constructed again, each after its dependencies."""
+        listed = {hosted.ref.object_id for hosted in objects}
+        for hosted in objects:
+            self._visit(hosted, listed)
+        return list(self._kept.values())
+
+    def _is_kept(self, hosted: HostedObject) -> bool:
+        return hosted.ref.object_id in self._kept
+
+    def _visit(self, hosted: HostedObject, listed: Container[str]) -> None:
+        if hosted.ref.object_id in self._seen:
+            return
+        self._seen.add(hosted.ref.object_id)
+        for dependency in hosted.creation_spec.dependencies if hosted.creation_spec is not None else ():
+            self._visit(dependency, listed)
+        try:
+            record = object_record(hosted, self._storage, self._read, self._is_kept, self._rounds_of)
+        except OSError:
+            raise
+        except (PsError, CannotBeKept) as error:
+            self.left_out.append({"name": hosted.name, "class": hosted.class_name, "why": str(error)})
+            return
+        if hosted.ref.object_id not in listed:
+            record.dependency_only, record.name = True, ""
+        self._kept[hosted.ref.object_id] = record

@@ -8,16 +8,18 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from ps_service.durability import files
 from ps_service.durability.manifest import NAME, DamagedError, Manifest, described
 from ps_wire.regular_files import open_regular
+from ps_wire.release import RELEASE
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -193,6 +195,31 @@ def parsed(folder: Path) -> pb.Checkpoint:
             return pb.Checkpoint.FromString(file.read())
     except (OSError, DecodeError) as error:
         raise CheckpointError(f"{folder / STATE} cannot be read: {error}") from error
+
+
+def finished(
+    folder: Path,
+    checkpoint: pb.Checkpoint,
+    owner: str,
+    incarnations: tuple[str, ...] = (),
+    left_out: Sequence[dict[str, str]] = (),
+) -> Manifest:
+    """Writes the file of a checkpoint whose tensors are written. Returns the manifest, without the files."""
+    files.write_file(folder / STATE, checkpoint.SerializeToString())
+    return Manifest(
+        owner=owner,
+        incarnations=incarnations,
+        written=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=RELEASE,
+        objects=[_line(record) for record in checkpoint.objects],
+        left_out=list(left_out),
+    )
+
+
+def _line(record: pb.ObjectRecord) -> dict[str, Any]:
+    """An object's line in the manifest."""
+    own: dict[str, Any] = {"name": record.name, "class": record.class_name}
+    return own | ({"version": record.version} if record.HasField("optimizer") else {})
 
 
 def _locked(folder: Path) -> int:

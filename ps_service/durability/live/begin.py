@@ -11,11 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 
-from ps_service.durability import prepared_steps, rounds, snapshot
-from ps_service.durability.live.parts import Copies, Part, Scratch, is_divisible, parts_of, room_for
+from ps_service.durability import prepared_steps, rounds
+from ps_service.durability.books import Bookkeeping, books_of_running, runs_of
+from ps_service.durability.live.parts import (
+    Copies,
+    Part,
+    Scratch,
+    is_divisible,
+    objects_of,
+    parts_of,
+    room_for,
+    visible,
+)
 from ps_service.durability.live.slots import Slotted, States
 from ps_service.durability.object_states import CannotBeKept, OutOfTime, StillBusy, within
-from ps_service.durability.snapshot import Bookkeeping
 from ps_service.tables.naming import ids_in
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.optimizers import HostedOptimizer
@@ -83,7 +92,7 @@ def begin(engine: Engine, still: Stillness, on_loop: OnLoop) -> Beginning:
             ):
                 continue  # they were made meanwhile
             try:
-                books = on_loop(partial(snapshot.books_of_running, engine), _LOOP_SECONDS)
+                books = on_loop(partial(books_of_running, engine), _LOOP_SECONDS)
             except TimeoutError:
                 continue
             books.message.position = position
@@ -91,18 +100,6 @@ def begin(engine: Engine, still: Stillness, on_loop: OnLoop) -> Beginning:
             _read(engine, found, {each for each, is_odd in odd.items() if is_odd})
             return found
     raise StillBusy("the owner is too busy to begin a checkpoint")
-
-
-def objects_of(engine: Engine) -> list[HostedObject]:
-    """The objects of an owner, and those that they were made from."""
-    found: dict[str, HostedObject] = {}
-    waiting = engine.registry.objects()[::-1]
-    while waiting:
-        hosted = waiting.pop()
-        if hosted.ref.object_id not in found:
-            found[hosted.ref.object_id] = hosted
-            waiting.extend(hosted.creation_spec.dependencies if hosted.creation_spec is not None else ())
-    return list(found.values())
 
 
 def _is_whole(optimizer: HostedOptimizer) -> bool:
@@ -124,7 +121,7 @@ def _is_odd(hosted: HostedObject) -> bool:
 
 def _read(engine: Engine, found: Beginning, odd: Iterable[str]) -> None:
     objects = found.objects
-    found.runs.extend(snapshot.runs_of(engine, objects))
+    found.runs.extend(runs_of(engine, objects))
     found.prepared.extend(prepared_steps.read(engine))
     for hosted in objects:
         value, object_id = hosted.value, hosted.ref.object_id
@@ -151,12 +148,6 @@ def _read(engine: Engine, found: Beginning, odd: Iterable[str]) -> None:
     for hosted in modules:
         if hosted.ref.object_id in odd:
             found.states[hosted.ref.object_id] = _tried(hosted.value.state_dict)
-
-
-def visible(engine: Engine, part: Part) -> Any:
-    """A tensor with the memory of a parameter that no call has to itself."""
-    with engine.parameter_locks.lock:
-        return part.parameter_state.visible_of(part.parameter).data
 
 
 def _state_of_optimizer(value: HostedOptimizer) -> dict[str, Any]:

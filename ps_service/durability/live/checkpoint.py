@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.durability import prepared_steps, snapshot
+from ps_service.durability import books, prepared_steps
 from ps_service.durability.live.begin import begin, module_state
 from ps_service.durability.live.part_writing import MadeMeanwhileError, PartWriter
 from ps_service.durability.live.reuse import Earlier, Reused
@@ -19,7 +19,9 @@ from ps_service.durability.live.slots import SlottedStorage
 from ps_service.durability.live.stillness import PATIENCE_SECONDS, Stillness
 from ps_service.durability.live.table_writing import write_table
 from ps_service.durability.live.tensor_files import Names, TensorFiles
+from ps_service.durability.object_records import Records
 from ps_service.durability.object_states import StillBusy, live_state_of
+from ps_service.durability.store import finished
 from ps_service.durability.value_files import BLOCKS
 from ps_service.training.snapshots import copied
 
@@ -75,8 +77,8 @@ class LiveCheckpoint:
         beginning = begin(self._engine, self._still, self._on_loop)
         yield
         checkpoint = beginning.books.message
-        snapshot.add_answers(beginning.books, files)
-        records = snapshot.Records(
+        books.add_answers(beginning.books, files)
+        records = Records(
             storage, lambda hosted: self._state(hosted, beginning), lambda optimizer: beginning.rounds[optimizer.number]
         )
         kept = records.records(beginning.objects)
@@ -98,8 +100,8 @@ class LiveCheckpoint:
         # It is of no use without the log up to there.
         self._log.log.sync()
         self.position = beginning.position
-        incarnations = snapshot.continued(self._engine)
-        manifest = snapshot.finished(folder, checkpoint, self._engine.name, incarnations, records.left_out)
+        incarnations = books.continued(self._engine)
+        manifest = finished(folder, checkpoint, self._engine.name, incarnations, records.left_out)
         manifest.files.update(reused.linked)
         return manifest
 

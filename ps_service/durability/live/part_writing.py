@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ps_service.durability.live.begin import objects_of, visible
 from ps_service.durability.live.parts import (
     PIECE_BYTES,
     Copies,
@@ -16,8 +15,10 @@ from ps_service.durability.live.parts import (
     Part,
     Scratch,
     is_divisible,
+    objects_of,
     pieces_of,
     room_for,
+    visible,
 )
 from ps_service.durability.live.reuse import Written
 from ps_service.durability.live.slots import Stored, only_item, stored

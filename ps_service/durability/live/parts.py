@@ -16,6 +16,7 @@ from ps_wire.limits import MIB
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
     from ps_service.parameters.state import ParameterState
     from ps_service.training.optimizers import HostedOptimizer
@@ -181,3 +182,21 @@ def pieces_of(parts: Iterable[Part]) -> list[list[Part]]:
         found[-1].append(part)
         room -= nbytes
     return found
+
+
+def objects_of(engine: Engine) -> list[HostedObject]:
+    """The objects of an owner, and those that they were made from."""
+    found: dict[str, HostedObject] = {}
+    waiting = engine.registry.objects()[::-1]
+    while waiting:
+        hosted = waiting.pop()
+        if hosted.ref.object_id not in found:
+            found[hosted.ref.object_id] = hosted
+            waiting.extend(hosted.creation_spec.dependencies if hosted.creation_spec is not None else ())
+    return list(found.values())
+
+
+def visible(engine: Engine, part: Part) -> Any:
+    """A tensor with the memory of a parameter that no call has to itself."""
+    with engine.parameter_locks.lock:
+        return part.parameter_state.visible_of(part.parameter).data

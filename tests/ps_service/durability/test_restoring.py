@@ -10,10 +10,11 @@ import torch
 from torch import optim
 
 from ps_service.durability import snapshot
+from ps_service.durability.books import bookkeeping
 from ps_service.durability.keeper import Keeper
 from ps_service.durability.manifest import Manifest
 from ps_service.durability.restoring import restore
-from ps_service.durability.store import CheckpointError
+from ps_service.durability.store import STATE, CheckpointError
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.rpc.servicer import Servicer
@@ -52,7 +53,7 @@ async def running() -> AsyncIterator[Running]:
 
 
 def write(engine: Engine, folder: Path, orderly: bool = True) -> Manifest:
-    manifest = snapshot.write(engine, snapshot.bookkeeping(engine), folder, orderly)
+    manifest = snapshot.write(engine, bookkeeping(engine), folder, orderly)
     manifest.files.update({path.name: {} for path in folder.iterdir()})  # as `Store` does
     return manifest
 
@@ -127,7 +128,7 @@ async def test_a_class_that_is_not_imported_is_named(running: Running, tmp_path:
 
 async def test_a_checkpoint_without_its_state_is_refused(running: Running, tmp_path: Path) -> None:
     manifest = write(running.engine, tmp_path)
-    (tmp_path / snapshot.STATE).unlink()
+    (tmp_path / STATE).unlink()
     again = new_engine()
     with pytest.raises(CheckpointError, match="cannot be read"):
         restore(again, tmp_path, manifest)

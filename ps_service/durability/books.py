@@ -1,0 +1,103 @@
+"""What an owner knows of trainers, members and passes, besides its objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ps_service.durability import members
+from ps_service.training.optimizers import HostedOptimizer
+from ps_wire.codec.payload import joined
+from ps_wire.v1 import checkpoint_pb2 as pb
+
+if TYPE_CHECKING:
+    from ps_service.durability.value_files import Tensors
+    from ps_service.engine import Engine
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.sessions.reply_cache import Answer
+    from ps_wire.number_set import SeenNumbers
+
+_REMEMBERED: Final = 64
+"""Most earlier incarnations that a checkpoint lists as continued."""
+
+
+@dataclass
+class Bookkeeping:
+    """What an owner knows of trainers and members, and the cached answers of each session, by request number.
+
+    All of it is read on the event loop without an await in between.
+    """
+
+    message: pb.Checkpoint
+    answers: dict[bytes, dict[int, Answer]]
+
+
+def bookkeeping(engine: Engine) -> Bookkeeping:
+    """Reads what the owner knows of trainers and members now."""
+    generator, killed = torch.get_rng_state().numpy().tobytes(), engine.incarnations.killed
+    message, answers = pb.Checkpoint(generator=generator, killed=killed), {}
+    for session in engine.sessions.all():
+        record = message.sessions.add(trainer=session.trainer)
+        for object_id, count in engine.registry.held_by(session.trainer).items():
+            record.references.add(object_id=object_id, count=count)
+        _fill(record.taken, session.taken_numbers)
+        answers[session.trainer] = engine.reply_cache.answers(session.trainer)
+    for trainer, (ended, lost) in engine.contexts.over().items():
+        if trainer in answers:
+            _fill(message.passes.add(trainer=trainer, lost=sorted(lost)).ended, ended)
+    for trainer, number in engine.contexts.killed().items():
+        message.passes.add(trainer=trainer, killed=number)
+    message.members.extend(map(members.record, engine.directory.members()))
+    return Bookkeeping(message, answers)
+
+
+def books_of_running(engine: Engine) -> Bookkeeping:
+    """The same of an owner that goes on: requests without an answer will be sent again."""
+    books = bookkeeping(engine)
+    books.message.running = True
+    running: dict[bytes, set[int]] = {}
+    for each in engine.requests.running():
+        running.setdefault(each.trainer, set()).add(each.number)
+    for record in books.message.sessions:
+        for number in running.get(record.trainer, ()):
+            _take_out(record.taken, number)
+    return books
+
+
+def _take_out(taken: pb.NumberSet, number: int) -> None:
+    if number in taken.above:
+        taken.above.remove(number)
+    elif 0 < number <= taken.floor and number not in taken.holes:
+        taken.holes.append(number)
+
+
+def continued(engine: Engine) -> tuple[str, ...]:
+    """The incarnations of an owner, newest first."""
+    return (engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED]
+
+
+def runs_of(engine: Engine, hosted: Sequence[HostedObject]) -> Iterator[pb.RunRecord]:
+    """What optimizers have applied of passes that may be run again."""
+    object_ids = {each.value.number: each.ref.object_id for each in hosted if isinstance(each.value, HostedOptimizer)}
+    for trainer, run, optimizer, places in engine.contexts.runs.all():
+        if optimizer in object_ids:
+            yield pb.RunRecord(trainer=trainer, run=run, object_id=object_ids[optimizer], places=sorted(places))
+
+
+def add_answers(books: Bookkeeping, tensors: Tensors) -> None:
+    """Stores the answers of all sessions."""
+    for session in books.message.sessions:
+        for number, answer in books.answers[session.trainer].items():
+            record = session.answers.add(number=number, frame=answer.frame)
+            if answer.nbytes:
+                payload = torch.from_numpy(joined(answer.chunks, answer.nbytes))
+                record.payload = tensors.add(f"answers/{session.trainer.hex()[:8]}/{number}", payload)
+
+
+def _fill(message: pb.NumberSet, numbers: SeenNumbers) -> None:
+    message.floor = numbers.floor
+    message.above.extend(numbers.above)
+    message.holes.extend(numbers.holes)
