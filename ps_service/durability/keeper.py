@@ -16,7 +16,7 @@ from ps_service.durability.books import Bookkeeping, bookkeeping
 from ps_service.durability.live.checkpoint import LiveCheckpoint
 from ps_service.durability.live.reuse import Earlier
 from ps_service.durability.log.disk import Disk
-from ps_service.durability.log.effects import OwnersLog
+from ps_service.durability.log.effects import EffectsLog
 from ps_service.durability.log.log import Log, LogError
 from ps_service.durability.log.mode import OFF, Mode
 from ps_service.durability.log.newer import Newer
@@ -53,7 +53,7 @@ class Keeper:
         durability: Mode = OFF,
     ) -> None:
         self._durability = durability
-        self._effects: OwnersLog | None = None
+        self._effects: EffectsLog | None = None
         self._told_state = "writable"
         self._loop = asyncio.get_running_loop()
         # Of the log: where it goes on after the newest checkpoint, and where it ended when the owner started.
@@ -107,7 +107,7 @@ class Keeper:
         engine = self._engine
         try:
             log.open(log.end)
-            self._effects = OwnersLog(engine, log, self._durability, lambda: self.log_bytes)
+            self._effects = EffectsLog(engine, log, self._durability, lambda: self.log_bytes)
             self._effects.began()
             # Trainers that it welcomes know it by its incarnation: a start that did not would not know their sessions.
             log.sync()

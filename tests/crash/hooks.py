@@ -10,8 +10,9 @@ from typing import Any, Final
 from ps_service.durability import keeper, restoring, snapshot
 from ps_service.durability.keeper import Keeper
 from ps_service.durability.log import replaying
-from ps_service.durability.log.effects import OwnersLog, RequestEffects
+from ps_service.durability.log.effects import RequestEffects
 from ps_service.durability.log.log import Log
+from ps_service.durability.log.owners_log import OwnersLog
 from ps_service.requests.context import RequestContext
 from ps_service.rpc.session_stream import SessionStream
 from ps_service.server import Server

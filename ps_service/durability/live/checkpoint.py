@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ps_service.durability.live.begin import Beginning, OnLoop
     from ps_service.durability.log.disk import Disk
-    from ps_service.durability.log.effects import OwnersLog
+    from ps_service.durability.log.owners_log import OwnersLog
     from ps_service.durability.manifest import Manifest
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject

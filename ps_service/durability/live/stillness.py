@@ -11,7 +11,7 @@ from ps_service.durability.object_states import StillBusy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ps_service.durability.log.effects import OwnersLog
+    from ps_service.durability.log.owners_log import OwnersLog
     from ps_service.training.optimizers import HostedOptimizer
 
 PATIENCE_SECONDS: Final = 10.0

@@ -2,225 +2,52 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 import torch
 
 from ps_service.durability import members, prepared_steps
+from ps_service.durability.log.owners_log import OwnersLog
 from ps_service.durability.log.storage import RecordStorage
-from ps_service.durability.log.table_log import RequestRows, TableLog, record_bytes
-from ps_service.durability.log.watermark import Watermark
+from ps_service.durability.log.table_log import RequestRows, record_bytes
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, state_of
-from ps_service.parameters.locks import StepLock
 from ps_service.tables.stand_in import AllRows
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
-from ps_wire.errors import InvalidArgumentError, StorageError
-from ps_wire.runtime.locks import ReportingLock
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from google.protobuf.message import Message
 
-    from ps_service.durability.log.log import Log
-    from ps_service.durability.log.mode import Mode
-    from ps_service.engine import Engine
     from ps_service.group.formation import MemberEntry
-    from ps_service.group.peers import Over
     from ps_service.hosting.objects import HostedObject
+    from ps_service.parameters.locks import StepLock
     from ps_service.sessions.reply_cache import Answer
     from ps_service.training.optimizers import Present
     from ps_wire.attempts import Attempt
     from ps_wire.codec.payload import Buffer
     from ps_wire.refs import ContextId
-    from ps_wire.v1.operations_pb2 import LogStatus
     from ps_wire.v1.values_pb2 import Value
 
 
 _PATIENCE_SECONDS: Final = 10.0
 """Seconds to wait for locks that running hosted code holds."""
 
-_LITTLE: Final = 64 * 1024
-"""Bytes that are free in the log before a request begins, besides twice its payload."""
 
-
-class OwnersLog:
-    """The log of an owner, as requests see it."""
-
-    def __init__(self, engine: Engine, log: Log, mode: Mode, grown: Callable[[], int]) -> None:
-        self.engine = engine
-        self.log = log
-        self.acknowledges = mode.acknowledges
-        self._mode = mode
-        # Bytes of the log since the newest checkpoint.
-        self._grown = grown
-        self.watermark = Watermark(log)
-        self.turn = StepLock(engine.parameter_locks.this_thread)
-        self._guard = threading.Lock()
-        self._locks: WeakKeyDictionary[HostedObject, StepLock] = WeakKeyDictionary()
-        # Of torch, as the last record has it.
-        self.generator = b""
-        # The position behind the last note that a pass was opened.
-        self.opened_at = 0
-        self.came_at = 0
-        # Ids of the objects that the log or the checkpoint before it has as they are.
-        self.known = {each.ref.object_id for each in engine.registry.objects()}
-        self.tables: WeakKeyDictionary[HostedObject, TableLog] = WeakKeyDictionary()
-        # Records of what has changed that could not be appended yet.
-        self._owed: deque[tuple[bytes, list[memoryview]]] = deque()
-        self._owing = ReportingLock()
-        for each in engine.registry.objects():
-            self.watch(each)
+class EffectsLog(OwnersLog):
+    """The log of an owner that collects the effects of requests."""
 
     def begin(self) -> RequestEffects:
         """As `EffectLog.begin`."""
         return RequestEffects(self)
-
-    def lock_of(self, hosted: HostedObject) -> StepLock:
-        """What calls hold that may change an object which is no module."""
-        with self._guard:
-            lock = self._locks.get(hosted)
-            if lock is None:
-                lock = self._locks[hosted] = StepLock(self.engine.parameter_locks.this_thread)
-            return lock
-
-    def watch(self, hosted: HostedObject) -> None:
-        """Has what changes the rows of a table appended from now on; other objects do not tell."""
-        with self._guard:
-            if hosted.is_table and hosted not in self.tables:
-                self.tables[hosted] = made = TableLog(hosted.ref.object_id, self.check, self.append)
-                hosted.value.shard.tell(made)
-
-    def append(self, record: pb.LogRecord, payload: PayloadWriter) -> int:
-        """Appends a record. If that is a `StorageError`, the changes in it are appended later, before all others."""
-        try:
-            if not self._owed:
-                return self.log.append(record.SerializeToString(), payload.chunks)
-            with self._owing:
-                self._append_owed()
-                return self.log.append(record.SerializeToString(), payload.chunks)
-        except OSError as error:
-            for name in ("answer", "answer_offset", "answer_nbytes", "granted"):
-                record.ClearField(name)  # the answer will be another one
-            with self._owing:
-                # What the payload refers to will change.
-                self._owed.append((record.SerializeToString(), [memoryview(bytes(each)) for each in payload.chunks]))
-            reason = error.strerror or str(error)
-            raise StorageError(f"{reason}; what the request has changed may be gone when the owner restarts") from error
-
-    def settle(self) -> None:
-        """Appends what could not be appended before. Raises `StorageError`."""
-        try:
-            if self._owed:
-                with self._owing:
-                    self._append_owed()
-        except OSError as error:
-            raise StorageError(error.strerror or str(error)) from error
-
-    def _append_owed(self) -> None:
-        while self._owed:
-            self.log.append(*self._owed[0])
-            self._owed.popleft()
-
-    def check(self, nbytes: int) -> None:
-        """As `Effects.check`."""
-        self.settle()
-        try:
-            self.log.check(nbytes + _LITTLE)
-        except OSError as error:
-            raise StorageError(error.strerror or str(error)) from error
-
-    def when_synced(self, position: int, callback: Callable[[StorageError | None], object]) -> None:
-        """As `EffectLog.when_synced`."""
-
-        def synced(error: OSError | None) -> None:
-            callback(
-                None if error is None else StorageError(f"{error.strerror}; whether the change stays is not known")
-            )
-
-        self.log.when_synced(position, synced)
-
-    def when_all_synced(self, callback: Callable[[StorageError | None, int], object]) -> None:
-        """As `EffectLog.when_all_synced`."""
-        end = self.log.end
-
-        def synced(error: OSError | None) -> None:
-            failed = None if error is None else StorageError(f"{error.strerror}; what is on the disk is not known")
-            callback(failed, end)
-
-        self.log.when_synced(end, synced, hurry=True)
-
-    def durable_version(self, object_id: str) -> int:
-        """As `EffectLog.durable_version`."""
-        hosted = self.engine.registry.get(object_id)
-        return 0 if hosted is None else self.watermark.durable(hosted.value)
-
-    @property
-    def end(self) -> int:
-        """As `EffectLog.end`."""
-        return self.log.end
-
-    @property
-    def state(self) -> str:
-        """As `EffectLog.state`."""
-        return "failed" if self.log.has_failed else "writable" if self.log.trouble is None else "full"
-
-    @property
-    def why(self) -> str:
-        """As `EffectLog.why`."""
-        trouble = self.log.trouble
-        return "" if trouble is None else trouble.strerror or str(trouble)
-
-    def describe(self, message: LogStatus) -> None:
-        """As `EffectLog.describe`."""
-        log, lag = self.log, self.log.lag
-        message.mode, message.state, message.why = str(self._mode), self.state, self.why
-        message.position, message.synced, message.bytes = log.end, log.synced, log.nbytes
-        message.unsynced_records, message.unsynced_bytes, message.unsynced_seconds = lag
-        message.checkpoint_bytes = self._grown()
-
-    def began(self) -> None:
-        """Notes the start of the owner."""
-        started = pb.LogRecord(incarnation=self.engine.incarnations.current, owner=self.engine.name)
-        self.log.append(started.SerializeToString())
-
-    def came(self, trainer: bytes) -> None:
-        """Notes that the session of a trainer has begun."""
-        self.came_at = self._note(pb.LogRecord(effects=[pb.Effect(session_began=trainer)])) or self.came_at
-
-    def opened(self, id: ContextId, caller: bytes) -> None:
-        """Notes that a pass is used for the first time: it is lost if the owner is killed. Most trainers say themselves
-        which passes that were."""
-        session = self.engine.sessions.get(caller)
-        if session is not None and session.tells_last_pass and caller == id.trainer:
-            return
-        self.opened_at = self._note(pb.LogRecord(trainer=id.trainer, opened=id.number)) or self.opened_at
-
-    def over(self, id: ContextId, over: Over) -> None:
-        """Notes that a pass is over, if steps of it were prepared and not made; and others."""
-        prepared = self.engine.prepared
-        for each in prepared.end(id, over):
-            self._note(pb.LogRecord(trainer=each.trainer, over=each.number))
-
-    def ended(self, trainer: bytes) -> None:
-        """As `EffectLog.ended`."""
-        self._note(pb.LogRecord(effects=[pb.Effect(session_ended=trainer)]))
-
-    def _note(self, record: pb.LogRecord) -> int | None:
-        # If it cannot be written, nothing that would matter changes any more.
-        with suppress(OSError):
-            return self.log.append(record.SerializeToString())
-        return None
 
 
 class RequestEffects:

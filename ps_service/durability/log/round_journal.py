@@ -6,7 +6,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ps_service.durability import rounds
-from ps_service.durability.log.effects import RequestEffects
 from ps_service.policies.membership import Departed, PolicySet
 from ps_service.policies.offers import Dropped, Reason
 from ps_service.requests import round_messages
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ps_service.durability.log.effects import OwnersLog, RequestEffects
+    from ps_service.durability.log.effects import EffectsLog, RequestEffects
     from ps_service.policies.membership import Moved
     from ps_service.policies.offers import Close, Pooled
     from ps_service.training.aggregator import Aggregator
@@ -46,7 +45,7 @@ class LoggedRounds:
     """Notes the rounds of one optimizer; see `RoundJournal`. Whoever has the turn of the owner finds `settled` as the
     log has it."""
 
-    def __init__(self, owner: OwnersLog, optimizer: HostedOptimizer, aggregator: Aggregator) -> None:
+    def __init__(self, owner: EffectsLog, optimizer: HostedOptimizer, aggregator: Aggregator) -> None:
         self._owner = owner
         self._optimizer = optimizer
         policy = PLAIN if optimizer.rounds is None else aggregator.policy

@@ -15,7 +15,7 @@ from torch import nn, optim
 import trainer_client as tc
 from ps_service.cli import restore_view
 from ps_service.durability.log.disk import Disk
-from ps_service.durability.log.effects import OwnersLog
+from ps_service.durability.log.owners_log import OwnersLog
 from ps_service.durability.resharding.reshard import reshard
 from ps_service.durability.store import CheckpointError
 from tests.integration.restarting import Owner
