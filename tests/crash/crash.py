@@ -19,7 +19,7 @@ from tests.crash.events import Action, Violation
 from tests.crash.points import POINTS
 from tests.crash.processes import PATIENCE, OwnerProcess, TrainerProcess
 from tests.crash.report import Report, Restart
-from tests.crash.workloads import ALL
+from tests.crash.workloads import WORKLOADS
 from tests.crash.workloads.workload import Horizon
 from tests.forking.process import Forking
 
@@ -56,7 +56,7 @@ class Crash:
         self._trainers: list[TrainerProcess] = []
         # Of trainers that were killed since the last check.
         self._left: list[Action] = []
-        self._workloads = {name: ALL[name]() for name in names}
+        self._workloads = {name: WORKLOADS[name]() for name in names}
         self._lives = 0
         self._runner = asyncio.Runner()
         self._restarts: list[Restart] = []

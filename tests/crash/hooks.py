@@ -7,8 +7,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-from ps_service.durability import keeper, restoring, snapshot
+from ps_service.durability import keeper, restoring
 from ps_service.durability.keeper import Keeper
+from ps_service.durability.live.checkpoint import LiveCheckpoint
+from ps_service.durability.live.part_writing import PartWriter
 from ps_service.durability.log import replaying
 from ps_service.durability.log.effects import RequestEffects
 from ps_service.durability.log.log import Log
@@ -73,7 +75,8 @@ def install(points: Points, segment_bytes: int) -> None:
     around(OwnersLog, "began", "log.began")
     around(Log, "open", "log.open")
     around(Log, "cut", "log.cut")
-    around(snapshot, "write_all_live", "checkpoint.objects")
+    around(LiveCheckpoint, "write", "checkpoint.objects")
+    around(PartWriter, "_write_copies", "checkpoint.piece")
     after(Keeper, "__init__", "start.begin")
     after(restoring, "_made", "restore.object")
     after(restoring, "_fill", "restore.state")

@@ -88,6 +88,7 @@ def _listed() -> Iterable[Point]:
     yield from _around("session.ended", "load", 1)
     # A checkpoint of a running owner, and the log behind it.
     yield from _around("checkpoint.objects", "checkpoint")
+    yield from _around("checkpoint.piece", "checkpoint")
     yield from _around("log.cut", "checkpoint")
     # A start.
     yield Point("start.begin", "start")

@@ -16,7 +16,7 @@ import torch
 import trainer_client as tc
 from tests.crash.events import Action, Teller, Violation
 from tests.crash.processes import OwnerProcess, told
-from tests.crash.workloads import ALL, WORKLOADS
+from tests.crash.workloads import WORKLOADS
 from tests.crash.workloads.workload import Horizon
 from tests.forking.process import Forking
 
@@ -25,7 +25,7 @@ STEPS = 12
 
 @pytest.fixture
 def addresses(name: str, forking: Forking, tmp_path: Path) -> Iterator[list[str]]:
-    durability = "interval:0.05" if name in WORKLOADS else "off"
+    durability = "interval:0.05"
     owners = [OwnerProcess(forking, tmp_path, each, durability) for each in ("ps0", "ps1")]
     with ExitStack() as stack:
         for each in owners:
@@ -39,7 +39,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 async def work(name: str, slot: int, addresses: list[str], pipe: int) -> None:
-    workload, choose, tell = ALL[name](), random.Random(slot), Teller(pipe)
+    workload, choose, tell = WORKLOADS[name](), random.Random(slot), Teller(pipe)
     async with tc.connect(*addresses) as ps:
         await workload.prepare(ps, slot)
         for _ in range(STEPS):
@@ -69,12 +69,12 @@ def with_one_lost(name: str, actions: list[Action]) -> list[Action]:
     return [each for at, each in enumerate(actions) if at != last]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", WORKLOADS)
 async def test_a_workload_holds_and_an_action_that_is_lost_is_noticed(
     name: str, addresses: list[str], tmp_path: Path
 ) -> None:
     torch.set_num_threads(1)
-    workload, other = ALL[name](), ALL[name]()
+    workload, other = WORKLOADS[name](), WORKLOADS[name]()
     async with tc.connect(*addresses) as ps:
         await workload.begin(ps)
         await other.begin(ps)

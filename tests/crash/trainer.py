@@ -22,7 +22,7 @@ import torch
 
 import trainer_client as tc
 from tests.crash.events import Teller
-from tests.crash.workloads import ALL
+from tests.crash.workloads import WORKLOADS
 
 PATIENCE: Final = 600.0
 """Seconds within which a request is answered, and an owner is back."""
@@ -43,7 +43,7 @@ async def work(slot: int, choose: random.Random, transport: str, names: list[str
     options = {"shared_memory": transport == "memory", "direct": transport != "grpc"}
     connecting = tc.connect(*addresses, timeout=PATIENCE, reconnect_timeout=PATIENCE, **options)
     async with connecting as ps:
-        workloads = [ALL[each]() for each in names]
+        workloads = [WORKLOADS[each]() for each in names]
         for each in workloads:
             await each.prepare(ps, slot)
         weights = [each.weight for each in workloads]

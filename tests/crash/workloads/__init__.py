@@ -22,13 +22,7 @@ WORKLOADS: Final[dict[str, Callable[[], Workload]]] = {
     "own": Own,
     "names": Names,
     "ledger": Ledgers,
-}
-"""The workloads that an owner with a log accepts, by name."""
-
-OTHERS: Final[dict[str, Callable[[], Workload]]] = {
     "async": lambda: Shared("async", ["ps0"], optim.SGD, policy=Async(), lr=0.05, momentum=0.9),
     "rows": Tables,
 }
-"""Those that it refuses so far: one is switched on by moving its line up."""
-
-ALL: Final = WORKLOADS | OTHERS
+"""The workloads, by name."""
