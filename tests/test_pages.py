@@ -213,3 +213,14 @@ def _anchors(page: Path) -> Iterator[str]:
     """What GitHub makes of the headings of a page."""
     for heading in re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+# Tests that pages name
+
+
+def test_promises_name_tests_that_are_there() -> None:
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", (ROOT / "docs" / "recovery.md").read_text("utf-8"))
+    assert len(named) > 20
+    for file, test in named:
+        texts = [path.read_text("utf-8") for path in (ROOT / "tests").rglob(file)]
+        assert any(re.search(rf"^(async )?def {test}\(", each, re.MULTILINE) for each in texts), f"{file}::{test}"
