@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -89,9 +90,10 @@ class Log:
         """Lets records be appended from a position on. Raises `LogError`."""
         try:
             self._segments.begin(position)
-            self._segments.prepare()
         except OSError as error:
             raise self._explained(error) from error
+        with suppress(OSError):  # on a full disk there is still room in the last file
+            self._segments.prepare()
         self.end = self.synced = position
         if self._interval is not None:
             self._thread = threading.Thread(target=self._sync_again_and_again, name="ps-log", daemon=True)

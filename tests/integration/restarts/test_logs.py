@@ -87,6 +87,22 @@ async def test_checkpoints_are_written_while_trainers_train_and_cut_the_log(tmp_
         assert bits(await net.state_dict()) == written
 
 
+async def test_an_owner_starts_on_a_full_disk(owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    net = await ps.module(nn.Linear, 4, 2, name="net", seed=1)
+    opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
+    await one_pass(ps, net, opt, 0)
+    written = bits(await net.state_dict())
+    for path in owner.folder.glob("free-*"):
+        path.unlink()
+    monkeypatch.setattr("ps_service.durability.log.disk.Disk.create", full)
+    await owner.crash()
+    assert bits(await net.state_dict()) == written
+    await one_pass(ps, net, opt, 1)
+
+
 async def test_a_full_disk_stops_changes_and_nothing_else(
     owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

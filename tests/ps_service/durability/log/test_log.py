@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +18,6 @@ from ps_service.durability.log import records
 from ps_service.durability.log.disk import Buffer, Disk
 from ps_service.durability.log.log import Log, LogError
 from ps_service.durability.log.segments import DamagedLogError
-from ps_service.durability.log.watermark import Watermark
 from tests.ps_service.durability.log.losing_disk import FailingDisk, LosingDisk
 
 SEGMENT = 4096
@@ -377,26 +375,3 @@ def test_trouble_lasts_until_a_record_can_be_written_again(tmp_path: Path) -> No
         with pytest.raises(LogError):
             log.sync()
         assert log.trouble is not None and log.has_failed
-
-
-def test_durable_versions_are_those_whose_records_are_on_the_disk(tmp_path: Path, log: Log) -> None:
-    optimizer: Any = HostedOptimizerStandIn()
-    watermark = Watermark(log)
-    assert watermark.durable(optimizer) == 7  # as the owner has found it
-    for version in range(8, 5000):
-        watermark.note(optimizer, version, log.append(b"step"), version - 1)
-        optimizer.version = version
-        if version == 100:
-            log.sync()
-        if version == 3000:
-            log.sync()
-            assert 2990 <= watermark.durable(optimizer) <= 3000
-    assert 2990 <= watermark.durable(optimizer) <= 3000
-    log.sync()
-    assert watermark.durable(optimizer) == 4999
-
-
-class HostedOptimizerStandIn:
-    """Has what a watermark reads of an optimizer."""
-
-    version = 7
