@@ -7,10 +7,12 @@ A module with hosted classes needs only this import:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+import importlib
+import typing
 
-if TYPE_CHECKING:
+import ps_wire  # noqa: F401  (before anybody imports grpc)
+
+if typing.TYPE_CHECKING:
     from ps_service.hosting.references import RRef
     from ps_wire.codec.records import by_value
     from ps_wire.compression.registry import register_codec
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RRef", "async_execution", "by_value", "hosted", "register_codec", "remote"]
 
-_HOMES: Final = {
+_HOMES: typing.Final = {
     "RRef": "ps_service.hosting.references",
     "async_execution": "ps_wire.decorators",
     "by_value": "ps_wire.codec.records",
@@ -30,8 +32,8 @@ _HOMES: Final = {
 takes seconds, and `ps-service inspect` does not."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
     return value

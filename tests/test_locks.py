@@ -24,7 +24,7 @@ PLAIN = {
     "ps_service/cli/serving.py": NO_THREAD,
     "ps_service/collectives/communicators.py": SHORT,
     "ps_service/passes/calls.py": SHORT,
-    "ps_service/durability/log/effects.py": SHORT,
+    "ps_service/durability/log/owners_log.py": SHORT,
     "ps_service/durability/log/log.py": SHORT,
     "ps_service/durability/log/segments.py": NO_THREAD,
     "ps_service/execution/thread_pool.py": SHORT,

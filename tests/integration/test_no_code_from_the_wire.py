@@ -43,6 +43,9 @@ ALLOWED = {
     # Whether this is a notebook, in the same way; and what the program was started as, for its name in the status.
     ("trainer_client/reporting/progress.py", "sys.modules"),
     ("trainer_client/session/session.py", "sys.modules"),
+    # Names of the package itself, each from one fixed module, when they are used first; and its commands.
+    ("ps_service/__init__.py", "importlib"),
+    ("ps_service/cli/entry.py", "importlib"),
     # The files of the page, which are in the package.
     ("ps_service/monitoring/page.py", "importlib.resources"),
 }

@@ -321,7 +321,7 @@ async def test_what_would_have_to_wait_on_the_event_loop_is_no_error_of_a_step(
         "rounds": request(torch.ones(1, 1), steps=[plain, in_rounds]),
     }
     monkeypatch.setattr(HostedOptimizer, "check", must_wait)
-    monkeypatch.setattr("ps_service.requests.backward.step_together", must_wait)
+    monkeypatch.setattr("ps_service.training.joint_steps.step_together", must_wait)
     ctx, reply = RequestContext(engine, ANNA), pb.BackwardReply()
     with in_a_hurry(engine.parameter_locks), pytest.raises(WouldBlock):
         OPERATIONS["backward"].handle(ctx, asked[fields], reply)
