@@ -40,7 +40,10 @@ STOP_SECONDS: Final = 20.0
 """How long an owner that stops waits for hosted code that runs."""
 
 _LOG_SECONDS: Final = 1.0
-"""Seconds between looks at the length of the log."""
+"""Seconds between looks at whether the log can be written, and until a checkpoint is tried again that has failed."""
+
+_GROWTH_SECONDS: Final = 0.1
+"""Seconds between looks at the length of the log, which may grow by hundreds of megabytes a second."""
 
 _LEAST_SECONDS: Final = 2.0
 """What is left of that when draining has used up its time."""
@@ -106,6 +109,7 @@ class Server:
         ]
         if self._durability.has_log:
             self._periodic.append(Periodic(_LOG_SECONDS, self._look_at_log, "a look at the log"))
+            self._periodic.append(Periodic(_GROWTH_SECONDS, self._cut_log, "the length of the log"))
         if checkpoint_every:
             self._periodic.append(Periodic(checkpoint_every, self._write_checkpoint, "a checkpoint"))
         self._port = 0
@@ -172,11 +176,15 @@ class Server:
         self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
 
     async def _look_at_log(self) -> None:
-        if self._keeper is None:
+        if self._keeper is not None:
+            await BLOCKING.run(self._keeper.look_at_log)
+
+    async def _cut_log(self) -> None:
+        if self._keeper is None or self._keeper.log_bytes <= self._log_bytes:
             return
-        await BLOCKING.run(self._keeper.look_at_log)
+        await self._write_checkpoint()
         if self._keeper.log_bytes > self._log_bytes:
-            await self._write_checkpoint()
+            await asyncio.sleep(_LOG_SECONDS)
 
     async def _write_checkpoint(self) -> None:
         # One that cannot be written is among the events.
