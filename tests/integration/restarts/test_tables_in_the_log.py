@@ -65,9 +65,8 @@ async def test_rows_that_go_between_a_step_and_its_record_stay_as_they_are(
     assert await rows_of(items) == written
 
 
-@pytest.mark.parametrize("by", ["least_recent", "least_frequent"])
-async def test_trainers_beside_each_other_find_their_rows_again(owner: Owner, by: Any) -> None:
-    evict = tc.tables.Eviction(at_capacity=by, share=0.1, spare=0.0)
+async def test_trainers_beside_each_other_find_their_rows_again(owner: Owner) -> None:
+    evict = tc.tables.Eviction(at_capacity="least_frequent", share=0.1, spare=0.0)
     admit = tc.tables.AfterSightings(2, counters=1 << 12)
     async with AsyncExitStack() as stack:
         trainers = [await stack.enter_async_context(tc.connect(owner.address)) for _ in range(4)]
