@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from ps_service.requests.operations import OPERATIONS
 from ps_service.sessions.reply_cache import Answer, confirmed_by
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term
-from ps_wire.errors import InternalError
+from ps_wire.errors import InternalError, StaleHandleError
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
@@ -171,7 +172,8 @@ def _again(engine: Engine, trainer: bytes, again: pb.AgainEffect, source: Record
     name = again.request.WhichOneof("operation")
     payload = source.part(again.offset, again.nbytes) if again.nbytes else None
     ctx = RequestContext(engine, trainer, payload, embeds=True)
-    OPERATIONS[name].handle(ctx, getattr(again.request, name), getattr(Reply(), name))
+    with suppress(StaleHandleError):  # its object went with a session while the request ran
+        OPERATIONS[name].handle(ctx, getattr(again.request, name), getattr(Reply(), name))
 
 
 def _answer(engine: Engine, record: pb.LogRecord, source: RecordSource) -> None:

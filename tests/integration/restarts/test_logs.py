@@ -18,6 +18,9 @@ from ps_service.durability.log.disk import Disk
 from ps_service.durability.log.owners_log import OwnersLog
 from ps_service.durability.resharding.reshard import reshard
 from ps_service.durability.store import CheckpointError
+from ps_wire.codec.payload import PayloadWriter
+from ps_wire.refs import Ref
+from ps_wire.v1 import checkpoint_pb2 as pb
 from tests.integration.restarting import Owner
 from tests.integration.restarts.test_killed import MODES, X, batch, local_pass, one_pass
 from tests.integration.support import bits
@@ -264,3 +267,19 @@ async def test_pushes_of_replicas_and_joint_steps_are_there(owner: Owner, ps: tc
     await replica.pull()
     state = await nets[0].state_dict()
     assert torch.equal(state["weight"], dict(replica.module.named_parameters())["weight"])
+
+
+async def test_a_request_whose_object_went_with_a_session_does_not_keep_the_owner_from_starting(
+    owner: Owner, ps: tc.Client
+) -> None:
+    net = await ps.module(nn.Linear, 4, 2, name="net", seed=1)
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    log = owner.server.engine.durability.log
+    assert isinstance(log, OwnersLog)
+    late = pb.LogRecord(trainer=ps.trainer)
+    late.effects.add().again.request.set_options.optimizer.CopyFrom(Ref("ps0", "0" * 32).to_message())
+    log.append(late, PayloadWriter())
+    await one_pass(ps, net, opt, 0)
+    written = bits(await net.state_dict())
+    await owner.crash()
+    assert bits(await net.state_dict()) == written
