@@ -145,7 +145,7 @@ class Store:
 
     def _set_aside(self, folder: Path, error: DamagedError) -> None:
         name = folder.with_name(f"{_DAMAGED}{folder.name}")
-        _log.error("%s; it was renamed to %s, and changes that only it held are lost", error, name)
+        _log.error("%s; it was renamed to %s, and what neither an earlier one nor a log has is lost", error, name)
         shutil.rmtree(name, ignore_errors=True)
         folder.rename(name)
 
