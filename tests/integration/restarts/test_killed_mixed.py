@@ -18,6 +18,7 @@ from tests.integration.restarting import Owner
 from tests.integration.restarts.conftest import Action, checkpoint
 from tests.integration.restarts.test_killed_tables import IDS, Kill, rows_of
 from tests.integration.support import bits
+from trainer_client.tables.together import OptimizerWithTables
 
 Program = Callable[[tc.Client, Kill], Awaitable[Any]]
 
@@ -137,3 +138,42 @@ async def test_rows_may_come_and_go_while_a_checkpoint_is_written(
         await owner.crash()
         assert await rows_of(items) == expected
         await train()
+
+
+@pytest.mark.parametrize("checkpoints", [False, True], ids=["", "with_checkpoints"])
+async def test_rows_that_were_prepared_are_stepped_by_all_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: bool
+) -> None:
+    own = OptimizerWithTables._step_on_owners
+
+    async def program(durability: str) -> Any:
+        names = ("ps0", "ps1")
+        async with AsyncExitStack() as stack:
+            owners = [
+                await stack.enter_async_context(Owner(tmp_path / durability / name, name, durability=durability))
+                for name in names
+            ]
+            ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
+            items = await ps.table("items", 3, tc.tables.LazyAdam(0.5), owners=names)
+            net = await ps.module(nn.Linear, 3, 2, name="net", seed=1, owner="ps1")
+            opt = await ps.optimizer(optim.Adam, [items, *net.parameters()], lr=0.1)
+
+            async def killed(self: Any, *arguments: Any) -> Any:
+                for each in owners if durability != "off" else ():
+                    if checkpoints:
+                        await asyncio.to_thread(each.server.engine.checkpoints.write)
+                    await each.crash()
+                return await own(self, *arguments)
+
+            monkeypatch.setattr(OptimizerWithTables, "_step_on_owners", killed)
+            for step in range(4):
+                async with ps.context() as ctx:
+                    await ctx.backward((await net(await items(IDS + step))).square().sum())
+                    await opt.step(ctx)
+                if durability != "off":
+                    await owners[step % 2].crash()
+            assert not any(each.server.engine.prepared.all() for each in owners)
+            return await rows_of(items), bits(await net.state_dict())
+
+    expected = await program("off")
+    assert await program("always") == expected
