@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ps_wire.policies import Policy
 
 
-class RestoredRounds:
+class RestoredRounds(ABC):
     """What an `Aggregator` has to keep, and how it gets that again. Nothing else may happen while it does."""
 
     def __init__(self, optimizer: Stepper, policy: Policy) -> None:
@@ -40,9 +41,9 @@ class RestoredRounds:
     def _optimizer(self) -> Stepper:
         return self.steps.optimizer
 
+    @abstractmethod
     def _close(self, close: Close) -> None:
-        """As `Aggregator` does it."""
-        raise NotImplementedError
+        """Steps with the gradients of a round."""
 
     def membership(self) -> tuple[dict[bytes, int], int]:
         """The trainers that use the optimizer, with how many gradients of each have counted or were dropped, and the

@@ -24,68 +24,75 @@ _SOON: Final = 0.002
 """Seconds after which an answer has left the process."""
 
 
-def install(points: Points, segment_bytes: int) -> None:
-    """Puts all of them in, and has the log use files of that size, so that it changes them often."""
-    reach = points.reach
+class Hooks:
+    """Wraps functions of the owner, so that they reach points."""
 
-    def around(owner: Any, method: str, name: str) -> None:
+    def __init__(self, reach: Callable[[str], None]) -> None:
+        self.reach = reach
+
+    def around(self, owner: Any, method: str, name: str) -> None:
         """Points before and after a function."""
         own = getattr(owner, method)
 
         @functools.wraps(own)
         def wrapped(*args: Any, **more: Any) -> Any:
-            reach(f"{name}.before")
+            self.reach(f"{name}.before")
             result = own(*args, **more)
-            reach(f"{name}.after")
+            self.reach(f"{name}.after")
             return result
 
         setattr(owner, method, wrapped)
 
-    def after(owner: Any, method: str, name: str) -> None:
+    def after(self, owner: Any, method: str, name: str) -> None:
         """A point after a function."""
         own = getattr(owner, method)
 
         @functools.wraps(own)
         def wrapped(*args: Any, **more: Any) -> Any:
             result = own(*args, **more)
-            reach(name)
+            self.reach(name)
             return result
 
         setattr(owner, method, wrapped)
 
-    def around_async(owner: Any, method: str, name: str) -> None:
+    def around_async(self, owner: Any, method: str, name: str) -> None:
+        """Points before and after a coroutine function."""
         own = getattr(owner, method)
 
         @functools.wraps(own)
         async def wrapped(*args: Any, **more: Any) -> Any:
-            reach(f"{name}.before")
+            self.reach(f"{name}.before")
             result = await own(*args, **more)
-            reach(f"{name}.after")
+            self.reach(f"{name}.after")
             return result
 
         setattr(owner, method, wrapped)
 
+
+def install(points: Points, segment_bytes: int) -> None:
+    """Puts all of them in, and has the log use files of that size, so that it changes them often."""
+    hooks = Hooks(points.reach)
     _small_files(segment_bytes)
     _answers(points)
     _commits(points)
-    around(RequestContext, "run_after", "step.compute")
-    around(OwnersLog, "opened", "pass.opened")
-    around(OwnersLog, "came", "session.came")
-    around(OwnersLog, "ended", "session.ended")
-    around(OwnersLog, "began", "log.began")
-    around(Log, "open", "log.open")
-    around(Log, "cut", "log.cut")
-    around(LiveCheckpoint, "write", "checkpoint.objects")
-    around(PartWriter, "_write_copies", "checkpoint.piece")
-    after(Keeper, "__init__", "start.begin")
-    after(restoring, "_made", "restore.object")
-    after(restoring, "_fill", "restore.state")
-    after(keeper, "restore", "restore.end")
-    after(replaying, "_apply", "replay.record")
-    after(Keeper, "_replay", "replay.end")
-    around_async(Server, "quiet", "drain.quiet")
-    around_async(Server, "_keep", "drain.keep")
-    _before_async(Server, "stop", lambda: reach("drain.stop"))
+    hooks.around(RequestContext, "run_after", "step.compute")
+    hooks.around(OwnersLog, "opened", "pass.opened")
+    hooks.around(OwnersLog, "came", "session.came")
+    hooks.around(OwnersLog, "ended", "session.ended")
+    hooks.around(OwnersLog, "began", "log.began")
+    hooks.around(Log, "open", "log.open")
+    hooks.around(Log, "cut", "log.cut")
+    hooks.around(LiveCheckpoint, "write", "checkpoint.objects")
+    hooks.around(PartWriter, "_write_copies", "checkpoint.piece")
+    hooks.after(Keeper, "__init__", "start.begin")
+    hooks.after(restoring, "_made", "restore.object")
+    hooks.after(restoring, "_fill", "restore.state")
+    hooks.after(keeper, "restore", "restore.end")
+    hooks.after(replaying, "_apply", "replay.record")
+    hooks.after(Keeper, "_replay", "replay.end")
+    hooks.around_async(Server, "quiet", "drain.quiet")
+    hooks.around_async(Server, "_keep", "drain.keep")
+    _before_async(Server, "stop", lambda: points.reach("drain.stop"))
 
 
 def _before_async(owner: Any, method: str, work: Callable[[], None]) -> None:

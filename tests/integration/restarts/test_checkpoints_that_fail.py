@@ -26,12 +26,6 @@ async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
         yield made
 
 
-@pytest.fixture
-async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
-    async with tc.connect(owner.address) as client:
-        yield client
-
-
 def failing(original: Any, is_meant: Callable[..., bool], error: OSError) -> Any:
     """A function that does what another does, until its arguments are those that are meant."""
 

@@ -30,12 +30,6 @@ async def owner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield made
 
 
-@pytest.fixture
-async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
-    async with tc.connect(owner.address) as client:
-        yield client
-
-
 def batch(i: int) -> torch.Tensor:
     return torch.randn(3, 4, generator=torch.Generator().manual_seed(i))
 

@@ -36,12 +36,6 @@ async def owner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield made
 
 
-@pytest.fixture
-async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
-    async with tc.connect(owner.address) as client:
-        yield client
-
-
 def hosted(owner: Owner, name: str) -> HostedTable:
     found = owner.server.engine.registry.named(name).value
     assert isinstance(found, HostedTable)

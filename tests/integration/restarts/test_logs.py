@@ -33,12 +33,6 @@ async def owner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield made
 
 
-@pytest.fixture
-async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
-    async with tc.connect(owner.address) as client:
-        yield client
-
-
 def checkpoints(folder: Path) -> int:
     return len(list(folder.glob("checkpoint-*")))
 

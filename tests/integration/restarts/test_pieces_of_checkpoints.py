@@ -43,12 +43,6 @@ async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
         yield made
 
 
-@pytest.fixture
-async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
-    async with tc.connect(owner.address) as client:
-        yield client
-
-
 def ids(i: int) -> torch.Tensor:
     return torch.randint(300, (40,), generator=torch.Generator().manual_seed(i))
 

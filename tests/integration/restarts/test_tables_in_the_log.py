@@ -29,12 +29,6 @@ async def owner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield made
 
 
-@pytest.fixture
-async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
-    async with tc.connect(owner.address) as client:
-        yield client
-
-
 async def test_rows_that_go_between_a_step_and_its_record_stay_as_they_are(
     owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
