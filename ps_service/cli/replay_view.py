@@ -43,4 +43,4 @@ def show(past: Past, output: Path) -> None:
         tell(f"{name} has version {version}")
     if past.left_out:
         tell(f"left out: {past.left_out:,} without a name, of trainers")
-    tell(f"start it with: ps-service serve --name {past.owner} --data-dir {output}")
+    tell(f"start it with: ps-service serve --name {past.owner} --data-dir {output}, with --import as before")
