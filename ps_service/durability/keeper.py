@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ps_service.durability import snapshot
+from ps_service.durability import rounds, snapshot
 from ps_service.durability.books import Bookkeeping, bookkeeping
 from ps_service.durability.live.checkpoint import LiveCheckpoint
 from ps_service.durability.live.reuse import Earlier
@@ -78,6 +78,10 @@ class Keeper:
         self._replay(log)
         if self._durability.has_log:
             self._open(log)
+        # Noted in the log: rounds over several owners decide something when a trainer leaves.
+        for each in self._engine.registry.objects():
+            if isinstance(each.value, HostedOptimizer):
+                rounds.drop_strangers(self._engine, each.value)
 
     def _replay(self, log: Log) -> None:
         """Applies what the log has since the checkpoint."""
@@ -118,8 +122,8 @@ class Keeper:
         engine.contexts.when_over = self._effects.over
         engine.memberships.journals = partial(LoggedRounds, self._effects)
         for each in engine.registry.objects():
-            if isinstance(each.value, HostedOptimizer) and (rounds := each.value.aggregator) is not None:
-                rounds.journal = LoggedRounds(self._effects, each.value, rounds)
+            if isinstance(each.value, HostedOptimizer) and (found := each.value.aggregator) is not None:
+                found.note_in(LoggedRounds(self._effects, each.value, found))
         engine.durability.log = self._effects
 
     def _restore(self, folder: Path, manifest: Manifest) -> None:

@@ -60,9 +60,6 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
         _fill(engine, hosted, record, source)
     for session in checkpoint.sessions:
         _begin(engine, session, source)
-    for hosted in made:
-        if isinstance(hosted.value, HostedOptimizer):
-            rounds.drop_strangers(engine, hosted.value)
     engine.contexts.runs.restore(_runs(checkpoint, made))
     for passes in checkpoint.passes:
         if passes.killed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ps_service.policies.decisions import Changed, DecisionLog, Left, Released
@@ -60,13 +60,27 @@ class Coordinator(Rounds):
         return self._noted(events)
 
     def change(self, policy: Policy) -> list[Event]:
-        ended = self._noted(self.end_round())
+        ended = self.finish_round()
         self.log.add(Changed(policy))
         return [*ended, *self._noted(super().change(policy))]
 
+    def finish_round(self) -> list[Event]:
+        return self._noted(self.end_round())
+
+    def take_back(self, decisions: Sequence[Close | Pooled], keys: Sequence[OfferKey]) -> None:
+        """Has decisions that nobody was told not be made: the gradients of these offers are in no round."""
+        instead = [*map(Released, keys)]
+        for decision in decisions:
+            # The numbers go on: if nothing is left to release, something is that is not held any more.
+            of = decision.counted if isinstance(decision, Close) else (decision.counted,)
+            by = instead.pop() if instead else Released(of[0].key)
+            self.log.replace(decision, by)
+        for each in instead:
+            self.log.add(each)
+
     def give_up(self) -> list[Event]:
         """Ends the open round, and drops or answers the offers that wait, because this owner stops."""
-        events = self._noted(self.end_round())
+        events = self.finish_round()
         for key in self.waiting_offers():
             events.extend(self.withdraw(key))
         return events
@@ -76,6 +90,11 @@ class Coordinator(Rounds):
         self.version = version
         self.joins = joins + _MOST_LOST_JOINS
         self.epochs.update(epochs)
+
+    def rejoin(self, epochs: Mapping[bytes, int]) -> None:
+        """Continues with the numbers of joins from before this owner has started again."""
+        self.epochs.update(epochs)
+        self.joins = max(self.joins, *epochs.values(), 0)
 
     def _noted(self, events: list[Event]) -> list[Event]:
         """Appends what is decided to the log."""

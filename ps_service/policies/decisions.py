@@ -85,9 +85,34 @@ class DecisionLog:
         if newest > self.number:
             self._entries.clear()
             self.number = newest
-        oldest = min(self.applied.values(), default=self.number)
-        while self._entries and self._entries[0].number <= oldest:
+        self._forget(min(self.applied.values(), default=self.number))
+
+    def _forget(self, number: int) -> None:
+        while self._entries and self._entries[0].number <= number:
             self._entries.popleft()
+
+    def replace(self, decision: Decision, by: Decision) -> bool:
+        """Puts a decision that nobody was told in the place of another one. Says whether that was there."""
+        for place, entry in enumerate(self._entries):
+            if entry.decision is decision:
+                self._entries[place] = Entry(entry.number, by)
+                return True
+        return False
+
+    def cut(self, number: int) -> None:
+        """Forgets the decisions with a greater number."""
+        while self._entries and self._entries[-1].number > number:
+            self._entries.pop()
+        self.number = min(self.number, number)
+
+    def extend(self, base: int, entries: Iterable[Entry]) -> None:
+        """Appends decisions that were made before this owner has started again. Those up to `base` are forgotten."""
+        for entry in entries:
+            if entry.number > self.number:
+                self.number = entry.number
+                self._entries.append(entry)
+        self.number = max(self.number, base)
+        self._forget(base)
 
     def restore(self, number: int, applied: Mapping[str, int], entries: Iterable[Entry]) -> None:
         """Continues from the state of a checkpoint."""

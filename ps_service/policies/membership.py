@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A trainer uses the optimizer from now on. Its clock begins so, and there have been at most so many trainers."""
+    """A trainer uses the optimizer from now on. Its clock begins so, and there have been at most so many trainers. The
+    epoch is the number of its join if the optimizer spans owners, otherwise 0."""
 
     trainer: bytes
     clock: int
     most: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,18 @@ class Departed:
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """The rounds follow another policy from now on, with so many trainers."""
+    """The rounds follow another policy from now on, with so many trainers. If they begin over several owners with it,
+    these are named."""
 
     policy: Policy
     most: int
+    owners: tuple[str, ...] = ()
 
 
-Moved = Joined | Departed | PolicySet
+@dataclass(frozen=True, slots=True)
+class Unheld:
+    """Other owners need not hold the gradients of some offers any more."""
+
+
+Moved = Joined | Departed | PolicySet | Unheld
 """What is in no event of the rounds themselves."""

@@ -81,6 +81,10 @@ class Rounds:
         pool, self.pool = self.pool, []
         return [self._close(pool)]
 
+    def finish_round(self) -> list[Event]:
+        """As `end_round`, when nothing else happens."""
+        return self.end_round()
+
     def restore_members(self, clocks: Mapping[bytes, int], most: int) -> None:
         """Continues with the clocks of the members of a checkpoint, so that no round is complete without them."""
         for trainer, clock in clocks.items():

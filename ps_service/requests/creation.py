@@ -67,9 +67,13 @@ def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.Creat
         offers.join(ctx, made, reply.created)
     if rounds is not None:
         reply.owners.extend(rounds.owners)
-        if rounds.coordinator is not None:
-            reply.epoch = rounds.decisions(ctx.trainer, {}).epoch
-    offers.when_logged(ctx, made)
+    offers.when_logged(ctx, made, partial(_tell_epoch, ctx, made, reply))
+
+
+def _tell_epoch(ctx: RequestContext, optimizer: HostedOptimizer, reply: pb.CreateReply) -> None:
+    rounds = optimizer.rounds
+    if rounds is not None and rounds.coordinator is not None:
+        reply.epoch = rounds.decisions(ctx.trainer, {}).epoch
 
 
 def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, reply: pb.CreateReply) -> None:
@@ -115,8 +119,6 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
     groups = [(fields.refs(group.parameters), fields.options(ctx, group.options)) for group in request.groups]
     prepare = None
     if request.HasField("policy"):
-        if len(request.owners) > 1:
-            ctx.engine.durability.refuse("policies over several owners")
         policy = policies.from_plain(ctx.read(request.policy))
         prepare = partial(spanning.begin, ctx.engine, owners=request.owners, policy=policy)
     options = fields.options(ctx, request.options)

@@ -156,8 +156,6 @@ def set_requires_grad(ctx: RequestContext, request: pb.SetRequiresGradRequest, r
 def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
     """Changes options of an optimizer's parameter groups."""
     optimizer = optimizer_of(ctx.find(request.optimizer))
-    if request.owners:
-        ctx.engine.durability.refuse("policies over several owners")
     if request.HasField("options"):
         # A policy is noted by the rounds themselves.
         again = pb.SetOptionsRequest(optimizer=request.optimizer, options=request.options)
@@ -170,7 +168,7 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
     if request.owners:
         policy = policies.from_plain(ctx.read(request.policy))
         spanning.place(ctx.engine, optimizer, request.owners, policy)
-        spanning.tell(ctx, optimizer, reply.decisions)
+        offers.when_logged(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
     elif request.HasField("policy"):
         if optimizer.rounds is not None and optimizer.rounds.following is not None:
             raise InvalidArgumentError(f"owner {optimizer.rounds.owners[0]!r} decides the rounds of this optimizer")

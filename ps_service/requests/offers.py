@@ -86,8 +86,12 @@ def offer_to_owners(
     if asked.withdraw:
         if asked.number:
             aggregator.withdraw(OfferKey(ctx.trainer, asked.number, asked.epoch))
-        reply.version = optimizer.version
-        round_messages.write(reply.decisions, aggregator.decisions(ctx.trainer, applied))
+
+        def tell() -> None:
+            reply.version = optimizer.version
+            round_messages.write(reply.decisions, aggregator.decisions(ctx.trainer, applied))
+
+        when_logged(ctx, optimizer, tell)
         return
     if not asked.number:
         raise InvalidArgumentError("an offer to rounds over several owners needs a number")

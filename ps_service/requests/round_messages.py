@@ -50,7 +50,7 @@ def _write_decision(message: pb.Decision, decision: Decision) -> None:
     elif isinstance(decision, Pooled):
         message.pooled.CopyFrom(counted_message(decision.counted))
     elif isinstance(decision, Released):
-        message.released.CopyFrom(_key(decision.key))
+        message.released.CopyFrom(key_message(decision.key))
     elif isinstance(decision, Left):
         message.left.trainer, message.left.epoch = decision.trainer, decision.epoch
     else:
@@ -67,7 +67,7 @@ def _read_decision(message: pb.Decision) -> Decision:
     if kind == "pooled":
         return Pooled(read_counted(message.pooled), 0)
     if kind == "released":
-        return Released(_read_key(message.released))
+        return Released(read_key(message.released))
     if kind == "left":
         return Left(message.left.trainer, message.left.epoch)
     if kind == "policy":
@@ -84,22 +84,24 @@ def read_applied(applied: Mapping[str, int]) -> dict[str, int]:
 
 def counted_message(counted: Counted) -> pb.CountedGradient:
     """The message of a gradient in a round."""
-    return pb.CountedGradient(key=_key(counted.key), staleness=counted.staleness, weight=counted.weight)
+    return pb.CountedGradient(key=key_message(counted.key), staleness=counted.staleness, weight=counted.weight)
 
 
 def read_counted(message: pb.CountedGradient) -> Counted:
     """The gradient of a message. Raises `InvalidArgumentError` if its weight is none."""
     check_finite("weight", message.weight, 0.0)
-    return Counted(_read_key(message.key), message.staleness, message.weight)
+    return Counted(read_key(message.key), message.staleness, message.weight)
 
 
 def _check_count(name: str, number: int) -> None:
     check_whole(name, number, 0, _MOST)
 
 
-def _key(key: OfferKey) -> pb.OfferKey:
+def key_message(key: OfferKey) -> pb.OfferKey:
+    """The message of the name of an offer."""
     return pb.OfferKey(trainer=key.trainer, number=key.number, epoch=key.epoch)
 
 
-def _read_key(message: pb.OfferKey) -> OfferKey:
+def read_key(message: pb.OfferKey) -> OfferKey:
+    """The name of an offer in a message."""
     return OfferKey(message.trainer, message.number, message.epoch)

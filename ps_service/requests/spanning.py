@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ps_service.execution.deferred import Deferred
@@ -17,10 +17,12 @@ from ps_wire.runtime.nothing import nothing
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
+    from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
+    from ps_service.sessions.effects import Effects
     from ps_service.training.aggregator import Aggregator
     from ps_service.training.following import Settled
-    from ps_service.training.optimizers import HostedOptimizer
+    from ps_service.training.optimizers import HostedOptimizer, Note
     from ps_wire.policies import Policy
     from ps_wire.v1 import operations_pb2 as pb
 
@@ -59,14 +61,18 @@ def step_apart(
     aggregator: Aggregator,
     request: pb.StepRequest,
     reply: pb.StepReply,
+    noting: Callable[[Effects, HostedOptimizer, PassContext], Note],
 ) -> None:
     """Answers a trainer that does not know yet that the optimizer has rounds over several owners. It begins its step
-    anew, unless another owner had no rounds yet, and has applied its part."""
+    anew, unless another owner had no rounds yet, and has applied its part; what notes that is made by `noting`."""
     if request.finish:
         context = ctx.engine.contexts.get(fields.context_id(request))
 
         def step() -> int:
-            return optimizer.version if context is None else aggregator.step_outside(context)
+            if context is None:
+                return optimizer.version
+            note = None if ctx.effects is None else noting(ctx.effects, optimizer, context)
+            return aggregator.step_outside(context, note)
 
         reply.version = reported_values.step_with(ctx, optimizer, request, reply, step, context)
     else:
@@ -95,23 +101,36 @@ def tell(ctx: RequestContext, optimizer: HostedOptimizer, message: pb.Decisions)
 
 def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> None:
     """Holds the gradients of a context until a decision names them, or tells when this owner drains."""
-    following = _following(optimizer_of(ctx.find(request.optimizer)))
+    optimizer = optimizer_of(ctx.find(request.optimizer))
+    following = _following(optimizer)
     if request.watch:
         ctx.defer(following.watch(), nothing)
         return
     id = fields.context_id(request)
     context, steps = ctx.engine.contexts.get(id), following.steps
     key = OfferKey(ctx.trainer, request.number, request.epoch)
-    reply.applied = following.hold(key, steps.contribution(context), steps.read_version(context))
+    contribution, read = steps.contribution(context), steps.read_version(context)
+    if ctx.effects is not None:
+        ctx.effects.take_turn()
+        ctx.effects.check(contribution.nbytes)
+    reply.applied = following.hold(key, contribution, read)
+    if ctx.effects is not None:
+        ctx.effects.holds(optimizer, key, following.held()[key])
     ctx.engine.sessions.stepped(ctx.trainer, id)
 
 
 def settle(ctx: RequestContext, request: pb.SettleRequest, reply: pb.SettleReply) -> None:
     """Carries out decisions, or frees gradients that were not offered."""
-    following = _following(optimizer_of(ctx.find(request.optimizer)))
+    optimizer = optimizer_of(ctx.find(request.optimizer))
+    following, effects = _following(optimizer), ctx.effects
     key = OfferKey(ctx.trainer, request.number, request.epoch)
+    if effects is not None:
+        effects.keep_answer()
     if request.release:
-        following.release(key)
+        if effects is not None:
+            effects.take_turn()
+        if following.release(key) and effects is not None:
+            effects.lets_go(optimizer, key)
     done = following.settle(key, request.decisions.base, round_messages.read(request.decisions))
 
     def finish(settled: Settled) -> None:

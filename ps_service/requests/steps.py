@@ -35,8 +35,10 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     rounds, and the reply comes when their trainer may go on."""
     if request.context.run:
         note_attempt(ctx.engine, request, ctx.effects)
-    if ctx.effects is not None and (id := fields.context_id(request)) in ctx.engine.prepared:
-        ctx.effects.in_pass(id)
+    if ctx.effects is not None and request.HasField("context"):
+        id = fields.context_id(request)
+        if id in ctx.engine.prepared:
+            ctx.effects.in_pass(id)
     optimizer = optimizer_of(ctx.find(request.optimizer))
     if optimizer.rounds is None and not (request.more or request.check_only or request.HasField("offer")):
         _apply(ctx, optimizer, request, reply)
@@ -45,7 +47,7 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     elif request.more or request.check_only:
         step_together(ctx, request, reply)
     elif request.apart and optimizer.rounds is not None and optimizer.rounds.owners:
-        spanning.step_apart(ctx, optimizer, optimizer.rounds, request, reply)
+        spanning.step_apart(ctx, optimizer, optimizer.rounds, request, reply, noting)
     else:
         id, values = fields.context_id(request), reported_values.read(ctx, request.values)
         waiting = offers.offer(ctx, optimizer, id, fields.wait_seconds(request), values)

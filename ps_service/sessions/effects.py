@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from ps_wire.errors import InvalidArgumentError, StorageError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -15,10 +13,13 @@ if TYPE_CHECKING:
 
     from ps_service.group.formation import MemberEntry
     from ps_service.hosting.objects import HostedObject
+    from ps_service.policies.offers import OfferKey
     from ps_service.sessions.reply_cache import Answer
+    from ps_service.training.following import Held
     from ps_service.training.optimizers import HostedOptimizer, Present
     from ps_wire.attempts import Attempt
     from ps_wire.codec.payload import Buffer
+    from ps_wire.errors import StorageError
     from ps_wire.refs import ContextId
     from ps_wire.v1.operations_pb2 import LogStatus
 
@@ -75,6 +76,12 @@ class Effects(Protocol):
 
     def leaves(self, optimizer: HostedOptimizer, trainer: bytes) -> None:
         """A trainer does not use an optimizer without rounds any more. The request has a turn."""
+
+    def holds(self, optimizer: HostedOptimizer, key: OfferKey, held: Held) -> None:
+        """Gradients are held for rounds that another owner decides. The request has a turn."""
+
+    def lets_go(self, optimizer: HostedOptimizer, key: OfferKey) -> None:
+        """Gradients of an offer are not held any more. The request has a turn."""
 
     def keep_answer(self) -> None:
         """The log has the answer, whatever else the request changes: what it tells has come in another way."""
@@ -158,10 +165,3 @@ class Durability:
     whole = 0
     began = 0
     newer: Sequence[tuple[torch.Tensor, int, int]] = ()
-
-    def refuse(self, what: str) -> None:
-        """Raises `InvalidArgumentError` if there is a log: it does not have such changes yet."""
-        if self.log is not None:
-            raise InvalidArgumentError(
-                f"this owner has a log (--durability), which does not have {what} yet: use an owner without one"
-            )

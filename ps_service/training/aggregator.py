@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ps_service.policies.membership import Departed, Joined, Moved, PolicySet
+from ps_service.policies.membership import Departed, Joined, Moved, PolicySet, Unheld
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import missing, ran_out
 from ps_service.training.event_queue import EventQueue
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from ps_service.passes.pass_context import PassContext
     from ps_service.policies.coordinator import Coordinator
     from ps_service.policies.decisions import Entry
+    from ps_service.policies.offers import Counted
     from ps_service.training.following import Following
     from ps_service.training.round_journal import RoundJournal
-    from ps_service.training.round_steps import Stepper
+    from ps_service.training.round_steps import Note, Stepper
 
 _log = logging.getLogger(__name__)
 
@@ -61,8 +62,6 @@ class Aggregator(RestoredRounds):
         super().__init__(optimizer, PLAIN)
         self.queue = EventQueue(self._handle)
         self.owners: tuple[str, ...] = ()
-        self.following: Following | None = None
-        self.journal: RoundJournal | None = None
         self._policy: Policy = PLAIN
         self.describe: Callable[[bytes], str] = bytes.hex
         for trainer in optimizer.trainers:
@@ -92,7 +91,11 @@ class Aggregator(RestoredRounds):
         is_new = trainer not in self._rounds.members
         self.queue.extend(self._rounds.join(trainer))
         if is_new and self.journal is not None:
-            self.queue.extend([Joined(trainer, self._rounds.members[trainer].clock, self._rounds.most)])
+            self.queue.extend([self._joined(trainer)])
+
+    def _joined(self, trainer: bytes) -> Joined:
+        epoch = 0 if self.coordinator is None else self.coordinator.epochs[trainer]
+        return Joined(trainer, self._rounds.members[trainer].clock, self._rounds.most, epoch)
 
     def leave(self, trainer: bytes) -> None:
         """A trainer does not use it any more, or is lost."""
@@ -100,21 +103,27 @@ class Aggregator(RestoredRounds):
             for key in self._offered.outside_of(trainer):
                 self.queue.extend(self._withdraw(key))
             is_member = trainer in self._rounds.members
-            self.queue.extend(self._rounds.leave(trainer))
-            if is_member and self.journal is not None:
-                self.queue.extend([Departed(trainer)])
+            events = self._rounds.leave(trainer)
+            # Before the rounds that are complete without it.
+            gone = [Departed(trainer)] if is_member and self.journal is not None else []
+            self.queue.extend([*gone, *events])
         self.queue.go_on()
 
     def change(self, policy: Policy) -> None:
         """Follows another policy from now on."""
+        self._change(policy)
+
+    def _change(self, policy: Policy, owners: tuple[str, ...] = ()) -> None:
         with self._lock:
             if self._optimizer.rounds is None:
                 # Plain steps did not go through the rounds.
                 self._rounds.version = self._optimizer.version
-            if self.journal is not None:
+            if self.journal is None:
+                self.queue.extend(self._rounds.change(policy))
+            else:
                 # Between the last round of the one policy and the first of the other.
-                self.queue.extend([*self._rounds.end_round(), PolicySet(policy, len(self._rounds.members))])
-            self.queue.extend(self._rounds.change(policy))
+                ended, moved = self._rounds.finish_round(), PolicySet(policy, len(self._rounds.members), owners)
+                self.queue.extend([*ended, moved, *self._rounds.change(policy)])
             self._policy = policy
             self._optimizer.rounds = None if policy == PLAIN and not self.owners else self
             self.steps.follow(policy, self._rounds.version)
@@ -158,19 +167,28 @@ class Aggregator(RestoredRounds):
             self.owners = tuple(owners)
             self.coordinator = self._rounds = coordinator
             self._optimizer.rounds = self
-        self.change(coordinator.policy)
+        self._change(coordinator.policy, self.owners)
+        if self.journal is not None:
+            with self._lock:
+                self.queue.extend(map(self._joined, list(self._rounds.members)))
+            self.queue.go_on()
 
     def follow(self, owners: Sequence[str], following: Following) -> None:
         """Follows the rounds that the first of these owners decides. Does nothing if it has a policy already."""
         with self._lock:
-            if self._optimizer.rounds is None:
-                self.owners, self.following, self._optimizer.rounds = tuple(owners), following, self
+            if self._optimizer.rounds is not None:
+                return
+            self.owners, self.following, self._optimizer.rounds = tuple(owners), following, self
+            if self.journal is not None:
+                following.journal = self.journal.follows(following.steps)
+                self.queue.extend([PolicySet(following.policy, 0, self.owners)])
+        self.queue.go_on()
 
-    def step_outside(self, context: PassContext) -> int:
+    def step_outside(self, context: PassContext, note: Note | None = None) -> int:
         """Applies the gradients of a pass at once, although there are rounds: they had not begun everywhere before.
-        Returns the version after the step, and raises as `HostedOptimizer.step`."""
+        Returns the version after the step, and raises as `HostedOptimizer.step`, which is told the `note`."""
         before = self._optimizer.version
-        version = self._optimizer.step(context)
+        version = self._optimizer.step(context, note)
         if version > before and self.coordinator is not None:
             with self._lock:
                 self._rounds.version += 1
@@ -184,7 +202,12 @@ class Aggregator(RestoredRounds):
         with self._lock:
             log = coordinator.log
             log.note(applied)
-            return Decided(coordinator.epochs.get(trainer, 0), log.base, log.unknown(applied))
+            base, found = log.base, log.unknown(applied)
+            if self.journal is None:
+                return Decided(coordinator.epochs.get(trainer, 0), base, found)
+            settled = self.journal.settled
+            logged = [each for each in found if each.number <= settled.decided]
+            return Decided(settled.epochs.get(trainer, 0), base, logged)
 
     def offer(
         self, trainer: bytes, contribution: Contribution, read: int | None, number: int = 0, epoch: int = 0
@@ -228,10 +251,12 @@ class Aggregator(RestoredRounds):
             self.queue.extend(self._withdraw(key))
         self.queue.go_on()
 
-    def _withdraw(self, key: OfferKey) -> list[Event]:
-        events = self._rounds.withdraw(key)
+    def _withdraw(self, key: OfferKey) -> list[Event | Unheld]:
+        events: list[Event | Unheld] = [*self._rounds.withdraw(key)]
         if (offer := self._offered.enter(key)) is not None:
             events.append(Dropped(key, self._rounds.staleness(offer), Reason.WITHDRAWN))
+        if self.coordinator is not None and self.journal is not None:
+            events.append(Unheld())
         return events
 
     def drain(self) -> None:
@@ -315,10 +340,8 @@ class Aggregator(RestoredRounds):
                 self.journal.close(self.steps, gradients, close)
         except BaseException as error:
             self.reported.drop_pool(pool.values)
-            if self.journal is not None and self.journal.settled.open.counted:
-                # There was no room for the step in the log.
-                self.restore_open_round(self.journal.settled.open, keeps_later=True)
-                counted = [each for each in counted if each.key in self._offered]
+            if self.journal is not None:
+                counted = self._not_made(self.journal, close, counted)
             waiting = [self._offered.fail(each.key, error) for each in counted]
             if not all(waiting):
                 # Their trainers went on long ago.
@@ -329,6 +352,24 @@ class Aggregator(RestoredRounds):
             # Most pooled offers have their answer already.
             if each.key in self._offered:
                 self._outcomes[each.key] = Outcome(close.version, each.staleness, len(counted), values=values)
+
+    def _not_made(self, journal: RoundJournal, close: Close, counted: list[Counted]) -> list[Counted]:
+        """Goes on after a step that has failed. Returns the gradients that are lost with it."""
+        if journal.settled.open.counted:
+            # There was no room for the step in the log.
+            self.restore_open_round(journal.settled.open, keeps_later=True)
+            counted = [each for each in counted if each.key in self._offered]
+        if self.coordinator is not None and (untold := journal.untold(close)):
+            with self._lock:
+                self.coordinator.take_back(untold, [each.key for each in counted])
+            self.queue.extend([Unheld()])
+        return counted
+
+    def _not_pooled(self, event: Pooled) -> None:
+        with self._lock:
+            self._rounds.pool = [each for each in self._rounds.pool if each is not event.counted]
+            if self.coordinator is not None and self.journal is not None and self.journal.untold(event):
+                self.coordinator.take_back([event], [event.counted.key])
 
     def _term(self, key: OfferKey, weight: float, staleness: int) -> Term:
         contribution, read, _ = self._offered[key]
@@ -346,6 +387,7 @@ class Aggregator(RestoredRounds):
                 self.journal.pool(event, own, total, contribution)
             self._pool.total = total
         except Exception as error:  # there may be no memory for the sum, or no room in the log
+            self._not_pooled(event)
             self._offered.fail(counted.key, error)
             return
         # Its trainer goes on, and the pass may be over before the round is.

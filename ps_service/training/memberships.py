@@ -33,6 +33,8 @@ class Memberships:
         self._is_draining: Final = is_draining
         self._lock = threading.Lock()
         self._used: weakref.WeakSet[HostedOptimizer] = weakref.WeakSet()
+        # While the log is replayed, rounds over several owners keep trainers whose sessions end.
+        self.is_replayed = False
         # Makes what notes the rounds of an optimizer, if the owner has a log.
         self.journals: Callable[[HostedOptimizer, Aggregator], RoundJournal] | None = None
 
@@ -57,9 +59,13 @@ class Memberships:
     def forget(self, trainer: bytes) -> None:
         """The trainer is gone: no round waits for it."""
         with self._lock:
-            used = [each for each in self._used if trainer in each.trainers]
+            used = [each for each in self._used if trainer in each.trainers and not self._keeps_members(each)]
         for optimizer in used:
             self.remove(trainer, optimizer)
+
+    def _keeps_members(self, optimizer: HostedOptimizer) -> bool:
+        rounds = optimizer.rounds if self.is_replayed else None
+        return rounds is not None and rounds.coordinator is not None
 
     def change_policy(self, optimizer: HostedOptimizer, policy: Policy) -> None:
         """Has an optimizer follow another policy from now on."""

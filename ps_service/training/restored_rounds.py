@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ps_service.policies.offers import Close
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from ps_service.policies.coordinator import Coordinator
     from ps_service.policies.decisions import Entry
     from ps_service.policies.offers import Counted
-    from ps_service.training.round_journal import PooledReport
+    from ps_service.training.following import Following
+    from ps_service.training.round_journal import PooledReport, RoundJournal
     from ps_service.training.round_steps import Stepper
     from ps_wire.policies import Policy
 
@@ -32,6 +34,8 @@ class RestoredRounds(ABC):
         self.steps = RoundSteps(optimizer)
         self.reported = optimizer.reported
         self.coordinator: Coordinator | None = None
+        self.following: Following | None = None
+        self.journal: RoundJournal | None = None
         self._lock = threading.Lock()
         self._rounds = Rounds(policy)
         self._numbers = itertools.count(1)
@@ -67,6 +71,37 @@ class RestoredRounds(ABC):
         with self._lock:
             coordinator.log.restore(number, known, entries)
             coordinator.restore(self._optimizer.version, joins, epochs)
+
+    def note_in(self, journal: RoundJournal) -> None:
+        """What happens from now on is noted there."""
+        self.journal = journal
+        self._rounds.version = self._optimizer.version
+        if self.following is not None:
+            self.following.journal = journal.follows(self.following.steps)
+
+    def decided(self, after: int) -> tuple[int, list[Entry]]:
+        """The decisions with a greater number, if this owner decides for several, and the number of the last that is
+        forgotten."""
+        if self.coordinator is None:
+            return 0, []
+        with self._lock:
+            log = self.coordinator.log
+            return log.base, log.after(after)
+
+    def last_decision(self) -> int:
+        """The number of the last decision, 0 if there is none, or another owner decides."""
+        return 0 if self.coordinator is None else self.coordinator.log.number
+
+    @contextmanager
+    def replaying(self, base: int, entries: Iterable[Entry], epochs: Mapping[bytes, int]) -> Iterator[None]:
+        """For a block that does again what has led to decisions, which are these and no others; to joins likewise."""
+        number = self.last_decision()
+        yield
+        if (coordinator := self.coordinator) is not None:
+            with self._lock:
+                coordinator.log.cut(number)
+                coordinator.log.extend(base, entries)
+                coordinator.rejoin(epochs)
 
     @property
     def open_round(self) -> OpenRound:

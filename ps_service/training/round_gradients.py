@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from ps_service.memory.held import size
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,6 +29,11 @@ class Contribution(NamedTuple):
     context: PassContext | FirstReadings | None
     report: Report | None = None
     attempt: Attempt | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the gradients."""
+        return sum(size(each) for each in self.gradients if each is not None)
 
 
 class Term(NamedTuple):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ps_service.policies.membership import Departed, Joined, PolicySet
 from ps_service.policies.offers import Dropped, Reason
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from ps_service.policies.decisions import Decision
+    from ps_service.policies.follower import Gap
     from ps_service.policies.membership import Moved
     from ps_service.policies.offers import Close, Counted, Pooled
     from ps_service.training.round_gradients import Contribution, RoundGradients
@@ -40,26 +43,32 @@ class OpenRound:
 @dataclass
 class SettledRounds:
     """The state of rounds after the events that were handled. The rounds themselves are ahead of it: they know of
-    offers whose round is complete, and is not applied yet. `unlogged` are the trainers whose clocks no record has."""
+    offers whose round is complete, and is not applied yet. `unlogged` are the trainers whose clocks no record has, and
+    `epochs` the numbers of their joins if the rounds are over several owners. Of the decisions about such rounds, other
+    owners may be told those up to the number `decided`."""
 
     policy: Policy
     clocks: dict[bytes, int]
     most: int
     open: OpenRound
     unlogged: set[bytes] = field(default_factory=set)
+    epochs: dict[bytes, int] = field(default_factory=dict)
+    decided: int = 0
 
     def move(self, event: Moved | Dropped) -> None:
         """Trainers or the policy have changed, or an offer was refused, which counts for the clock of its trainer."""
         if isinstance(event, Joined):
             self.clocks[event.trainer], self.most = event.clock, event.most
+            self.epochs[event.trainer] = event.epoch
             self.unlogged.add(event.trainer)
         elif isinstance(event, Departed):
             self.clocks.pop(event.trainer, None)
+            self.epochs.pop(event.trainer, None)
             self.unlogged.discard(event.trainer)
         elif isinstance(event, PolicySet):
             self.policy, self.most = event.policy, event.most
             self.unlogged.update(self.clocks)
-        elif event.reason in (Reason.LATE, Reason.STALE):
+        elif isinstance(event, Dropped) and event.reason in (Reason.LATE, Reason.STALE):
             self.count(event.key.trainer)
 
     def count(self, trainer: bytes) -> None:
@@ -102,3 +111,31 @@ class RoundJournal(Protocol):
     def close(self, steps: RoundSteps, gradients: RoundGradients, close: Close) -> None:
         """Makes the step of a round, and notes it. Raises as `RoundSteps.apply`, and `StorageError`: if there is no
         room for it, before anything has changed."""
+
+    def untold(self, event: Close | Pooled) -> list[Close | Pooled]:
+        """The decisions about a step of rounds over several owners, or a gradient, if they are not in the log."""
+
+    def follows(self, steps: RoundSteps) -> FollowingJournal:
+        """What notes the rounds that another owner decides."""
+
+
+class FollowingNotes(Protocol):
+    """What is told of a decision while it is carried out."""
+
+    def steps(self, optimizer: Any, version: int, present: Any) -> None:
+        """As `Note`."""
+
+    def adds(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Gradients are added to the sum of the open round."""
+
+
+class FollowingJournal(Protocol):
+    """The log, as rounds see it that another owner decides."""
+
+    def carry_out(self, number: int, decision: Decision | Gap, work: CarryOut) -> None:
+        """Does the work of a decision with that number, and notes it, with the error that the work returns, empty if
+        there is none. Does not raise: what cannot be written is written before all else."""
+
+
+CarryOut = Callable[["Decision | Gap", FollowingNotes], str]
+"""Carries out a decision."""

@@ -48,8 +48,8 @@ class Stepper(Protocol):
     rounds: Any
     lock: StepLock
 
-    def step(self, context: PassContext) -> int:
-        """Applies the gradients of a context; returns the version after it."""
+    def step(self, context: PassContext, note: Note | None = None) -> int:
+        """Applies the gradients of a context; returns the version after it. What it steps with is told to `note`."""
 
     def check(self, gradients: PassContext) -> object:
         """Checks the gradients of a context."""
@@ -80,6 +80,11 @@ class RoundSteps:
         if isinstance(stale, Compensate):
             self._history = ParameterHistory(self.optimizer.parameters, stale.lambda_)
             self._history.keep(version)
+
+    @property
+    def compensates(self) -> bool:
+        """Whether stale gradients are corrected."""
+        return self._history is not None
 
     def compensated(self, contribution: Contribution, read: int, staleness: int) -> Contribution:
         """A contribution with corrected gradients, if they are stale and the policy says so."""

@@ -36,7 +36,7 @@ class RoundMember(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., epoch: _Optional[int] = ..., clock: _Optional[int] = ...) -> None: ...
 
 class RoundsRecord(_message.Message):
-    __slots__ = ("trainers", "most", "applied", "decisions", "known", "joins", "owners", "open")
+    __slots__ = ("trainers", "most", "applied", "decisions", "known", "joins", "owners", "open", "held")
     class KnownEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class RoundsRecord(_message.Message):
     JOINS_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     trainers: _containers.RepeatedCompositeFieldContainer[RoundMember]
     most: int
     applied: int
@@ -60,7 +61,18 @@ class RoundsRecord(_message.Message):
     joins: int
     owners: _containers.RepeatedScalarFieldContainer[str]
     open: OpenRound
-    def __init__(self, trainers: _Optional[_Iterable[_Union[RoundMember, _Mapping]]] = ..., most: _Optional[int] = ..., applied: _Optional[int] = ..., decisions: _Optional[_Union[_operations_pb2.Decisions, _Mapping]] = ..., known: _Optional[_Mapping[str, int]] = ..., joins: _Optional[int] = ..., owners: _Optional[_Iterable[str]] = ..., open: _Optional[_Union[OpenRound, _Mapping]] = ...) -> None: ...
+    held: _containers.RepeatedCompositeFieldContainer[HeldRecord]
+    def __init__(self, trainers: _Optional[_Iterable[_Union[RoundMember, _Mapping]]] = ..., most: _Optional[int] = ..., applied: _Optional[int] = ..., decisions: _Optional[_Union[_operations_pb2.Decisions, _Mapping]] = ..., known: _Optional[_Mapping[str, int]] = ..., joins: _Optional[int] = ..., owners: _Optional[_Iterable[str]] = ..., open: _Optional[_Union[OpenRound, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldRecord, _Mapping]]] = ...) -> None: ...
+
+class HeldRecord(_message.Message):
+    __slots__ = ("key", "read", "gradients")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    key: _operations_pb2.OfferKey
+    read: int
+    gradients: _values_pb2.Value
+    def __init__(self, key: _Optional[_Union[_operations_pb2.OfferKey, _Mapping]] = ..., read: _Optional[int] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class OpenRound(_message.Message):
     __slots__ = ("counted", "total", "reports")
@@ -327,7 +339,7 @@ class PooledEffect(_message.Message):
     def __init__(self, counted: _Optional[_Union[_operations_pb2.CountedGradient, _Mapping]] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class RoundsEffect(_message.Message):
-    __slots__ = ("object_id", "pooled", "step", "divisor", "dropped", "version", "left", "members", "most", "policy")
+    __slots__ = ("object_id", "pooled", "step", "divisor", "dropped", "version", "left", "members", "most", "policy", "owners", "decisions", "held", "released", "failed")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     POOLED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -338,6 +350,11 @@ class RoundsEffect(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MOST_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     pooled: PooledEffect
     step: StepEffect
@@ -348,7 +365,24 @@ class RoundsEffect(_message.Message):
     members: _containers.RepeatedCompositeFieldContainer[RoundMember]
     most: int
     policy: _values_pb2.Value
-    def __init__(self, object_id: _Optional[str] = ..., pooled: _Optional[_Union[PooledEffect, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., divisor: _Optional[int] = ..., dropped: bool = ..., version: _Optional[int] = ..., left: _Optional[_Iterable[bytes]] = ..., members: _Optional[_Iterable[_Union[RoundMember, _Mapping]]] = ..., most: _Optional[int] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    decisions: _operations_pb2.Decisions
+    held: HeldEffect
+    released: _containers.RepeatedCompositeFieldContainer[_operations_pb2.OfferKey]
+    failed: str
+    def __init__(self, object_id: _Optional[str] = ..., pooled: _Optional[_Union[PooledEffect, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., divisor: _Optional[int] = ..., dropped: bool = ..., version: _Optional[int] = ..., left: _Optional[_Iterable[bytes]] = ..., members: _Optional[_Iterable[_Union[RoundMember, _Mapping]]] = ..., most: _Optional[int] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., decisions: _Optional[_Union[_operations_pb2.Decisions, _Mapping]] = ..., held: _Optional[_Union[HeldEffect, _Mapping]] = ..., released: _Optional[_Iterable[_Union[_operations_pb2.OfferKey, _Mapping]]] = ..., failed: _Optional[str] = ...) -> None: ...
+
+class HeldEffect(_message.Message):
+    __slots__ = ("key", "read", "places", "gradients")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    key: _operations_pb2.OfferKey
+    read: int
+    places: _containers.RepeatedScalarFieldContainer[int]
+    gradients: _values_pb2.Value
+    def __init__(self, key: _Optional[_Union[_operations_pb2.OfferKey, _Mapping]] = ..., read: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class Effect(_message.Message):
     __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "rows", "rounds", "prepared", "member")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ps_service.durability import members, prepared_steps
+from ps_service.durability import held_gradients, members, prepared_steps
 from ps_service.durability.log.owners_log import OwnersLog
 from ps_service.durability.log.storage import RecordStorage
 from ps_service.durability.log.table_log import RequestRows, record_bytes
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, state_of
+from ps_service.requests import round_messages
 from ps_service.tables.stand_in import AllRows
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import PayloadWriter
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from ps_service.group.formation import MemberEntry
     from ps_service.hosting.objects import HostedObject
     from ps_service.parameters.locks import StepLock
+    from ps_service.policies.offers import OfferKey
     from ps_service.sessions.reply_cache import Answer
+    from ps_service.training.following import Held
     from ps_service.training.optimizers import Present
     from ps_wire.attempts import Attempt
     from ps_wire.codec.payload import Buffer
@@ -202,6 +205,14 @@ class RequestEffects:
     def leaves(self, optimizer: HostedOptimizer, trainer: bytes) -> None:
         """As `Effects.leaves`."""
         self.rounds_of(optimizer).left.append(trainer)
+
+    def holds(self, optimizer: HostedOptimizer, key: OfferKey, held: Held) -> None:
+        """As `Effects.holds`."""
+        held_gradients.write_effect(self.rounds_of(optimizer).held, optimizer, key, held, self.encode)
+
+    def lets_go(self, optimizer: HostedOptimizer, key: OfferKey) -> None:
+        """As `Effects.lets_go`."""
+        self.rounds_of(optimizer).released.append(round_messages.key_message(key))
 
     def has_version(self, optimizer: HostedOptimizer, before: int) -> None:
         """Notes that the record gives an optimizer the version that it has, in the place of the one before."""

@@ -13,6 +13,7 @@ import torch
 from ps_service.durability import members, prepared_steps, rounds
 from ps_service.durability.log import table_log
 from ps_service.durability.log.storage import RecordSource
+from ps_service.durability.named_gradients import placed
 from ps_service.requests.context import RequestContext
 from ps_service.requests.creation import messages_in
 from ps_service.requests.operations import OPERATIONS
@@ -108,7 +109,9 @@ def _apply(
 
 def _end_session(engine: Engine, trainer: bytes, over: list[ContextId]) -> None:
     prepared = [each for each in engine.prepared.all() if each[0].trainer == trainer]
+    engine.memberships.is_replayed = True  # what rounds over several owners decide of it is in later records
     engine.end_session(engine.sessions.open(trainer))
+    engine.memberships.is_replayed = False
     for id, object_id, step in prepared:
         engine.prepared.put(id, object_id, step)
         over.append(id)
@@ -159,7 +162,7 @@ def _step(engine: Engine, step: pb.StepEffect, source: RecordSource, newer: Newe
     if table_log.is_of_rows(optimizer):
         table_log.redo_step(optimizer, step.version, places)
         return
-    made = RoundGradients([Term(Contribution(rounds.placed(optimizer, places, gradients), None), 1.0)], 1)
+    made = RoundGradients([Term(Contribution(placed(optimizer, places, gradients), None), 1.0)], 1)
     if position < newer.until:
         newer.step(optimizer, made, position)
     else:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from ps_service.durability import rounds
-from ps_service.policies.membership import Departed, PolicySet
-from ps_service.policies.offers import Dropped, Reason
+from ps_service.durability.log.following_journal import LoggedFollowing
+from ps_service.durability.named_gradients import named_gradients
+from ps_service.policies.decisions import Changed, Left, Released
+from ps_service.policies.membership import Departed, PolicySet, Unheld
+from ps_service.policies.offers import Dropped, Pooled, Reason
 from ps_service.requests import round_messages
-from ps_service.training.aggregator import PLAIN
+from ps_service.training.aggregator import PLAIN, Decided
 from ps_service.training.round_journal import PooledReport, SettledRounds
 from ps_wire.errors import StorageError
 from ps_wire.policies import to_plain
@@ -20,11 +22,13 @@ if TYPE_CHECKING:
     import torch
 
     from ps_service.durability.log.effects import EffectsLog, RequestEffects
+    from ps_service.policies.decisions import Decision, Entry
     from ps_service.policies.membership import Moved
-    from ps_service.policies.offers import Close, Pooled
+    from ps_service.policies.offers import Close
     from ps_service.training.aggregator import Aggregator
     from ps_service.training.optimizers import HostedOptimizer, Present
     from ps_service.training.round_gradients import Contribution, RoundGradients
+    from ps_service.training.round_journal import FollowingJournal
     from ps_service.training.round_steps import RoundSteps
     from ps_wire.attempts import Attempt
     from ps_wire.v1 import checkpoint_pb2 as pb
@@ -43,29 +47,36 @@ class _Completing(NamedTuple):
 
 class LoggedRounds:
     """Notes the rounds of one optimizer; see `RoundJournal`. Whoever has the turn of the owner finds `settled` as the
-    log has it."""
+    log has it. The decisions about rounds over several owners are in the records of what they are about."""
 
     def __init__(self, owner: EffectsLog, optimizer: HostedOptimizer, aggregator: Aggregator) -> None:
         self._owner = owner
         self._optimizer = optimizer
         policy = PLAIN if optimizer.rounds is None else aggregator.policy
+        self._aggregator = aggregator
         self.settled = SettledRounds(policy, *aggregator.membership(), aggregator.open_round)
+        if (coordinator := aggregator.coordinator) is not None:
+            self.settled.epochs, self.settled.decided = dict(coordinator.epochs), coordinator.log.number
         # Of the optimizer, as the log has it.
         self._version = optimizer.version
         # Its gradients are in the record of the step that they complete.
         self._completing: _Completing | None = None
+        self._failed: _Completing | None = None
 
     def move(self, event: Moved | Dropped) -> None:
         """As `RoundJournal.move`."""
         if isinstance(event, Dropped) and event.reason not in (Reason.LATE, Reason.STALE):
             return
+        if isinstance(event, Unheld) and not self._due()[1]:
+            return
         # If it cannot be written, the object is written as a whole with its next change.
-        with suppress(StorageError), self._record() as (effects, effect):
+        with suppress(StorageError), self._record(event) as (effects, effect):
             self.settled.move(event)
             if isinstance(event, Departed):
                 effect.left.append(event.trainer)
             elif isinstance(event, PolicySet):
                 effects.encode(effect.policy, to_plain(event.policy))
+                effect.owners.extend(event.owners)
 
     def pool(self, event: Pooled, own: Gradients, total: Gradients, of: Contribution) -> None:
         """As `RoundJournal.pool`."""
@@ -74,7 +85,7 @@ class LoggedRounds:
         if event.completes:
             self._completing = pooled
             return
-        with self._record() as (effects, effect):
+        with self._record(event) as (effects, effect):
             effects.check(_nbytes(own))
             self._write_pooled(effects, effect, pooled)
             report = of.report
@@ -83,7 +94,8 @@ class LoggedRounds:
 
     def close(self, steps: RoundSteps, gradients: RoundGradients, close: Close) -> None:
         """As `RoundJournal.close`."""
-        completing, self._completing = self._completing, None
+        self._failed = completing = self._completing
+        self._completing = None
         is_pool = completing is not None or self.settled.open.total is not None
         is_checked = is_made = False
 
@@ -105,7 +117,7 @@ class LoggedRounds:
             if completing is not None:
                 self._write_pooled(effects, effect, completing)
 
-        with self._record() as (effects, effect):
+        with self._record(*self._events(completing, close)) as (effects, effect):
             try:
                 steps.apply(gradients, close.version, note, check)
             finally:
@@ -117,10 +129,33 @@ class LoggedRounds:
                 if is_made and not is_pool:
                     effect.step.version = self._optimizer.version
 
+    def untold(self, event: Close | Pooled) -> list[Close | Pooled]:
+        """As `RoundJournal.untold`."""
+        events = [event] if isinstance(event, Pooled) else self._events(self._failed, event)
+        _, entries = self._aggregator.decided(self.settled.decided)
+        there = [each.decision for each in entries]
+        return [each for each in events if any(each is decision for decision in there)]
+
+    def follows(self, steps: RoundSteps) -> FollowingJournal:
+        """As `RoundJournal.follows`."""
+        return LoggedFollowing(self._owner, self._optimizer, steps)
+
+    def _events(self, completing: _Completing | None, close: Close) -> list[Close | Pooled]:
+        return [close] if completing is None else [completing.event, close]
+
+    def _due(self, *events: object) -> tuple[int, list[Entry]]:
+        """The decisions that a record of some events has: up to theirs, and what is released behind that."""
+        base, entries = self._aggregator.decided(self.settled.decided)
+        own = [place for place, each in enumerate(entries) if any(_is_of(each.decision, event) for event in events)]
+        count = max(own) + 1 if own else 0
+        while count < len(entries) and isinstance(entries[count].decision, Released):
+            count += 1
+        return base, entries[:count]
+
     @contextmanager
-    def _record(self) -> Iterator[tuple[RequestEffects, pb.RoundsEffect]]:
-        """Takes the turn of the owner for a block that fills an effect, and appends that: also if the block raises,
-        unless there is no room."""
+    def _record(self, *events: object) -> Iterator[tuple[RequestEffects, pb.RoundsEffect]]:
+        """Takes the turn of the owner for a block that fills an effect of events, and appends that: also if the block
+        raises, unless there is no room."""
         effects = self._owner.begin()
         effect = effects.rounds_of(self._optimizer)
         try:
@@ -129,29 +164,36 @@ class LoggedRounds:
             effects.abandon()
             raise
         except BaseException:
-            self._append(effects, effect)
+            self._append(effects, effect, events)
             raise
         else:
-            self._append(effects, effect)
+            self._append(effects, effect, events)
         finally:
             effects.abandon()
 
-    def _append(self, effects: RequestEffects, effect: pb.RoundsEffect) -> None:
+    def _append(self, effects: RequestEffects, effect: pb.RoundsEffect, events: Sequence[object]) -> None:
         settled = self.settled
         effect.version, effect.most = self._optimizer.version, settled.most
         for trainer in settled.unlogged:
-            effect.members.add(trainer=trainer, clock=settled.clocks[trainer])
+            clock, epoch = settled.clocks[trainer], settled.epochs.get(trainer, 0)
+            effect.members.add(trainer=trainer, clock=clock, epoch=epoch)
+        base, entries = self._due(*events)
+        if base or entries:
+            round_messages.write(effect.decisions, Decided(0, base, entries))
         if self._version != self._optimizer.version:
             effects.has_version(self._optimizer, self._version)
             self._version = self._optimizer.version
-        effects.note()
+        try:
+            effects.note()
+        finally:  # if they cannot be written now, they are written before all else
+            settled.decided = max(base, entries[-1].number if entries else settled.decided)
         settled.unlogged.clear()
 
     def _write_pooled(self, effects: RequestEffects, effect: pb.RoundsEffect, pooled: _Completing) -> None:
         message, of = effect.pooled, pooled.of
         message.counted.CopyFrom(round_messages.counted_message(pooled.event.counted))
         message.places.extend(place for place, each in enumerate(pooled.own) if each is not None)
-        own = [each for each in rounds.named_gradients(self._optimizer, pooled.own) if each is not None]
+        own = [each for each in named_gradients(self._optimizer, pooled.own) if each is not None]
         effects.encode(message.gradients, own)
         if of.report is not None:
             effects.encode(message.values, {name: tuple(each) for name, each in of.report.values.items()})
@@ -165,3 +207,12 @@ class LoggedRounds:
 
 def _nbytes(gradients: Gradients) -> int:
     return sum(each.nbytes for each in gradients if each is not None and not each.is_sparse)
+
+
+def _is_of(decision: Decision, event: object) -> bool:
+    """Whether an event is what a decision is about."""
+    if isinstance(event, PolicySet):
+        return isinstance(decision, Changed)
+    if isinstance(event, Departed):
+        return isinstance(decision, Left) and decision.trainer == event.trainer
+    return decision is event

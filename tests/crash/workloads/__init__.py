@@ -23,6 +23,7 @@ WORKLOADS: Final[dict[str, Callable[[], Workload]]] = {
     "names": Names,
     "ledger": Ledgers,
     "async": lambda: Shared("async", ["ps0"], optim.SGD, policy=Async(), lr=0.05, momentum=0.9),
+    "rounds": lambda: Shared("rounds", ["ps0", "ps1"], optim.SGD, policy=Async(), lr=0.05, momentum=0.9),
     "rows": Tables,
 }
 """The workloads, by name."""

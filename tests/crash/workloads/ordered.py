@@ -37,9 +37,10 @@ class Ordered:
         must: Sequence[Any],
         may: Sequence[Any],
         earliest: int = 0,
-    ) -> None:
-        """Follows to a version. Versions are `known` of some items; of others it is only known that they must be there,
-        or may be. Versions from `earliest` on may be gone, if it is not 0. Raises `Violation`."""
+    ) -> list[Any]:
+        """Follows to a version, and returns the items at versions that were not known. Versions are `known` of some
+        items; of others it is only known that they must be there, or may be. Versions from `earliest` on may be gone,
+        if it is not 0. Raises `Violation`."""
         lost = sorted(each for each in known if each > version)
         if lost and not (earliest and earliest <= lost[0]):
             raise Violation(f"{self.title} has version {version}: the acknowledged versions {lost} are lost")
@@ -66,11 +67,15 @@ class Ordered:
                 reference.apply(filled[each])
             if same(reference.state(), state):
                 self._reference, self.version = reference, version
-                return
+                return list(items)
         raise Violation(
             f"{self.title} has version {version}, but not the bits of its actions: expected (one of them) "
             f"{reference.state()}, found {state}"
         )
+
+    def begin_at(self, version: int, reference: Reference) -> None:
+        """Follows from there, unchecked."""
+        self.version, self._reference = version, reference
 
 
 def _fillings(must: Sequence[Any], may: Sequence[Any], places: int, is_lossy: bool) -> Any:

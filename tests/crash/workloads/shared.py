@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -40,6 +40,12 @@ class Layer:
     def state(self) -> Any:
         return [dict(self.net.state_dict()), self.opt.state_dict()]
 
+    def load(self, state: Any) -> Self:
+        """Has the state of an owner from now on."""
+        self.net.load_state_dict(state[0])
+        self.opt.load_state_dict(state[1])
+        return self
+
 
 class Shared(Workload):
     """Passes over one owner or two, in one or two requests, and, over one, pushes of a replica."""
@@ -54,6 +60,8 @@ class Shared(Workload):
         self.uses = uses
         self._cls = cls
         self._options = options
+        # There are rounds over several owners.
+        self._is_over_owners = policy is not None and len(uses) > 1
 
     async def prepare(self, ps: tc.Client, slot: int) -> None:
         await self._attach(ps)
@@ -101,12 +109,26 @@ class Shared(Workload):
         self._ordered = {
             owner: Ordered(f"{self.name} on {owner}", Layer(self._cls, self._options)) for owner in self.uses
         }
+        # Of rounds: steps of the first owner that a later step brings to another one. Their trainers were killed.
+        self._behind: dict[str, list[int]] = {owner: [] for owner in self.uses}
+        self._had_lost = False
 
     async def check(self, ps: tc.Client, actions: Sequence[Action], horizon: Horizon) -> None:
         await self._attach(ps)
         states = await self._opt.state_dict()
+        made: list[int] = []
+        # An owner that has lost steps makes them again when it is told of a later one, as far as it still holds the
+        # gradients.
+        has_lost = self._is_over_owners and any(map(horizon.lossy, self.uses))
+        is_unknown = has_lost or self._had_lost
+        self._had_lost = has_lost or (self._had_lost and not any(each.is_done for each in actions))
         for place, (owner, net) in enumerate(zip(self.uses, self._nets, strict=True)):
-            known, must, may, earliest = {}, [], [], 0
+            version, state = await self._of(ps, owner, net, states, place)
+            if is_unknown:
+                self._ordered[owner].begin_at(version, Layer(self._cls, self._options).load(state))
+                self._behind[owner].clear()
+                continue
+            known, must, may, earliest = {}, [], [*self._behind[owner]], 0
             for each in actions:
                 seed = each.what["seed"]
                 if not each.is_done:
@@ -122,10 +144,12 @@ class Shared(Workload):
                     known[versions[owner]] = seed
                     if horizon.may_be_lost(each, owner):
                         earliest = min(earliest or versions[owner], versions[owner])
-            version, state = await self._of(ps, owner, net, states, place)
             if horizon.lossy(owner):
                 earliest = earliest or 1 << 60
-            self._ordered[owner].follow(version, state, known, must, may, earliest)
+            found = self._ordered[owner].follow(version, state, known, must, may, earliest)
+            if place and self._is_over_owners:
+                self._behind[owner] = [each for each in [*self._behind[owner], *made] if each not in found]
+            made = made or [each for each in found if each in may]
 
     async def _of(self, ps: tc.Client, owner: str, net: Any, states: Any, place: int) -> tuple[int, Any]:
         """The version of the optimizer on an owner, with the states of layer and optimizer."""

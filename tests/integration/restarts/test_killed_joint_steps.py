@@ -179,16 +179,6 @@ async def test_a_step_that_was_under_way_when_its_session_ended_is_there(both: l
     ] == written
 
 
-async def test_policies_over_several_owners_are_refused(both: list[Owner], model: Model) -> None:
-    parameters = [each for net in model.nets for each in net.parameters()]
-    with pytest.raises(tc.errors.InvalidArgumentError, match="does not have policies over several owners yet"):
-        await model.ps.optimizer(optim.SGD, parameters, lr=0.1, name="together", policy=tc.policies.Sync())
-    with pytest.raises(tc.errors.InvalidArgumentError, match="does not have policies over several owners yet"):
-        await model.opt.set_policy(tc.policies.Sync())
-    async with model.ps.context() as ctx:
-        assert await model.step(ctx, 0) == {"ps0": 1, "ps1": 1}
-
-
 async def test_one_owner_alone_prepares_nothing(both: list[Owner], model: Model) -> None:
     net = model.nets[0]
     opt = await model.ps.optimizer(optim.SGD, net.parameters(), lr=0.1, name="alone")

@@ -163,13 +163,15 @@ async def test_rounds_are_as_without_a_kill(
         assert await state(owner, policy, schedule, owner.crash) == expected
 
 
-async def test_rounds_are_as_without_a_kill_across_checkpoints(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("policy", "schedule"), [(P.Quorum(4), alternating), (P.Async(P.Compensate()), late)])
+async def test_rounds_are_as_without_a_kill_across_checkpoints(
+    tmp_path: Path, policy: P.Policy, schedule: Schedule
+) -> None:
     async def nothing() -> None:
         pass
 
-    policy = P.Quorum(4)
     async with Owner(tmp_path / "whole") as owner:
-        expected = await state(owner, policy, alternating, nothing)
+        expected = await state(owner, policy, schedule, nothing)
     async with Owner(tmp_path / "killed", durability="always") as owner:
         kills = 0
 
@@ -180,7 +182,7 @@ async def test_rounds_are_as_without_a_kill_across_checkpoints(tmp_path: Path) -
                 await asyncio.to_thread(owner.server.engine.checkpoints.write)
             await owner.crash()
 
-        assert await state(owner, policy, alternating, kill) == expected
+        assert await state(owner, policy, schedule, kill) == expected
 
 
 async def changing(one: Trainer, two: Trainer, kill: Kill, said: list[Any]) -> None:
