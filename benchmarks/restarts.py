@@ -126,6 +126,8 @@ async def serve(folder: str, listen: str, *flags: str) -> OwnerProcess:
     command = [sys.executable, "-m", "ps_service", "serve", "--listen", listen, "--data-dir", f"{folder}/data"]
     process = await asyncio.create_subprocess_exec(
         *command,
+        "--durability",
+        "off",
         "--log-level",
         "error",
         *flags,

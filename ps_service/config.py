@@ -48,13 +48,15 @@ class OwnerConfig(BaseSettings):
     )
     data_dir: Path | None = Field(
         None,
-        description="Folder of the checkpoints, written when the owner drains and read when it starts; empty for none.",
+        description="Folder of the log and the checkpoints, from which the owner goes on; empty for none.",
     )
     checkpoint_every: FiniteFloat = Field(
         0.0, ge=0, description="Seconds between checkpoints in data_dir while it serves; 0: only when it drains."
     )
     durability: str = Field(
-        "off", description="What of acknowledged changes outlives a crash: always, interval:SECONDS or off."
+        "",
+        description="What of acknowledged changes outlives a crash: always, interval:SECONDS or off. Empty: interval:1 "
+        "with data_dir.",
     )
     log_bytes: int = Field(
         1024 * MIB, ge=MIB, description="Bytes of the log after which a checkpoint is written, so that it can be cut."

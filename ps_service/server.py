@@ -73,7 +73,7 @@ class Server:
         checkpoint_every: float = 0.0,
         keep_checkpoints: int = 2,
         leave_out: Collection[str] = (),
-        durability: str = "off",
+        durability: str = "",
         log_bytes: int = 1024 * MIB,
     ) -> None:
         for address in filter(None, (listen, http)):
@@ -92,7 +92,7 @@ class Server:
         self._keeper: Keeper | None = None
         self._keep_checkpoints = keep_checkpoints
         self._leave_out = leave_out
-        self._durability = Mode.parse(durability)
+        self._durability = Mode.parse(durability, engine.data_dir is not None)
         if self._durability.has_log and engine.data_dir is None:
             raise ValueError("durability needs data_dir, the folder that the log is in")
         self._log_bytes = log_bytes

@@ -48,9 +48,9 @@ def state_of(engine: Engine, until: float | None, hosted: HostedObject) -> Any:
         if isinstance(value, HostedOptimizer):
             return _tried(value.optimizer.state_dict)
         return _tried(value.scheduler.state_dict if isinstance(value, HostedScheduler) else value.state_dict)
-    read: Callable[[], Any] | None = getattr(value, "state_dict", None)
-    if read is None or not callable(getattr(value, "load_state_dict", None)):
+    if not hosted.has_state:
         raise CannotBeKept("its class has no state_dict and load_state_dict")
+    read: Callable[[], Any] = value.state_dict
     return _tried(read) if until is None else within(until, read)
 
 

@@ -152,6 +152,11 @@ class HostedObject:
                 state.of_module = True
 
     @functools.cached_property
+    def has_state(self) -> bool:
+        """Whether its class can give a state, and take it."""
+        return all(callable(getattr(self.value, name, None)) for name in ("state_dict", "load_state_dict"))
+
+    @functools.cached_property
     def size(self) -> tuple[int, int]:
         """Elements of its parameters, and bytes of its parameters and buffers, when this was first asked for."""
         own = list(self.parameters.values())

@@ -36,7 +36,9 @@ def changes(effects: Effects, objects: Iterable[HostedObject]) -> Iterator[None]
             before.append((each, marks_of(each)))
         elif each.is_table:
             effects.uses_rows(each)
-        elif not (each.is_tensor or isinstance(each.value, HostedScheduler)):
+        elif each.is_tensor or isinstance(each.value, HostedScheduler):
+            continue
+        elif each.has_state or each.creation_spec is None:  # others are not kept
             effects.check(0)
             effects.changes(each, alone=True)
     try:

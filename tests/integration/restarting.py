@@ -48,7 +48,7 @@ class Owner:
         **options: Any,
     ) -> None:
         self.folder = folder
-        self._options = options
+        self._options = {"durability": "off"} | options
         self._modules = modules
         self._threads = threads
         self.name = name

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Self
 
+_INTERVAL: Final = 1.0
+"""Seconds, for an owner that has a data directory."""
+
 
 class Mode(NamedTuple):
     """`always`, `interval:SECONDS` or `off`. The log is synced after at most `interval` seconds, and answers wait for
@@ -27,8 +30,11 @@ class Mode(NamedTuple):
         return self.interval == 0
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """The mode of a text. Raises `ValueError`."""
+    def parse(cls, text: str, has_folder: bool) -> Self:
+        """The mode of a text. If that is empty, an owner with a data directory has an interval of a second. Raises
+        `ValueError`."""
+        if not text:
+            return cls(_INTERVAL if has_folder else None)
         name, _, seconds = text.partition(":")
         if text in ("always", "off"):
             return cls(0.0 if text == "always" else None)

@@ -28,7 +28,7 @@ LINEAR = "torch.nn.modules.linear.Linear"
 
 def server(folder: Path, hosted: bool = True, **options: object) -> Server:
     engine = Engine("ps0", AllowList([hosted_models] if hosted else []), data_dir=folder)
-    return Server(engine, **options)  # type: ignore[arg-type]
+    return Server(engine, **{"durability": "off"} | options)  # type: ignore[arg-type]
 
 
 async def train(ps: tc.Client) -> None:

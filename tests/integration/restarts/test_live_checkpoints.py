@@ -187,7 +187,8 @@ async def test_without_a_data_directory_it_says_what_to_do(ps: tc.Client, owner:
 async def test_an_owner_writes_them_by_itself_and_when_it_is_asked(
     start_process: StartProcess, forking: Forking, tmp_path: Path
 ) -> None:
-    owner = await start_process("--name", "ps0", "--data-dir", str(tmp_path), "--checkpoint-every", "0.05")
+    flags = ("--name", "ps0", "--data-dir", str(tmp_path), "--checkpoint-every", "0.05", "--durability", "off")
+    owner = await start_process(*flags)
     async with tc.connect(owner.address) as ps:
         await ps.module(LINEAR, 4, 2, name="net")
         asked = await forking.begin("ps_service", "checkpoint", owner.address, errors=True)
@@ -201,8 +202,6 @@ async def test_an_owner_writes_them_by_itself_and_when_it_is_asked(
                 await asyncio.sleep(0.01)
         owner.process.kill()
         await owner.process.wait()
-        await start_process(
-            "--name", "ps0", "--data-dir", str(tmp_path), "--checkpoint-every", "0.05", "--listen", owner.address
-        )
+        await start_process(*flags, "--listen", owner.address)
         await _lost(ps)
         assert not (await ps.module(LINEAR, 4, 2, name="net")).was_made
