@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, closing, contextmanager
+from functools import partial
 
 import hypothesis
 import numpy as np
@@ -18,10 +19,12 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.durability import keeper
+from ps_service.durability.log.log import Log
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_wire.limits import Limits
+from ps_wire.limits import MIB, Limits
 from tests import hosted_models
 from tests.forking.process import ROOT, AsyncForked, Forking
 from tests.forking.programs import forked_programs as forked
@@ -74,6 +77,17 @@ def quick_collect() -> None:
     """Keeps what is there before a module's tests out of their searches for garbage, where each makes several."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_log_files() -> Iterator[None]:
+    """Has owners in this process keep their logs in files of 4 MiB, and not of 64: each start searches a whole one.
+
+    Owners in processes of their own have the files that they always have.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keeper, "Log", partial(Log, segment_bytes=4 * MIB))
+        yield
 
 
 @pytest.fixture
