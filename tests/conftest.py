@@ -22,10 +22,10 @@ import trainer_client as tc
 from ps_service.durability import keeper
 from ps_service.durability.log.log import Log
 from ps_service.engine import Engine
-from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from ps_wire.limits import MIB, Limits
 from tests import hosted_models
+from tests.allowed import allowed
 from tests.forking.process import ROOT, AsyncForked, Forking
 from tests.forking.programs import forked_programs as forked
 from tests.ports import ReservedPort
@@ -58,7 +58,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     seed = zlib.crc32(item.nodeid.encode())
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    # For each kind of device that has not begun, torch.manual_seed keeps a stack trace: longer than many a test takes.
+    (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(seed)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -96,7 +97,7 @@ async def start_owner() -> AsyncIterator[StartOwner]:
     async with AsyncExitStack() as stack:
 
         async def start(name: str = "ps0", limits: Limits | None = None) -> Server:
-            engine = Engine(name, AllowList([hosted_models]), limits=limits or Limits())
+            engine = Engine(name, allowed(hosted_models), limits=limits or Limits())
             return await stack.enter_async_context(Server(engine, direct_port=0))
 
         yield start  # type: ignore[misc]
