@@ -150,9 +150,10 @@ async def _walk(address: str, pipe: Connection, recorder: Recorder) -> dict[str,
 
 def measure() -> dict[str, Walk]:
     """What runs in a pass of each network."""
-    spawn = multiprocessing.get_context("spawn")
-    pipe, theirs = spawn.Pipe()
-    owner = spawn.Process(target=_serve, args=(theirs,), daemon=True)
+    # What it imports is there already; nothing runs yet that a fork would leave behind.
+    forked = multiprocessing.get_context("fork")
+    pipe, theirs = forked.Pipe()
+    owner = forked.Process(target=_serve, args=(theirs,), daemon=True)
     owner.start()
     try:
         recorder = Recorder()

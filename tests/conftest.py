@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, closing, contextmanager
+from functools import partial
 
 import hypothesis
 import numpy as np
@@ -18,11 +19,13 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.durability import keeper
+from ps_service.durability.log.log import Log
 from ps_service.engine import Engine
-from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_wire.limits import Limits
+from ps_wire.limits import MIB, Limits
 from tests import hosted_models
+from tests.allowed import allowed
 from tests.forking.process import ROOT, AsyncForked, Forking
 from tests.forking.programs import forked_programs as forked
 from tests.ports import ReservedPort
@@ -55,7 +58,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     seed = zlib.crc32(item.nodeid.encode())
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    # For each kind of device that has not begun, torch.manual_seed keeps a stack trace: longer than many a test takes.
+    (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(seed)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,13 +80,24 @@ def quick_collect() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def small_log_files() -> Iterator[None]:
+    """Has owners in this process keep their logs in files of 4 MiB, and not of 64: each start searches a whole one.
+
+    Owners in processes of their own have the files that they always have.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keeper, "Log", partial(Log, segment_bytes=4 * MIB))
+        yield
+
+
 @pytest.fixture
 async def start_owner() -> AsyncIterator[StartOwner]:
     """Starts owners in this process: `await start_owner("ps0", limits=Limits(...))`."""
     async with AsyncExitStack() as stack:
 
         async def start(name: str = "ps0", limits: Limits | None = None) -> Server:
-            engine = Engine(name, AllowList([hosted_models]), limits=limits or Limits())
+            engine = Engine(name, allowed(hosted_models), limits=limits or Limits())
             return await stack.enter_async_context(Server(engine, direct_port=0))
 
         yield start  # type: ignore[misc]

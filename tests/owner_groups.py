@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from ps_service.engine import Engine
-from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from tests import hosted_models
+from tests.allowed import allowed
 from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.peers import GroupPeers
 from trainer_client.rpc.planning import Plan
@@ -31,7 +31,7 @@ class OwnerGroup(AsyncExitStack):
 
     async def enter(self, name: str, *, is_owner: bool = True, listen: str = "127.0.0.1:0") -> Agent:
         """Another owner, which leaves before those that came earlier; or a program that has joined by itself."""
-        server = Server(Engine(name, AllowList([hosted_models])), listen)
+        server = Server(Engine(name, allowed(hosted_models)), listen)
         await server.start()
         agent = Agent(server, Settings(connect_timeout=0.2, reconnect_timeout=0.1))
         self.push_async_callback(agent.leave, 0.0)

@@ -13,11 +13,11 @@ from torch import nn
 
 import trainer_client as tc
 from ps_service.engine import Engine
-from ps_service.hosting.allowlist import AllowList
 from ps_service.hosting.views import CLEAN_CALLS
 from ps_service.parameters.state import ParameterState
 from ps_service.server import Server
 from tests import autograd_models, graph_models, hosted_models, optimizer_models
+from tests.allowed import allowed
 
 T = TypeVar("T")
 
@@ -28,8 +28,8 @@ OPTIMIZERS = "tests.optimizer_models"
 @asynccontextmanager
 async def owners(*names: str, threads: int = 8) -> AsyncIterator[list[Server]]:
     """Owners in this process that host the classes of all modules of test models."""
-    allowed = AllowList([hosted_models, autograd_models, graph_models, optimizer_models])
-    servers = [Server(Engine(name, allowed, threads=threads)) for name in names]
+    offered = allowed(hosted_models, autograd_models, graph_models, optimizer_models)
+    servers = [Server(Engine(name, offered, threads=threads)) for name in names]
     for server in servers:
         await server.start()
     try:

@@ -15,9 +15,9 @@ import torch
 import trainer_client as tc
 from ps_service import hosted, remote
 from ps_service.engine import Engine
-from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from tests import hosted_models, optimizer_models
+from tests.allowed import allowed
 from tests.integration import wire_models
 from tests.ports import ReservedPort
 
@@ -58,7 +58,7 @@ class Owner:
 
     async def start(self) -> None:
         modules = [hosted_models, optimizer_models, wire_models, sys.modules[__name__], *self._modules]
-        engine = Engine(self.name, AllowList(modules), threads=self._threads, data_dir=self.folder)
+        engine = Engine(self.name, allowed(*modules), threads=self._threads, data_dir=self.folder)
         server = Server(engine, self.address, **self._options)
         await server.start()
         self.server = server

@@ -12,7 +12,6 @@ import torch
 
 import trainer_client as tc
 from ps_service.engine import Engine
-from ps_service.hosting.allowlist import AllowList
 from ps_service.rpc.servicer import Servicer
 from ps_service.server import Server
 from ps_service.training.optimizers import HostedOptimizer
@@ -24,6 +23,7 @@ from ps_wire.refs import new_trainer_id
 from ps_wire.status import OwnerStatus
 from ps_wire.v1.frames_pb2 import DirectOffer, Frame, Hello, SharedMemoryOffer
 from tests import hosted_models
+from tests.allowed import allowed
 from tests.integration import wire_models
 from trainer_client.transport.in_process import MemoryConnector
 
@@ -35,8 +35,9 @@ MODELS = "tests.integration.wire_models"
 
 def engine(name: str = "ps0", limits: Limits | None = None, threads: int = 0, spare: int = 0) -> Engine:
     """An owner that hosts the classes of both test modules."""
-    allowlist = AllowList([hosted_models, wire_models])
-    return Engine(name, allowlist, limits=limits or Limits(), threads=threads, spare_threads=spare)
+    return Engine(
+        name, allowed(hosted_models, wire_models), limits=limits or Limits(), threads=threads, spare_threads=spare
+    )
 
 
 @asynccontextmanager

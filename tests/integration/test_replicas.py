@@ -14,9 +14,9 @@ from torch import nn, optim
 
 import trainer_client as tc
 from ps_service.engine import Engine
-from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from ps_service.training.optimizers import HostedOptimizer
+from tests.allowed import allowed
 from tests.integration import replica_models
 from tests.integration.replica_models import Net, Wide, Words
 from tests.integration.support import bits
@@ -26,8 +26,7 @@ from tests.training import hosted_value
 @asynccontextmanager
 async def joined(count: int = 1) -> AsyncIterator[tuple[Server, list[tc.Client]]]:
     """An owner of the models, and its trainers."""
-    allowed = AllowList([replica_models])
-    async with Server(Engine("ps0", allowed, threads=8)) as server, AsyncExitStack() as stack:
+    async with Server(Engine("ps0", allowed(replica_models), threads=8)) as server, AsyncExitStack() as stack:
         yield server, [await stack.enter_async_context(tc.connect(server.address)) for _ in range(count)]
 
 

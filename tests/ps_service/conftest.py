@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from ps_service.engine import Engine
-from ps_service.hosting.allowlist import AllowList
 from tests import hosted_models
+from tests.allowed import allowed
 from tests.ps_service.clock import Clock
 
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     """An owner called ps0 that hosts the classes of `tests.hosted_models`."""
-    engine = Engine("ps0", AllowList([hosted_models]))
+    engine = Engine("ps0", allowed(hosted_models))
     yield engine
     engine.close()
 

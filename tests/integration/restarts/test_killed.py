@@ -22,11 +22,18 @@ from tests.integration.support import bits
 
 X = torch.ones(2, 4)
 MODES = ["interval:0.01", "always"]
+# For tests in which it matters when the owner answers. What is in its log is the same.
+in_both_modes = pytest.mark.parametrize("owner", MODES, indirect=True)
 
 
-@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    """The durability of the fixture `owner`."""
+    return str(getattr(request, "param", MODES[-1]))
+
+
+@pytest.fixture
 async def owner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Owner]:
-    async with Owner(tmp_path, modules=[sys.modules[__name__]], durability=request.param) as made:
+    async with Owner(tmp_path, modules=[sys.modules[__name__]], durability=mode(request)) as made:
         yield made
 
 
@@ -60,7 +67,11 @@ OPTIMIZERS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("cls", "options"), OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("owner", "cls", "options"),
+    [*(("always", *each) for each in OPTIMIZERS), ("interval:0.01", *OPTIMIZERS[2])],
+    indirect=["owner"],
+)
 async def test_no_acknowledged_step_is_lost_or_made_twice(
     owner: Owner, ps: tc.Client, cls: Any, options: dict[str, Any]
 ) -> None:
@@ -83,6 +94,7 @@ async def test_no_acknowledged_step_is_lost_or_made_twice(
     assert bits(await opt.state_dict()) == bits(local_opt.state_dict())
 
 
+@in_both_modes
 async def test_a_pass_that_was_open_is_lost_and_run_repeats_it(owner: Owner, ps: tc.Client) -> None:
     net = await ps.module(nn.Linear, 4, 2, seed=1)
     opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
@@ -208,6 +220,7 @@ async def test_results_that_stay_are_there(owner: Owner, ps: tc.Client) -> None:
     assert torch.equal(await other(kept), await other(value))
 
 
+@in_both_modes
 async def test_trainers_train_through_many_kills(owner: Owner) -> None:
     stop, made = asyncio.Event(), asyncio.Semaphore(0)
 
@@ -353,6 +366,7 @@ async def test_requests_that_fail_do_not_keep_it_from_starting(owner: Owner, ps:
     await one_pass(ps, net, opt, 1)
 
 
+@in_both_modes
 async def test_calls_in_flight_at_a_kill_count_once(owner: Owner) -> None:
     async with tc.connect(owner.address, timeout=300, reconnect_timeout=300) as ps:
         counter = await ps.create(f"{__name__}.Counter")
@@ -366,6 +380,7 @@ async def test_calls_in_flight_at_a_kill_count_once(owner: Owner) -> None:
             assert bits(await counter.get()) == bits(torch.full((2,), float(total)))
 
 
+@in_both_modes
 async def test_calls_beside_each_other_run_once(owner: Owner) -> None:
     async with tc.connect(owner.address) as one, tc.connect(owner.address) as other:
         nets = [await ps.module(f"{__name__}.Normed", name="net", seed=1) for ps in (one, other)]

@@ -99,11 +99,12 @@ async def evicted(ps: tc.Client, kill: Kill) -> Any:
     return await rows_of(items)
 
 
-@pytest.mark.parametrize("checkpoints", [False, True], ids=["", "with_checkpoints"])
 @pytest.mark.parametrize("program", [pooled, in_rounds, together, evicted])
-async def test_it_is_as_without_the_kills(tmp_path: Path, program: Program, checkpoints: bool) -> None:
+async def test_it_is_as_without_the_kills(tmp_path: Path, program: Program) -> None:
     expected = await run(tmp_path, program, "off", False)
-    assert await run(tmp_path, program, "interval:0.01", checkpoints) == expected
+    for checkpoints in (False, True):
+        folder = tmp_path / f"checkpoints-{checkpoints}"
+        assert await run(folder, program, "interval:0.01", checkpoints) == expected, checkpoints
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -140,18 +141,17 @@ async def test_rows_may_come_and_go_while_a_checkpoint_is_written(
         await train()
 
 
-@pytest.mark.parametrize("checkpoints", [False, True], ids=["", "with_checkpoints"])
 async def test_rows_that_were_prepared_are_stepped_by_all_owners(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = OptimizerWithTables._step_on_owners
 
-    async def program(durability: str) -> Any:
+    async def program(durability: str, checkpoints: bool = False) -> Any:
+        folder = tmp_path / f"{durability}-{checkpoints}"
         names = ("ps0", "ps1")
         async with AsyncExitStack() as stack:
             owners = [
-                await stack.enter_async_context(Owner(tmp_path / durability / name, name, durability=durability))
-                for name in names
+                await stack.enter_async_context(Owner(folder / name, name, durability=durability)) for name in names
             ]
             ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
             items = await ps.table("items", 3, tc.tables.LazyAdam(0.5), owners=names)
@@ -176,4 +176,5 @@ async def test_rows_that_were_prepared_are_stepped_by_all_owners(
             return await rows_of(items), bits(await net.state_dict())
 
     expected = await program("off")
-    assert await program("always") == expected
+    for checkpoints in (False, True):
+        assert await program("always", checkpoints) == expected, checkpoints

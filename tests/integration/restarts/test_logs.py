@@ -22,14 +22,14 @@ from ps_wire.codec.payload import PayloadWriter
 from ps_wire.refs import Ref
 from ps_wire.v1 import checkpoint_pb2 as pb
 from tests.integration.restarting import Owner
-from tests.integration.restarts.test_killed import MODES, X, batch, local_pass, one_pass
+from tests.integration.restarts.test_killed import X, batch, in_both_modes, local_pass, mode, one_pass
 from tests.integration.support import bits
 from trainer_client.session.session import Session
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture
 async def owner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Owner]:
-    async with Owner(tmp_path, durability=request.param) as made:
+    async with Owner(tmp_path, durability=mode(request)) as made:
         yield made
 
 
@@ -37,6 +37,7 @@ def checkpoints(folder: Path) -> int:
     return len(list(folder.glob("checkpoint-*")))
 
 
+@in_both_modes
 async def test_a_checkpoint_of_a_running_owner_is_continued_by_the_log(owner: Owner, ps: tc.Client) -> None:
     net = await ps.module(nn.Linear, 4, 2, seed=1)
     opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
@@ -84,6 +85,7 @@ async def test_checkpoints_are_written_while_trainers_train_and_cut_the_log(tmp_
         assert bits(await net.state_dict()) == written
 
 
+@in_both_modes
 async def test_an_owner_starts_on_a_full_disk(owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
@@ -100,6 +102,7 @@ async def test_an_owner_starts_on_a_full_disk(owner: Owner, ps: tc.Client, monke
     await one_pass(ps, net, opt, 1)
 
 
+@in_both_modes
 async def test_a_full_disk_stops_changes_and_nothing_else(
     owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -122,17 +123,24 @@ async def test_a_version_before_a_kill_is_built_bit_by_bit(
     assert not (tmp_path / "at21").exists()
 
 
-@pytest.fixture
-async def kept(tmp_path: Path) -> tuple[Path, list[Any]]:
-    """A data directory with two checkpoints, at versions 3 and 6 of 9, and the states at all of them."""
-    folder = tmp_path / "ps0"
-    async with Owner(folder, durability="interval:0.01") as owner, tc.connect(owner.address) as ps:
-        found = [await states(ps, "net")]
-        for _ in range(3):
-            if len(found) > 1:
-                await asyncio.to_thread(owner.server.engine.checkpoints.write)
-            found += await steps(ps, 3)
-    return folder, found
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    """A data directory with two checkpoints, at versions 3 and 6 of 9, and the states at all of them.
+
+    It is for all tests: one that changes it takes a copy.
+    """
+    folder = tmp_path_factory.mktemp("kept") / "ps0"
+
+    async def make() -> list[Any]:
+        async with Owner(folder, durability="interval:0.01") as owner, tc.connect(owner.address) as ps:
+            found = [await states(ps, "net")]
+            for _ in range(3):
+                if len(found) > 1:
+                    await asyncio.to_thread(owner.server.engine.checkpoints.write)
+                found += await steps(ps, 3)
+            return found
+
+    return folder, asyncio.run(make())
 
 
 @pytest.mark.parametrize("version", [0, 2, 3, 5, 6, 9])
@@ -185,9 +193,9 @@ async def test_moments_that_are_not_there_are_told_in_words(kept: tuple[Path, li
 async def test_what_was_cut_off_the_log_is_told(tmp_path: Path) -> None:
     folder, output = tmp_path / "ps0", tmp_path / "out"
     async with Owner(folder, durability="always") as owner, tc.connect(owner.address) as ps:
-        large = await ps.module(nn.Linear, 4096, 4096)
+        large = await ps.module(nn.Linear, 1024, 1024)
         for _ in range(2):  # more than one file of the log
-            await large.load_state_dict(nn.Linear(4096, 4096).state_dict())
+            await large.load_state_dict(nn.Linear(1024, 1024).state_dict())
         del large
         await steps(ps, 3)
         for _ in range(2):
@@ -238,7 +246,8 @@ async def test_the_directory_of_an_owner_that_runs_is_refused(tmp_path: Path) ->
 
 
 async def test_a_damaged_checkpoint_is_left_out(kept: tuple[Path, list[Any]], tmp_path: Path) -> None:
-    folder, expected = kept
+    folder, expected = tmp_path / "ps0", kept[1]
+    shutil.copytree(kept[0], folder)
     (folder / "checkpoint-000002" / "state.pb").write_bytes(b"damaged")
     past = await built(folder, tmp_path / "out", {"": 8})
     assert past.checkpoint == "checkpoint-000001"

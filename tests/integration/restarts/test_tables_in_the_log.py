@@ -17,15 +17,15 @@ import trainer_client as tc
 from ps_service.durability.log.log import Log
 from ps_service.durability.log.table_log import RequestRows
 from tests.integration.restarting import Owner
-from tests.integration.restarts.test_killed import MODES
+from tests.integration.restarts.test_killed import in_both_modes, mode
 from tests.integration.restarts.test_killed_tables import rows_of, shard_of
 from tests.integration.support import bits
 from tests.ps_service.tables.test_row_changes import same, state_of
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture
 async def owner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Owner]:
-    async with Owner(tmp_path, durability=request.param) as made:
+    async with Owner(tmp_path, durability=mode(request)) as made:
         yield made
 
 
@@ -59,6 +59,7 @@ async def test_rows_that_go_between_a_step_and_its_record_stay_as_they_are(
     assert await rows_of(items) == written
 
 
+@in_both_modes
 async def test_trainers_beside_each_other_find_their_rows_again(owner: Owner) -> None:
     evict = tc.tables.Eviction(at_capacity="least_frequent", share=0.1, spare=0.0)
     admit = tc.tables.AfterSightings(2, counters=1 << 12)
@@ -69,7 +70,7 @@ async def test_trainers_beside_each_other_find_their_rows_again(owner: Owner) ->
             ps = trainers[number]
             drawn = torch.Generator().manual_seed(number)
             items = await ps.table("items", 2, tc.tables.LazyAdam(0.1), admit=admit, evict=evict, max_rows=64)
-            for step in range(40):
+            for step in range(24):
                 ids = torch.randint(200, (20,), generator=drawn)
                 async with ps.context() as ctx:
                     await ctx.backward((await items(ids)).sum(), step=items.optimizer)
@@ -77,10 +78,10 @@ async def test_trainers_beside_each_other_find_their_rows_again(owner: Owner) ->
                     await items.remove(ids[:5])
                 if step % 7 == 5:
                     await items.upsert(ids[:3].unique(), torch.ones(len(ids[:3].unique()), 2))
-                if step == 30 and not number:
+                if step == 15 and not number:
                     await items.evict(0.3)
 
-        for _ in range(3):
+        for _ in range(2):
             await asyncio.gather(*map(train, range(4)))
             before = shard_of(owner, "items")
             await owner.crash()
@@ -129,6 +130,7 @@ async def test_what_could_not_be_written_is_written_before_what_comes_later(
         assert set(versions.values()) == {3 if what == "step" else 2}
 
 
+@in_both_modes
 async def test_a_full_disk_stops_changes_of_rows_and_nothing_else(
     owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,11 @@ async def opened(browser: Browser, server: Server) -> None:
     await browser.until(READY)
 
 
+async def only_modules(browser: Browser, server: Server) -> None:
+    """A page that can import the modules of the owner's page, and draws nothing."""
+    await browser.open(f"http://{server.http_address}/static/samples.js")
+
+
 def trainers(engine: Engine, number: int) -> None:
     """Trainers that are connected and have a name."""
     for index in range(number):
@@ -102,7 +107,7 @@ async def test_what_trainers_choose_is_shown_as_it_is(browser: Browser, server: 
 
 
 async def test_the_browser_writes_numbers_as_the_owner_does(browser: Browser, server: Server) -> None:
-    await opened(browser, server)
+    await only_modules(browser, server)
     whole = [0, 1, 9, 10, 59, 60, 100, 999, 1023, 1024, 1536, 3599, 3600, 4096, 86400, 10**6, 123456789, 2**41]
     broken = [0, 0.004, 0.51, 1, 9.99, 9.996, 12.34, 99.94, 100, 1234.6]
     durations = [0, 1e-6, 8.51e-5, 0.00099, 0.0012, 0.0123, 0.5, 0.9999, 1, 61.5]
@@ -117,7 +122,7 @@ async def test_the_browser_writes_numbers_as_the_owner_does(browser: Browser, se
 
 
 async def test_the_browser_estimates_quantiles_as_the_owner_does(browser: Browser, server: Server) -> None:
-    await opened(browser, server)
+    await only_modules(browser, server)
     draws = random.Random(5)
     histograms = [[draws.choice((0, 0, 0, 1, 7)) for _ in range(len(DURATION_BOUNDS) + 1)] for _ in range(50)]
     code = """import('/static/samples.js').then(
@@ -129,7 +134,7 @@ async def test_the_browser_estimates_quantiles_as_the_owner_does(browser: Browse
 
 
 async def test_the_charts_add_up_what_the_samples_say(browser: Browser, server: Server) -> None:
-    await opened(browser, server)
+    await only_modules(browser, server)
     sample = "[index + 1, 1000 + index, 1, 5, [0, 5], {call: [0, 3, 2]}, 0, 0, 1, 0, 1024, 0, 0, 0, 0, 0, 3]"
     code = f"""import('/static/samples.js').then((module) => {{
       const group = new module.Group();
@@ -175,7 +180,7 @@ async def test_a_legend_tells_the_latest_value_and_how_old_it_is(browser: Browse
 
 
 async def test_a_trainer_that_is_slow_is_named(browser: Browser, server: Server) -> None:
-    await opened(browser, server)
+    await only_modules(browser, server)
     code = """import('/static/trainers.js').then((module) => {
       const trainer = (id, rate) => ({id, steps_per_second: rate, steps: 9, connected: true,
         member: '', away_seconds: 0,
