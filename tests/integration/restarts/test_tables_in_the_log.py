@@ -16,11 +16,18 @@ from torch import nn
 import trainer_client as tc
 from ps_service.durability.log.log import Log
 from ps_service.durability.log.table_log import RequestRows
+from ps_service.tables.row_steps import RowSteps
 from tests.integration.restarting import Owner
 from tests.integration.restarts.test_killed import MODES
 from tests.integration.restarts.test_killed_tables import rows_of, shard_of
 from tests.integration.support import bits
 from tests.ps_service.tables.test_row_changes import same, state_of
+
+
+@pytest.fixture(autouse=True, params=["gradients", "rows"])
+def steps_of_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "gradients":
+        monkeypatch.setattr(RowSteps, "nbytes", lambda *_: 0)
 
 
 @pytest.fixture(params=MODES)
