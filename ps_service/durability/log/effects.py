@@ -166,7 +166,7 @@ class RequestEffects:
         places = {id(each): place for place, each in enumerate(optimizer.parameters)}
         step.places.extend(places[id(covered.parameter)] for covered, _, _ in present)
         dense = [gradient for covered, _, gradient in present if not isinstance(covered.parameter, AllRows)]
-        self.encode(step.gradients, dense)
+        self._owner.forms.encode(optimizer, dense, step.gradients, self._payload)
         if len(dense) < len(present):
             self.steps_rows(present)
 

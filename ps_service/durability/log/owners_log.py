@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
+from ps_service.durability.log.gradient_forms import GradientForms
 from ps_service.durability.log.table_log import TableLog
 from ps_service.durability.log.watermark import Watermark
 from ps_service.parameters.locks import StepLock
@@ -53,6 +54,8 @@ class OwnersLog:
         self.came_at = 0
         # Ids of the objects that the log or the checkpoint before it has as they are.
         self.known = {each.ref.object_id for each in engine.registry.objects()}
+        # Used by who has the turn.
+        self.forms = GradientForms()
         # Whether steps of rows have to be appended as the rows that result.
         self.needs_images = False
         self.tables: WeakKeyDictionary[HostedObject, TableLog] = WeakKeyDictionary()
