@@ -112,10 +112,12 @@ class RequestRows:
     def finish(self) -> None:
         """Adds what is known only now: the steps of rows, or the rows as they are. Others may have removed some since,
         and their records came first; nothing comes between what is read here and the record."""
+        # Rows that were stepped twice have become both by now.
+        needs_images = self._needs_images() or len({of for of, _, _ in self._stepped}) < len(self._stepped)
         # In an order that all requests have.
         for object_id, shard, gradients in sorted(self._stepped, key=itemgetter(0)):
             self.lock(shard)
-            stepped = None if self._needs_images() else shard.steps.change(gradients)
+            stepped = None if needs_images else shard.steps.change(gradients)
             change = shard.images(gradients.ids) if stepped is None else stepped
             if len(change.values["ids"]):
                 add(self._record, self._payload, object_id, change)
