@@ -103,37 +103,6 @@ def test_files_are_used_again_and_what_they_had_is_not_read(tmp_path: Path, log:
     assert any(name.startswith("free-") for name in names)
 
 
-def test_all_files_that_are_cut_off_are_used_again_and_those_that_are_not_needed_any_more_go(
-    tmp_path: Path, log: Log
-) -> None:
-    def round_of(records: int) -> set[int]:
-        for _ in range(records):
-            log.append(b"step", [bytes(3000)])
-        files = {path.stat().st_ino for path in tmp_path.iterdir()}
-        log.sync()
-        log.cut(log.end)
-        return files
-
-    round_of(40)
-    files = round_of(40)
-    assert len(files) > 30
-    assert [round_of(40) for _ in range(3)] == [files] * 3
-    for _ in range(2):
-        round_of(1)
-    assert len(list(tmp_path.iterdir())) < 8
-
-
-def test_files_of_large_records_are_used_again(tmp_path: Path, log: Log) -> None:
-    for size, count in ((3 * SEGMENT, 2), (100 * SEGMENT, 3)):  # the largest is not kept
-        for _ in range(4):
-            log.check(size + 100)
-            log.append(b"large", [bytes(size)])
-            log.sync()
-            log.cut(log.end)
-            assert contents(tmp_path, log.end - size - 64)[0][0] == b"large"
-        assert sum(path.stat().st_size > 2 * SEGMENT for path in tmp_path.iterdir()) == count
-
-
 @pytest.mark.parametrize("place", ["header", "message", "payload"])
 def test_what_was_on_the_disk_and_is_damaged_is_an_error_that_names_its_position(
     tmp_path: Path, log: Log, place: str
