@@ -149,9 +149,9 @@ class Segments:
 
     def extend(self, position: int, nbytes: int) -> Segment:
         """A further file, which begins at a position, and has space for a record. Raises `OSError`."""
+        segment = self._taken(nbytes) or self._created(nbytes)
         if self.used and self.used[-1].start == position:
             self._release(self.used.pop())  # it is empty, and too small
-        segment = self._taken(nbytes) or self._created(nbytes)
         segment.path = self._renamed(segment.path, f"log-{position:020}")
         segment.start = position
         self._is_renamed = True
@@ -164,10 +164,10 @@ class Segments:
         if not fitting:
             return None
         segment = min(fitting, key=attrgetter("nbytes"))
-        if segment.descriptor < 0:
-            segment.descriptor = self._disk.open(segment.path)
         self._free.remove(segment)
         self._unneeded = min(self._unneeded, len(self._free))
+        if segment.descriptor < 0:
+            segment.descriptor = self._disk.open(segment.path)
         return segment
 
     def _created(self, nbytes: int) -> Segment:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ps_service.durability.log.log import Log
+from ps_service.durability.log.log import Log, LogError
+from tests.ps_service.durability.log.losing_disk import FailingDisk
 from tests.ps_service.durability.log.test_log import SEGMENT, contents, opened
 
 
@@ -47,3 +48,15 @@ def test_files_of_large_records_are_used_again(tmp_path: Path, log: Log) -> None
             log.cut(log.end)
             assert contents(tmp_path, log.end - size - 64)[0][0] == b"large"
         assert sum(path.stat().st_size > 2 * SEGMENT for path in tmp_path.iterdir()) == count
+
+
+def test_a_small_record_has_room_where_a_large_first_one_has_none(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    with closing(opened(tmp_path, disk=disk)) as log:
+        disk.full = True
+        with pytest.raises(LogError):
+            log.append(b"large", [bytes(3 * SEGMENT)])
+        log.append(b"small")
+        disk.full = False
+        log.append(b"large", [bytes(3 * SEGMENT)])
+    assert [message for message, _ in contents(tmp_path)] == [b"small", b"large"]
