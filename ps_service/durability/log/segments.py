@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,7 +24,10 @@ SEGMENT_BYTES: Final = 64 * MIB
 """Size of a file. One that a larger record needs has the size of that."""
 
 _SPARE: Final = 4
-"""Most files that are kept to be used again."""
+"""Files that are kept to be used again, besides those that were needed since the log was cut before."""
+
+_LARGEST: Final = 4
+"""Size of the largest file that is kept to be used again, as a multiple of that of most files."""
 
 _NAME: Final = re.compile(r"log-(\d{20})")
 _FREE: Final = re.compile(r"free-(\d{20})")
@@ -33,7 +37,7 @@ class DamagedLogError(ValueError):
     """The log lacks something that was on the disk; the message names its position."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Segment:
     """A file of the log: the position of its first byte, its size in bytes, and its descriptor; -1 while it is not
     open."""
@@ -79,11 +83,13 @@ class Segments:
         self.used = [Segment(path, start, path.stat().st_size) for start, path in numbered]
         free = [path for path in folder.iterdir() if _FREE.fullmatch(path.name)]
         # A crash may have left the name, and not all of the space: the size of a file that was not used is not synced.
-        self._free = [path for path in free if path.stat().st_size == nbytes]
-        self._useless = [path for path in free if path not in self._free]
+        self._free = [Segment(path, 0, nbytes) for path in free if path.stat().st_size == nbytes]
+        self._useless = [path for path in free if path.stat().st_size != nbytes]
         self._numbers = itertools.count(1 + max([0, *(int(path.name[5:]) for path in free)]))
         self._unsynced: list[Segment] = []
         self._is_renamed = False
+        # The fewest free files that there were since the log was cut before: so many were not needed.
+        self._unneeded = len(self._free)
         # Held while files are synced, so that none of them is closed meanwhile.
         self.syncing = threading.Lock()
 
@@ -143,19 +149,39 @@ class Segments:
 
     def extend(self, position: int, nbytes: int) -> Segment:
         """A further file, which begins at a position, and has space for a record. Raises `OSError`."""
+        segment = self._taken(nbytes) or self._created(nbytes)
         if self.used and self.used[-1].start == position:
             self._release(self.used.pop())  # it is empty, and too small
-        path = self._folder / f"log-{position:020}"
-        free = self._free.pop() if self._free and nbytes <= self._nbytes else None
-        if free is not None:
-            self._disk.rename(free, path)
-            descriptor = self._disk.open(path)
-        else:
-            descriptor = self._disk.create(path, max(nbytes, self._nbytes))
+        segment.path = self._renamed(segment.path, f"log-{position:020}")
+        segment.start = position
         self._is_renamed = True
-        segment = Segment(path, position, max(nbytes, self._nbytes), descriptor)
         self.used.append(segment)
         return segment
+
+    def _taken(self, nbytes: int) -> Segment | None:
+        """A free file with so many bytes, which is not free any more."""
+        fitting = [each for each in self._free if each.nbytes >= nbytes]
+        if not fitting:
+            return None
+        segment = min(fitting, key=attrgetter("nbytes"))
+        self._free.remove(segment)
+        self._unneeded = min(self._unneeded, len(self._free))
+        if segment.descriptor < 0:
+            segment.descriptor = self._disk.open(segment.path)
+        return segment
+
+    def _created(self, nbytes: int) -> Segment:
+        """A new file with so many bytes or more."""
+        size = -(-max(nbytes, 1) // self._nbytes) * self._nbytes
+        path = self._free_name()
+        return Segment(path, 0, size, self._disk.create(path, size))
+
+    def _free_name(self) -> Path:
+        return self._folder / f"free-{next(self._numbers):020}"
+
+    def _renamed(self, path: Path, name: str) -> Path:
+        self._disk.rename(path, self._folder / name)
+        return self._folder / name
 
     def write(self, position: int, synced: int, message: bytes, chunks: Sequence[Buffer]) -> None:
         """Writes a record into the last file, which has space for it; its header last. Raises `OSError`."""
@@ -188,28 +214,23 @@ class Segments:
             self._disk.sync_folder(self._folder)
 
     def prepare(self, nbytes: int = 0) -> None:
-        """Allocates a file for later, if there is none; for more bytes than it has, checks that there is space. Raises
-        `OSError`."""
-        if nbytes > self._nbytes:
-            path = self._folder / f"free-{next(self._numbers):020}"
-            self._disk.close(self._disk.create(path, nbytes))
-            self._disk.remove(path)
-        elif not self._free:
-            path = self._folder / f"free-{next(self._numbers):020}"
-            self._disk.close(self._disk.create(path, self._nbytes))
-            self._free.append(path)
+        """Allocates a file for later with so many bytes, if there is none; a very large one only to see that there is
+        space. Raises `OSError`."""
+        if not any(each.nbytes >= nbytes for each in self._free):
+            self._keep(self._created(nbytes))
 
     def cut(self, position: int) -> None:
         """Frees the files that end before a position; the caller has `syncing`. Raises `OSError`."""
+        self._free.sort(key=attrgetter("nbytes"))
+        for _ in range(self._unneeded - _SPARE):
+            self._remove(self._free.pop())
+        self._unneeded = len(self._free)
         while len(self.used) > 1 and self.used[1].start <= position:
-            segment = self.used.pop(0)
-            if segment in self._unsynced:
-                self._unsynced.remove(segment)
-            self._release(segment)
+            self._release(self.used.pop(0))
 
     def close(self) -> None:
         """Closes all files."""
-        for each in self.used:
+        for each in (*self.used, *self._free):
             each.close(self._disk)
 
     @property
@@ -218,13 +239,20 @@ class Segments:
         return sum(each.nbytes for each in self.used)
 
     def _release(self, segment: Segment) -> None:
-        segment.close(self._disk)
-        if segment.nbytes == self._nbytes and len(self._free) < _SPARE:
-            path = self._folder / f"free-{next(self._numbers):020}"
-            self._disk.rename(segment.path, path)
-            self._free.append(path)
+        if segment in self._unsynced:
+            self._unsynced.remove(segment)
+        segment.path = self._renamed(segment.path, self._free_name().name)
+        self._keep(segment)
+
+    def _keep(self, segment: Segment) -> None:
+        if segment.nbytes <= _LARGEST * self._nbytes:
+            self._free.append(segment)
         else:
-            self._disk.remove(segment.path)
+            self._remove(segment)
+
+    def _remove(self, segment: Segment) -> None:
+        segment.close(self._disk)
+        self._disk.remove(segment.path)
 
 
 def _mapping(path: Path) -> mmap.mmap:
