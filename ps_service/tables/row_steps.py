@@ -10,6 +10,7 @@ import torch
 from ps_service.tables.kernels import Grouped
 from ps_service.tables.row_changes import RowChange
 from ps_service.tables.rules import with_options
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.options import from_plain, to_plain
 
 if TYPE_CHECKING:
@@ -77,7 +78,13 @@ class RowSteps:
         return nbytes
 
     def redo(self, change: RowChange) -> None:
-        """Makes a step again that `change` has given. What are not rows any more is left out."""
+        """Makes a step again that `change` has given. What are not rows any more is left out. Raises
+        `InvalidArgumentError` where it might give other bits."""
+        if not self._kernels.repeats(self._rows):
+            raise InvalidArgumentError(
+                "steps of a table are in the log as gradients, which give the same rows only with numba, as before: "
+                "install numba"
+            )
         values, population = change.values, self._population
         population.go_on(change.time)
         self._set_options(values["options"])

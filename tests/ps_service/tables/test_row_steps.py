@@ -16,6 +16,7 @@ from ps_service.tables.row_steps import RowSteps
 from ps_service.tables.shard import TableShard
 from ps_wire.codec.payload import PayloadReader, PayloadWriter, joined
 from ps_wire.codec.values import Decoder, Encoder
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.options import FTRL, SGD, Adagrad, LazyAdam, PartialRowWiseAdam, RowGroup, RowWiseAdagrad
 from tests.ps_service.tables.test_row_changes import (
     ADMISSIONS,
@@ -140,6 +141,18 @@ def test_a_step_of_rows_that_have_gone_has_images() -> None:
     shard.update(gradients)
     shard.remove(torch.tensor([1]))
     assert shard.steps.change(gradients) is None
+
+
+@pytest.mark.skipif(IMPLEMENTATION != "numba", reason="there is no numba here")
+def test_an_owner_without_the_loops_does_not_make_such_a_step_again() -> None:
+    shard, other = (TableShard(2, SGD(0.5), implementation=each) for each in ("numba", "torch"))
+    gradients = Grouped.of_different(shard.rows_of(torch.arange(3))[0], torch.ones(3, 2))
+    shard.update(gradients)
+    other.look_up(torch.arange(3))
+    change = shard.steps.change(gradients)
+    assert change is not None
+    with pytest.raises(InvalidArgumentError, match="install numba"):
+        other.redo(change)
 
 
 @given(IDS)
