@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
@@ -171,13 +172,15 @@ class Server:
         for each in self._periodic:
             each.begin()
         self._expiry.begin()
-        self.engine.compute.when_stalled = self._health.tell_soon
-        await self._health.tell(self.engine.compute.stalled)
+        self.engine.compute.when_stalled = partial(self._health.tell_soon, "no free thread")
+        await self._health.tell("no free thread", self.engine.compute.stalled)
         self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
 
     async def _look_at_log(self) -> None:
         if self._keeper is not None:
             await BLOCKING.run(self._keeper.look_at_log)
+            log = self.engine.durability.log
+            await self._health.tell("no log", log is not None and log.state == "failed")
 
     async def _cut_log(self) -> None:
         if self._keeper is None or self._keeper.log_bytes <= self._log_bytes:
