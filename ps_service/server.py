@@ -152,6 +152,7 @@ class Server:
                 self.engine, self.engine.data_dir, self._keep_checkpoints, self._leave_out, self._durability
             )
             await BLOCKING.run(self._keeper.resume)
+            self._keeper.drop_strangers()
             self.engine.checkpoints.write = self._keeper.write_now
         keep_free_memory()
         forks.use_grpc()

@@ -78,7 +78,10 @@ class Keeper:
         self._replay(log)
         if self._durability.has_log:
             self._open(log)
-        # Noted in the log: rounds over several owners decide something when a trainer leaves.
+
+    def drop_strangers(self) -> None:
+        """Ends the membership of trainers in rounds whose sessions ended before the owner could tell the rounds. Called
+        on the event loop, after `resume`: rounds may decide something then, which is noted in the log."""
         for each in self._engine.registry.objects():
             if isinstance(each.value, HostedOptimizer):
                 rounds.drop_strangers(self._engine, each.value)
