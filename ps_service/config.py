@@ -112,6 +112,9 @@ class OwnerConfig(BaseSettings):
     )
     # Kubernetes kills thirty seconds after SIGTERM: the rest is for writing the checkpoint and stopping.
     drain_seconds: FiniteFloat = Field(20.0, ge=0, description="How long SIGTERM waits for work in flight.")
+    until_eof: bool = Field(
+        False, description="Drain when standard input ends, as it does with the process that started the owner."
+    )
     direct_port: int | Literal["off"] = Field(
         0, description="Port for direct connections, which are faster than gRPC; 0 takes a free one; or off."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import gc
 import threading
@@ -321,3 +322,9 @@ class Assorted:
 def collected_objects() -> tuple[int, int]:
     """How many objects a full collection passes over, and at how many it looks."""
     return gc.get_freeze_count(), len(gc.get_objects())
+
+
+@remote
+def hold_interpreter(seconds: float) -> None:
+    """One call into C in which no Python runs, on the event loop or in any thread."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))

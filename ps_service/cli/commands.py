@@ -102,6 +102,9 @@ def serve(
 ) -> None:
     """Runs an owner until it receives SIGTERM or Ctrl-C; then it drains and exits with code 0.
 
+    With --until-eof it also drains when its standard input ends. While it drains, a second signal changes nothing;
+    SIGQUIT, or a third, ends it at once, without a checkpoint.
+
     Every option can also be set as `PS_…` in the environment or in the TOML file; flags win over the environment, and
     the environment over the file. When the owner is ready it prints one line: `ps0 is serving on 127.0.0.1:50051`;
     with `--http`, the next line has the URL of its metrics.

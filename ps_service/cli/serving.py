@@ -1,4 +1,4 @@
-"""Runs an owner in this process until a signal ends it."""
+"""Runs an owner in this process until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from ps_service.cli.stop_requests import StopRequests
 from ps_service.tables.preparing import compile_soon
 from ps_service.training.torch_step import warm_soon
 from ps_wire.errors import PsError
@@ -25,14 +25,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-
 _STOP_SECONDS: Final = 1.0
 """Seconds that stopping may take once the checkpoint is written."""
 
 
 def run(server: Server, settings: OwnerConfig) -> None:
-    """Runs an owner until a signal comes, and drains it. Raises `OSError` if it cannot start or join its group."""
+    """Runs an owner until it is asked to stop, and drains it. Raises `OSError` if it cannot start or join its group."""
     descriptors.raise_limit()
     _runner()(_serve(server, settings))
 
@@ -41,10 +39,9 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     # What has been imported lives as long as the process. A full collection would look at all of it, with torch for
     # 0.2 to 0.7 s, in which no call is answered. What a checkpoint brings comes later, because it may be deleted.
     gc.freeze()
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, stopping.set)
+    stop = StopRequests(settings.name)
+    if settings.until_eof:
+        stop.watch_input()
     server.engine.membership.awaited = bool(settings.directory)
     await server.start()
     member = await _join(server, settings)
@@ -52,10 +49,7 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     warm_soon()
     if settings.compile_tables:
         compile_soon()
-    await stopping.wait()
-    # A second signal ends the process without draining.
-    for number in _SIGNALS:
-        loop.remove_signal_handler(number)
+    await stop.wait()
     await _drain(server, member, settings)
 
 

@@ -12,10 +12,11 @@ import pytest
 
 import ps_service.server
 import trainer_client as tc
-from ps_service.rpc import shared_memory
 from ps_service.server import Server
 from ps_wire.limits import Limits
+from ps_wire.shared_memory import peers
 from ps_wire.shared_memory.hosts import host_id
+from ps_wire.shared_memory.peers import PeerProcess
 from tests.forking.process import AsyncForked, Forking
 from tests.integration.support import serving
 from tests.transports import TRANSPORTS, over_each
@@ -56,8 +57,8 @@ async def trainer(forking: Forking, owner: Server, transport: str, what: str) ->
 @pytest.fixture
 async def hasty(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
     """An owner that looks often, and is soon sure that a trainer has stopped."""
-    monkeypatch.setattr(shared_memory, "_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(shared_memory, "_STOPPED_SECONDS", 0.5)
+    monkeypatch.setattr(peers, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(peers, "_STOPPED_SECONDS", 0.5)
     # A trainer that runs has to answer within 2.5 s, however busy the machine is.
     nonblocking = {
         "grpc.keepalive_time_ms": 1000,
@@ -104,12 +105,12 @@ async def test_a_trainer_that_computes_keeps_its_session(forking: Forking, hasty
 async def test_a_trainer_that_is_stopped_for_a_moment_loses_nothing(
     forking: Forking, hasty: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_memory, "_STOPPED_SECONDS", 600.0)
+    monkeypatch.setattr(peers, "_STOPPED_SECONDS", 600.0)
     async with trainer(forking, hasty, "shared_memory", "waits") as stopped:
         stopped.process.send_signal(signal.SIGSTOP)
-        await until(lambda: hasty.servicer.shared_memory._stopped, 0.02)
+        await until(lambda: hasty.servicer.shared_memory.watch.stopped, 0.02)
         stopped.process.send_signal(signal.SIGCONT)
-        await until(lambda: not hasty.servicer.shared_memory._stopped, 0.02)
+        await until(lambda: not hasty.servicer.shared_memory.watch.stopped, 0.02)
         assert len(hasty.engine.sessions) == 1 and len(hasty.engine.shared_memory) == 1
         (gate,) = [each.value for each in hasty.engine.registry.objects() if not each.name]
         gate.open()
@@ -119,9 +120,9 @@ async def test_a_trainer_that_is_stopped_for_a_moment_loses_nothing(
 async def test_a_trainer_whose_process_cannot_be_seen_stays_on_grpc(
     hasty: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unseen(pid: int) -> None:
+    def unseen(self: PeerProcess, pid: int) -> None:
         raise LookupError(f"process {pid} cannot be seen from here")
 
-    monkeypatch.setattr(shared_memory, "PeerProcess", unseen)
+    monkeypatch.setattr(PeerProcess, "__init__", unseen)
     async with tc.connect(hasty.address) as ps:
         assert (await ps.status()).shared_memory_connections == 0

@@ -7,18 +7,16 @@ import errno
 import ipaddress
 import os
 import socket
-import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.direct import MAGIC, DirectConnection
 from ps_wire.shared_memory.connection import SharedMemoryConnection
 from ps_wire.shared_memory.hosts import host_id
+from ps_wire.shared_memory.peers import PeerProcess, PeerWatch
 
 if TYPE_CHECKING:
     from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
-
-_CREDENTIALS: Final = struct.Struct("3i")
 
 _SECONDS: Final = 1.0
 """Seconds that connecting may take: the session waits for it, and a port that may not be reached stays silent."""
@@ -29,28 +27,27 @@ _LOOK_SECONDS: Final = 5.0
 _SILENT_SECONDS: Final = 15.0
 """Seconds without an acknowledgement after which a connection is cut. TCP would go on for a quarter of an hour."""
 
-_KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 2}
-"""After 10 s without a message, the kernel asks the other side for a sign of life, again after 5 s, and ends the
+_KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 2}
+"""After 5 s without a message, the kernel asks the other side for a sign of life, again after 5 s, and ends the
 connection after two questions without an answer. Firewalls and address translation forget connections that are idle."""
 
 
 def open_shared_memory(offer: SharedMemoryOffer, max_message_bytes: int) -> SharedMemoryConnection:
-    """Connects to the socket that an owner has offered. Raises `ConnectionBroken` if another user listens there."""
+    """Connects to the socket that an owner has offered. Raises `ConnectionBroken` if another user listens there, or a
+    process that cannot be seen from here."""
     if not host_id():
         raise ConnectionBroken("this system has no shared-memory connections")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(b"\0" + offer.socket)
-        _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        if user != os.geteuid():
-            raise ConnectionBroken(f"a process of another user ({user}) listens there")
-        return SharedMemoryConnection(sock, max_message_bytes, offer.max_segment_bytes)
-    except OSError as error:
+        process = PeerProcess.of(sock)
+        connection = SharedMemoryConnection(sock, max_message_bytes, offer.max_segment_bytes)
+    except (OSError, LookupError) as error:
+        # This process would not notice that one it cannot see has stopped. gRPC does.
         sock.close()
         raise ConnectionBroken(f"no shared-memory connection: {error}") from None
-    except ConnectionBroken:
-        sock.close()
-        raise
+    PeerWatch().add(connection, process)
+    return connection
 
 
 async def open_direct(offer: DirectOffer, address: str) -> DirectConnection:

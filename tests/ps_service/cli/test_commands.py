@@ -270,23 +270,6 @@ async def test_ctrl_c_ends_an_owner_in_good_order_and_its_log_is_json(start: Sta
     assert [record["event"] for record in records].count(f"from_file is serving on {owner.address}") == 1
 
 
-async def test_a_second_signal_does_not_wait(start: StartOwner) -> None:
-    owner = await start("--import", "tests.hosted_models", "--log-format", "text")
-    async with tc.connect(owner.address, reconnect_timeout=0.1) as ps:
-        gate = await ps.create("tests.hosted_models.Gate")
-        waiting = gate.wait()
-        await gate.wait_for(1)
-        owner.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30):
-            while b"draining" not in await owner.process.stderr.readline():
-                assert owner.process.returncode is None
-        owner.process.send_signal(signal.SIGTERM)
-        await owner.ended()
-        assert owner.process.returncode == -signal.SIGTERM
-        with pytest.raises(tc.PsError):
-            await waiting
-
-
 async def test_sessions_and_contexts_are_listed_and_ended(start: StartOwner, forking: Forking) -> None:
     owner = await start("--import", "tests.hosted_models", "--log-format", "text")
     async with tc.connect(owner.address) as ps, tc.connect(owner.address) as other:

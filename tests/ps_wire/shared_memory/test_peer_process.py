@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ps_service.rpc.shared_memory import PeerProcess, State
 from ps_wire.shared_memory.hosts import host_id
+from ps_wire.shared_memory.peers import PeerProcess, State
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="/proc is Linux's")
 
