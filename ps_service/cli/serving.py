@@ -31,8 +31,13 @@ _STOP_SECONDS: Final = 1.0
 """Seconds that stopping may take once the checkpoint is written."""
 
 
+_TELL_SECONDS: Final = 2.0
+"""Seconds for which an owner that was replaced still tells its trainers so."""
+
+
 def run(server: Server, settings: OwnerConfig) -> None:
-    """Runs an owner until a signal comes, and drains it. Raises `OSError` if it cannot start or join its group."""
+    """Runs an owner until a signal comes, and drains it. Raises `OSError` if it cannot start or join its group,
+    or if a later start of its state has taken its place there."""
     descriptors.raise_limit()
     _runner()(_serve(server, settings))
 
@@ -47,6 +52,7 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
         loop.add_signal_handler(number, stopping.set)
     server.engine.membership.awaited = bool(settings.directory)
     await server.start()
+    server.when_replaced = stopping.set
     member = await _join(server, settings)
     _tell(server, settings.name)
     warm_soon()
@@ -56,6 +62,10 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     # A second signal ends the process without draining.
     for number in _SIGNALS:
         loop.remove_signal_handler(number)
+    if member is not None and server.engine.gate.why:
+        await asyncio.sleep(_TELL_SECONDS)
+        await member.stop()
+        raise OSError(server.engine.gate.why)
     await _drain(server, member, settings)
 
 
