@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -21,6 +21,7 @@ from ps_service.durability.log.mode import Mode
 from ps_service.execution.periodic import Periodic
 from ps_service.memory.malloc import LOOK_SECONDS, MemoryKeeper, keep_free_memory
 from ps_service.monitoring.sampler import Sampler
+from ps_service.requests.administration import end_replaced
 from ps_service.rpc.grpc_stream import HEALTH, OPTIONS, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
 from ps_service.sessions.gate import Gate
@@ -29,6 +30,7 @@ from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.errors import PsError
 from ps_wire.limits import MIB
 from ps_wire.runtime import forks
+from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
 
 if TYPE_CHECKING:
@@ -61,7 +63,8 @@ class Server:
 
     Use it as an async context manager, or call `start` and then `drain` or `stop`. The arguments are those of
     `OwnerConfig`; without `insecure`, an address beyond loopback is a `ValueError`. `kept` is set once the last
-    checkpoint is written, has `failed`, or is not needed: the process may end.
+    checkpoint is written, has `failed`, or is not needed: the process may end. `when_replaced` is called once another
+    owner has taken its place, and this one has stopped.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Server:
         if checkpoint_every:
             self._periodic.append(Periodic(checkpoint_every, self._write_checkpoint, "a checkpoint"))
         self._port = 0
+        self.when_replaced: Callable[[], object] = nothing
 
     @property
     def address(self) -> str:
@@ -154,6 +158,8 @@ class Server:
             await BLOCKING.run(self._keeper.resume)
             self._keeper.drop_strangers()
             self.engine.checkpoints.write = self._keeper.write_now
+        end, loop = partial(end_replaced, self.engine), asyncio.get_running_loop()
+        self.engine.directory.when_replaced = lambda entry, by: loop.call_soon_threadsafe(end, entry, by)
         keep_free_memory()
         forks.use_grpc()
         # A gRPC server belongs to the event loop that runs when it is created.
@@ -239,6 +245,22 @@ class Server:
         else:
             self.engine.events.note("drained", f"{self.engine.name} has finished its work")
         gate.state = Gate.State.STOPPED
+
+    async def replaced(self, why: str) -> None:
+        """A later start of its state has taken its place: takes no request and makes no step from now on, and writes
+        neither a checkpoint nor its log. Trainers that are connected are told so when they connect again."""
+        gate = self.engine.gate
+        if gate.why:
+            return
+        gate.close(why)
+        if self._keeper is not None:
+            self._keeper.give_up(why)
+        self.servicer.session_handlers.end_streams()
+        self.servicer.close()
+        self._end_waits()
+        self.engine.events.note("replaced", f"{self.engine.name} has stopped: {why}", "error")
+        await self._health.drain()
+        self.when_replaced()
 
     def _end_waits(self) -> None:
         """Ends the steps that wait for other trainers, who may not step any more."""

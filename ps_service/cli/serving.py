@@ -19,6 +19,8 @@ from trainer_client.rpc.joining import join
 from trainer_client.session.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from ps_service.config import OwnerConfig
     from ps_service.server import Server
     from trainer_client.rpc.agent import Agent
@@ -29,8 +31,13 @@ _STOP_SECONDS: Final = 1.0
 """Seconds that stopping may take once the checkpoint is written."""
 
 
+_TELL_SECONDS: Final = 2.0
+"""Seconds for which an owner that was replaced still tells its trainers so."""
+
+
 def run(server: Server, settings: OwnerConfig) -> None:
-    """Runs an owner until it is asked to stop, and drains it. Raises `OSError` if it cannot start or join its group."""
+    """Runs an owner until it is asked to stop, and drains it. Raises `OSError` if it cannot start or join its group,
+    or if a later start of its state has taken its place there."""
     descriptors.raise_limit()
     _runner()(_serve(server, settings))
 
@@ -44,13 +51,31 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
         stop.watch_input()
     server.engine.membership.awaited = bool(settings.directory)
     await server.start()
+    replaced = asyncio.Event()
+    server.when_replaced = replaced.set
     member = await _join(server, settings)
     _tell(server, settings.name)
     warm_soon()
     if settings.compile_tables:
         compile_soon()
-    await stop.wait()
+    await _first(stop.wait(), replaced.wait())
+    if member is not None and server.engine.gate.why:
+        await asyncio.sleep(_TELL_SECONDS)
+        await member.stop()
+        raise OSError(server.engine.gate.why)
     await _drain(server, member, settings)
+
+
+async def _first(*each: Coroutine[Any, Any, object]) -> int:
+    """The place of the one that has ended first; the others are cancelled."""
+    running = [asyncio.create_task(one) for one in each]
+    try:
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        return next(i for i, task in enumerate(running) if task.done())
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
 
 
 def _tell(server: Server, name: str) -> None:

@@ -163,12 +163,16 @@ class PassesRecord(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., ended: _Optional[_Union[NumberSet, _Mapping]] = ..., lost: _Optional[_Iterable[int]] = ..., killed: _Optional[int] = ...) -> None: ...
 
 class MemberRecord(_message.Message):
-    __slots__ = ("member", "session")
+    __slots__ = ("member", "session", "incarnation", "earlier")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     member: _operations_pb2.Member
     session: bytes
-    def __init__(self, member: _Optional[_Union[_operations_pb2.Member, _Mapping]] = ..., session: _Optional[bytes] = ...) -> None: ...
+    incarnation: str
+    earlier: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, member: _Optional[_Union[_operations_pb2.Member, _Mapping]] = ..., session: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., earlier: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunRecord(_message.Message):
     __slots__ = ("trainer", "run", "object_id", "places")
