@@ -61,6 +61,7 @@ async def test_what_was_in_flight_is_given_up_and_later_requests_open_it_again()
     cancelled = await stream.frame()
     assert cancelled.HasField("cancel") and cancelled.number == 1
     assert await stream.requests(1) == ["b"]
+    assert list((await stream.request()).request.release.object_ids) == ["object"]
     await stream.answer(2)
     assert await again == "2" and session.losses == 0
     await session.close()
