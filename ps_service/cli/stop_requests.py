@@ -23,7 +23,8 @@ Ctrl-C to all processes of a job, and the one that started the owner passes it o
 class StopRequests:
     """Takes the requests to stop that reach the process of an owner; made on its event loop.
 
-    SIGQUIT is left to the system, which ends the process even while the event loop is blocked.
+    SIGQUIT is left to the system, which ends the process even while the event loop is blocked; also where whoever
+    started it ignored the signal, as a shell does for what runs in the background of a script.
     """
 
     def __init__(self, name: str) -> None:
@@ -31,6 +32,7 @@ class StopRequests:
         self._came = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._signals = 0
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         for number in _SIGNALS:
             self._loop.add_signal_handler(number, self._take_signal, number)
 
