@@ -66,7 +66,7 @@ async def one(ps: tc.Client, mib: int) -> Step:
 async def table(ps: tc.Client, mib: int) -> Step:
     """A table with Adagrad; each step updates a thousand of its rows."""
     rows = mib * MIB // (4 * 129)
-    items = await ps.table("items", 64, tc.tables.Adagrad(lr=1e-3, per_element=True))
+    items = await ps.table("items", 64, tc.tables.Adagrad(lr=1e-3))
     for begin in range(0, rows, _ROWS):
         await items(torch.arange(begin, min(begin + _ROWS, rows)))
 
