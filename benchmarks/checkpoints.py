@@ -94,18 +94,22 @@ async def measure(make: Callable[[tc.Client, int], Awaitable[Step]], mib: int, s
     found = Found()
     with tempfile.TemporaryDirectory(dir=".") as folder:
         owner = await serve(folder, "127.0.0.1:0", "--durability", "interval:1", "--log-bytes", str(1 << 40))
-        async with tc.connect(owner.address, timeout=300) as ps:
-            step = await make(ps, mib)
-            await _steps(step, asyncio.create_task(asyncio.sleep(seconds)), found.without)
-            before = owner.own_memory()
-            for _ in range(_CHECKPOINTS):
-                asking = asyncio.create_task(asyncio.to_thread(probe.ask, owner.address, CheckpointRequest(), 300.0))
-                watching = asyncio.create_task(_watch(owner, asking))
-                await _steps(step, asking, found.during)
-                found.replies.append(await asking)
-                found.memory = max(found.memory, await watching - before)
-        owner.end()
-        await owner.gone()
+        try:
+            async with tc.connect(owner.address, timeout=300) as ps:
+                step = await make(ps, mib)
+                await _steps(step, asyncio.create_task(asyncio.sleep(seconds)), found.without)
+                before = owner.own_memory()
+                for _ in range(_CHECKPOINTS):
+                    asking = asyncio.create_task(
+                        asyncio.to_thread(probe.ask, owner.address, CheckpointRequest(), 300.0)
+                    )
+                    watching = asyncio.create_task(_watch(owner, asking))
+                    await _steps(step, asking, found.during)
+                    found.replies.append(await asking)
+                    found.memory = max(found.memory, await watching - before)
+        finally:
+            owner.end()
+            await owner.gone()
     return found
 
 
