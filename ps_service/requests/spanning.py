@@ -115,7 +115,7 @@ def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> N
         ctx.effects.check(contribution.nbytes)
     reply.applied = following.hold(key, contribution, read)
     if ctx.effects is not None:
-        ctx.effects.holds(optimizer, key, following.held()[key])
+        ctx.effects.holds(optimizer, key, following.held_for(key))
     ctx.engine.sessions.stepped(ctx.trainer, id)
 
 

@@ -106,6 +106,11 @@ class Following:
         with self._lock:
             return dict(self._copies)
 
+    def held_for(self, key: OfferKey) -> Held:
+        """The gradients that are held for an offer."""
+        with self._lock:
+            return self._copies[key]
+
     def open_round(self) -> tuple[list[OfferKey], Sequence[torch.Tensor | None] | None]:
         """The offers in the sum of the open round, and that; only while no decision is carried out."""
         with self._lock:
@@ -151,8 +156,10 @@ class Following:
     def release(self, key: OfferKey) -> bool:
         """Frees the gradients of an offer that was never made. Says whether they were held."""
         with self._lock:
-            self._copies.pop(key, None)
-            return self._follower.release(key)
+            was_held = self._follower.release(key)
+            if was_held:  # else a decision may be about to take them
+                self._copies.pop(key, None)
+            return was_held
 
     def settle(self, key: OfferKey, base: int, entries: Sequence[Entry]) -> Future[Settled]:
         """Carries out decisions; the future is done once they are, and its result is about an offer. `base` is the

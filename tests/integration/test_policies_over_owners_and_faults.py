@@ -13,11 +13,13 @@ import torch
 from torch import optim
 
 import trainer_client as tc
+from ps_service.policies.offers import OfferKey
+from ps_service.requests import round_messages
 from ps_service.rpc.servicer import Servicer
 from tests.integration import support
 from tests.integration.breaking import FAULTS, same_wherever_it_breaks
 from tests.integration.restarting import Owner
-from tests.integration.spanning import Trainer, begun
+from tests.integration.spanning import Trainer, batches, begun, hosted, trainers
 from tests.integration.support import AFFINE, bits, until
 from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 from trainer_client.transport.in_process import MemoryConnector
@@ -128,3 +130,26 @@ async def test_an_owner_that_has_lost_gradients_of_a_round_says_so(places: list[
     # ps1 has stepped with half of the sum: the gradients of the other trainer's offer.
     after = await trainer.nets[1].state_dict()
     assert any(not torch.equal(after[name], before[1][name]) for name in after)
+
+
+async def test_gradients_that_a_decision_is_about_to_take_are_not_released() -> None:
+    async with trainers(1, tc.policies.Async()) as (servers, (one,)):
+        following = hosted(servers[1]).aggregator.following  # type: ignore[union-attr]
+        assert following is not None
+        rounds = one.opt._rounds
+        assert rounds is not None
+        before = await one.nets[1].state_dict()
+        async with one.client.context() as ctx:
+            await ctx.backward(await one.loss(batches(1)[0]))
+            epoch = rounds._epoch
+            decisions = (await rounds._offer(ctx, 77, epoch, {}, {})).reply.decisions
+            key = OfferKey(one.client.trainer, 77, epoch)
+            later: list[Any] = []
+            following.queue.submit = later.append
+            following.settle(key, decisions.base, round_messages.read(decisions))
+            assert not following.release(key)
+            for work in later:
+                work()()
+            following.queue.submit = servers[1].engine.compute.submit
+        after = await one.nets[1].state_dict()
+        assert hosted(servers[1]).version == 1 and not torch.equal(before["weight"], after["weight"])
