@@ -13,6 +13,7 @@ import socket
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from ps_wire.shared_memory.connection import SharedMemoryConnection
@@ -68,7 +69,8 @@ class PeerWatch:
     while there are any."""
 
     def __init__(self) -> None:
-        self._watched: dict[SharedMemoryConnection, PeerProcess] = {}
+        # An open connection is held by its event loop, and one that is over goes at once.
+        self._watched: WeakKeyDictionary[SharedMemoryConnection, PeerProcess] = WeakKeyDictionary()
         # When each process that is stopped was first seen so.
         self.stopped: dict[SharedMemoryConnection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -90,9 +92,9 @@ class PeerWatch:
 
     def _look(self) -> None:
         now = asyncio.get_running_loop().time()
-        watched = {each: process for each, process in self._watched.items() if not each.is_over}
         stopped: dict[SharedMemoryConnection, float] = {}
-        for connection, process in watched.items():
+        watched = [(each, process) for each, process in self._watched.items() if not each.is_over]
+        for connection, process in watched:
             state = process.state
             if state is State.GONE:
                 connection.cut(f"process {process.pid} is gone, although its socket is open")
@@ -100,7 +102,7 @@ class PeerWatch:
                 stopped[connection] = since = self.stopped.get(connection, now)
                 if now - since >= _STOPPED_SECONDS:
                     connection.cut(f"process {process.pid} has been stopped for {_STOPPED_SECONDS:g} s")
-        self._watched, self.stopped, self._timer = watched, stopped, None
+        self._watched, self.stopped, self._timer = WeakKeyDictionary(watched), stopped, None
         if watched:
             self._look_later()
 
