@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from ps_service import addresses
 from ps_service.durability.keeper import Keeper
 from ps_service.durability.log.mode import Mode
+from ps_service.durability.store import InUseError
 from ps_service.execution.periodic import Periodic
 from ps_service.memory.malloc import LOOK_SECONDS, MemoryKeeper, keep_free_memory
 from ps_service.monitoring.sampler import Sampler
@@ -31,6 +32,8 @@ from ps_wire.runtime import forks
 from ps_wire.runtime.threads import BLOCKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ps_service.engine import Engine
     from ps_service.monitoring.web import Web
 
@@ -41,6 +44,9 @@ STOP_SECONDS: Final = 20.0
 
 _LOG_SECONDS: Final = 1.0
 """Seconds between looks at whether the log can be written, and until a checkpoint is tried again that has failed."""
+
+_EPOCH_SECONDS: Final = 1.0
+"""Seconds between looks at whether another owner has taken the data directory, and at whether it is free at last."""
 
 _GROWTH_SECONDS: Final = 0.1
 """Seconds between looks at the length of the log, which may grow by hundreds of megabytes a second."""
@@ -60,7 +66,9 @@ class Server:
 
     Use it as an async context manager, or call `start` and then `drain` or `stop`. The arguments are those of
     `OwnerConfig`; without `insecure`, an address beyond loopback is a `ValueError`. `kept` is set once the last
-    checkpoint is written, has `failed`, or is not needed: the process may end.
+    checkpoint is written, has `failed`, or is not needed: the process may end. `fenced` is set once another owner has
+    taken the data directory: then only `stop` is of use. While it `is_waiting` for the directory, `start` may be
+    cancelled.
     """
 
     def __init__(
@@ -75,6 +83,7 @@ class Server:
         leave_out: Collection[str] = (),
         durability: str = "",
         log_bytes: int = 1024 * MIB,
+        wait_for_data_dir: float = 0.0,
     ) -> None:
         for address in filter(None, (listen, http)):
             addresses.check_allowed(address, insecure)
@@ -96,6 +105,11 @@ class Server:
         if self._durability.has_log and engine.data_dir is None:
             raise ValueError("durability needs data_dir, the folder that the log is in")
         self._log_bytes = log_bytes
+        self._wait_for_data_dir = wait_for_data_dir
+        self.is_waiting = False
+        # Why it must not go on, once another owner has taken its data directory.
+        self.fenced = asyncio.Event()
+        self.why_fenced = ""
         self._orderly = True
         self._health = Health()
         self._server: grpc.aio.Server | None = None
@@ -110,6 +124,8 @@ class Server:
         if self._durability.has_log:
             self._periodic.append(Periodic(_LOG_SECONDS, self._look_at_log, "a look at the log"))
             self._periodic.append(Periodic(_GROWTH_SECONDS, self._cut_log, "the length of the log"))
+        if engine.data_dir is not None:
+            self._periodic.append(Periodic(_EPOCH_SECONDS, self._look_at_epoch, "a look at the epoch"))
         if checkpoint_every:
             self._periodic.append(Periodic(checkpoint_every, self._write_checkpoint, "a checkpoint"))
         self._port = 0
@@ -147,9 +163,7 @@ class Server:
 
     async def _begin(self) -> None:
         if self.engine.data_dir is not None:
-            self._keeper = Keeper(
-                self.engine, self.engine.data_dir, self._keep_checkpoints, self._leave_out, self._durability
-            )
+            self._keeper = await self._take(self.engine.data_dir)
             await BLOCKING.run(self._keeper.resume)
             self.engine.checkpoints.write = self._keeper.write_now
         keep_free_memory()
@@ -174,6 +188,32 @@ class Server:
         self.engine.compute.when_stalled = self._health.tell_soon
         await self._health.tell(self.engine.compute.stalled)
         self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
+
+    async def _take(self, folder: Path) -> Keeper:
+        """The keeper of the data directory, once it is free. Raises `CheckpointError`."""
+        until = time.monotonic() + self._wait_for_data_dir
+        try:
+            while True:
+                try:
+                    return Keeper(self.engine, folder, self._keep_checkpoints, self._leave_out, self._durability)
+                except InUseError as error:
+                    left = until - time.monotonic()
+                    if left <= 0:
+                        raise
+                    if not self.is_waiting:
+                        _log.info("%s; it is waited for, for up to %g s", error, self._wait_for_data_dir)
+                    self.is_waiting = True
+                await asyncio.sleep(min(left, _EPOCH_SECONDS))
+        finally:
+            self.is_waiting = False
+
+    async def _look_at_epoch(self) -> None:
+        if self._keeper is None or self.why_fenced:
+            return
+        self.why_fenced = await BLOCKING.run(self._keeper.fenced)
+        if self.why_fenced:
+            self.engine.events.note("fenced", f"{self.engine.name} must not go on: {self.why_fenced}", "error")
+            self.fenced.set()
 
     async def _look_at_log(self) -> None:
         if self._keeper is not None:

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ps_service.cli.stop_requests import StopRequests
 from ps_service.tables.preparing import compile_soon
@@ -19,6 +19,8 @@ from trainer_client.rpc.joining import join
 from trainer_client.session.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from ps_service.config import OwnerConfig
     from ps_service.server import Server
     from trainer_client.rpc.agent import Agent
@@ -43,14 +45,54 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     if settings.until_eof:
         stop.watch_input()
     server.engine.membership.awaited = bool(settings.directory)
-    await server.start()
+    if not await _start(server, stop):
+        return
     member = await _join(server, settings)
     _tell(server, settings.name)
     warm_soon()
     if settings.compile_tables:
         compile_soon()
-    await stop.wait()
+    if await _first(stop.wait(), server.fenced.wait()) == 1:
+        await _stop_fenced(server)
     await _drain(server, member, settings)
+
+
+async def _start(server: Server, stop: StopRequests) -> bool:
+    """Starts an owner. Returns false if it is asked to stop while it waits for its data directory."""
+    starting = asyncio.create_task(server.start())
+    await _first(asyncio.wait([starting]), stop.wait())
+    if server.is_waiting:
+        starting.cancel()
+    try:
+        await starting
+    except asyncio.CancelledError:
+        return False
+    return True
+
+
+async def _first(*each: Coroutine[Any, Any, object]) -> int:
+    """The place of the one that has ended first; the others are cancelled."""
+    running = [asyncio.create_task(one) for one in each]
+    try:
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        return next(i for i, task in enumerate(running) if task.done())
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+
+
+async def _stop_fenced(server: Server) -> NoReturn:
+    """Ends an owner whose data directory another one has taken. It leaves no group: the other one has its name."""
+    ended = threading.Event()
+    server.failed = True
+    server.kept.set()
+    threading.Thread(target=_end_at_once, args=(server, None, ended), daemon=True).start()
+    try:
+        await server.stop(_STOP_SECONDS / 2)
+    finally:
+        ended.set()
+    raise OSError(server.why_fenced)
 
 
 def _tell(server: Server, name: str) -> None:

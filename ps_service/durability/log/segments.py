@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import mmap
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -27,6 +29,10 @@ _SPARE: Final = 4
 
 _NAME: Final = re.compile(r"log-(\d{20})")
 _FREE: Final = re.compile(r"free-(\d{20})")
+
+
+def _no_fence() -> None:
+    """Of a log that no other process writes."""
 
 
 class DamagedLogError(ValueError):
@@ -68,20 +74,26 @@ class Unsynced(NamedTuple):
 
 
 class Segments:
-    """The files of a log in a folder, in the order of their positions. The last one is written to."""
+    """The files of a log in a folder, in the order of their positions. The last one is written to.
 
-    def __init__(self, folder: Path, disk: Disk, nbytes: int = SEGMENT_BYTES) -> None:
+    Each process begins a file of its own, unless the disk is full, so one that runs on although another has taken its
+    place writes to none that is read: what it has behind the begin of the next file does not count. `fence` raises
+    `OSError` in such a process before it gives a file of the log its name.
+    """
+
+    def __init__(
+        self, folder: Path, disk: Disk, nbytes: int = SEGMENT_BYTES, fence: Callable[[], None] = _no_fence
+    ) -> None:
         self._folder = folder
         self._disk = disk
         self._nbytes = nbytes
+        self._fence = fence
         found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
         numbered = sorted((int(name[1]), path) for name, path in found if name)
         self.used = [Segment(path, start, path.stat().st_size) for start, path in numbered]
-        free = [path for path in folder.iterdir() if _FREE.fullmatch(path.name)]
-        # A crash may have left the name, and not all of the space: the size of a file that was not used is not synced.
-        self._free = [path for path in free if path.stat().st_size == nbytes]
-        self._useless = [path for path in free if path not in self._free]
-        self._numbers = itertools.count(1 + max([0, *(int(path.name[5:]) for path in free)]))
+        self._free: list[Path] = []
+        # Other processes on this folder have other numbers.
+        self._numbers = itertools.count(time.time_ns())
         self._unsynced: list[Segment] = []
         self._is_renamed = False
         # Held while files are synced, so that none of them is closed meanwhile.
@@ -106,32 +118,37 @@ class Segments:
 
     def _check_end(self, end: int) -> None:
         """Raises `DamagedLogError` if a record behind the end says that the log was on the disk beyond it."""
-        for segment in self.used:
-            if segment.start + segment.nbytes <= end:
+        for segment, following in itertools.zip_longest(self.used, self.used[1:]):
+            until = segment.start + segment.nbytes if following is None else following.start
+            if until <= end:
                 continue
             for record in records.later(segment.memory(), segment.start, max(end - segment.start, 0)):
-                if record.synced > end:
+                if record.synced > end and record.position < until:
                     raise DamagedLogError(
                         f"the log in {self._folder} is damaged at position {end}: what was on the disk up to "
                         f"{record.synced} is not whole any more"
                     )
 
     def begin(self, position: int) -> None:
-        """Begins to write at a position. What lies behind it is removed: it was not on the disk. What lies before it
-        is synced, because an earlier process may have ended before it was. Raises `OSError`."""
+        """Begins a file at a position. What lies behind it is removed: it was not on the disk. What lies before it is
+        synced, because an earlier process may have ended before it was. Raises `OSError`."""
         while self.used and self.used[-1].start >= position:
             # Not to be used again: at the same positions its records would be whole.
             self._disk.remove(self.used.pop().path)
-        while self._useless:
-            self._disk.remove(self._useless.pop())
+        self._take_over()
         self._disk.sync_folder(self._folder)
         for each in self.used:
             each.descriptor = self._disk.open(each.path)
             self._disk.sync(each.descriptor)
-        if self.used and position <= self.used[-1].start + self.used[-1].nbytes:
-            self._erase(self.used[-1], position)
-        else:
+        try:
             self.extend(position, 0)
+        except OSError as error:
+            last = self.used[-1] if self.used else None
+            if error.errno != errno.ENOSPC or last is None or position > last.start + last.nbytes:
+                raise
+            # On a full disk there is still room in the last file.
+            self._erase(last, position)
+        else:
             self.sync(self.take_unsynced())
 
     def _erase(self, segment: Segment, position: int) -> None:
@@ -141,17 +158,38 @@ class Segments:
             self._disk.write(segment.descriptor, [bytes(records.ALIGNMENT)], place - segment.start)
         self._disk.sync(segment.descriptor)
 
+    def _take_over(self) -> None:
+        """Gives what is free another name, so that an earlier process that runs on cannot name it as a file of the
+        log. What it has named since this one began to read is removed."""
+        known = {each.path for each in self.used}
+        for path in list(self._folder.iterdir()):
+            # A crash may have left the name, and not all of the space: the size of a file that was not used is not
+            # synced.
+            if _FREE.fullmatch(path.name) and path.stat().st_size == self._nbytes:
+                renamed = self._free_path()
+                self._disk.rename(path, renamed)
+                self._free.append(renamed)
+            elif _FREE.fullmatch(path.name) or (_NAME.fullmatch(path.name) and path not in known):
+                self._disk.remove(path)
+
     def extend(self, position: int, nbytes: int) -> Segment:
         """A further file, which begins at a position, and has space for a record. Raises `OSError`."""
         if self.used and self.used[-1].start == position:
             self._release(self.used.pop())  # it is empty, and too small
         path = self._folder / f"log-{position:020}"
-        free = self._free.pop() if self._free and nbytes <= self._nbytes else None
-        if free is not None:
-            self._disk.rename(free, path)
-            descriptor = self._disk.open(path)
+        if self._free and nbytes <= self._nbytes:
+            free = self._free.pop()
+            descriptor = self._disk.open(free)
         else:
-            descriptor = self._disk.create(path, max(nbytes, self._nbytes))
+            free, descriptor = self._created(max(nbytes, self._nbytes))
+        try:
+            # In this order: a later process removes what is free once it has fenced this one, and then reads.
+            self._fence()
+            self._disk.rename(free, path)
+        except BaseException:
+            self._disk.close(descriptor)
+            self._disk.remove(free)
+            raise
         self._is_renamed = True
         segment = Segment(path, position, max(nbytes, self._nbytes), descriptor)
         self.used.append(segment)
@@ -191,13 +229,21 @@ class Segments:
         """Allocates a file for later, if there is none; for more bytes than it has, checks that there is space. Raises
         `OSError`."""
         if nbytes > self._nbytes:
-            path = self._folder / f"free-{next(self._numbers):020}"
-            self._disk.close(self._disk.create(path, nbytes))
+            path, descriptor = self._created(nbytes)
+            self._disk.close(descriptor)
             self._disk.remove(path)
         elif not self._free:
-            path = self._folder / f"free-{next(self._numbers):020}"
-            self._disk.close(self._disk.create(path, self._nbytes))
+            path, descriptor = self._created(self._nbytes)
+            self._disk.close(descriptor)
             self._free.append(path)
+
+    def _created(self, nbytes: int) -> tuple[Path, int]:
+        """A new file under a free name."""
+        path = self._free_path()
+        return path, self._disk.create(path, nbytes)
+
+    def _free_path(self) -> Path:
+        return self._folder / f"free-{next(self._numbers):020}"
 
     def cut(self, position: int) -> None:
         """Frees the files that end before a position; the caller has `syncing`. Raises `OSError`."""
@@ -220,7 +266,7 @@ class Segments:
     def _release(self, segment: Segment) -> None:
         segment.close(self._disk)
         if segment.nbytes == self._nbytes and len(self._free) < _SPARE:
-            path = self._folder / f"free-{next(self._numbers):020}"
+            path = self._free_path()
             self._disk.rename(segment.path, path)
             self._free.append(path)
         else:
