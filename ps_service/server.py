@@ -6,8 +6,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
@@ -21,6 +22,7 @@ from ps_service.durability.store import InUseError
 from ps_service.execution.periodic import Periodic
 from ps_service.memory.malloc import LOOK_SECONDS, MemoryKeeper, keep_free_memory
 from ps_service.monitoring.sampler import Sampler
+from ps_service.requests.administration import end_replaced
 from ps_service.rpc.grpc_stream import HEALTH, OPTIONS, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
 from ps_service.sessions.gate import Gate
@@ -29,6 +31,7 @@ from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.errors import PsError
 from ps_wire.limits import MIB
 from ps_wire.runtime import forks
+from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
 
 if TYPE_CHECKING:
@@ -66,9 +69,9 @@ class Server:
 
     Use it as an async context manager, or call `start` and then `drain` or `stop`. The arguments are those of
     `OwnerConfig`; without `insecure`, an address beyond loopback is a `ValueError`. `kept` is set once the last
-    checkpoint is written, has `failed`, or is not needed: the process may end. `fenced` is set once another owner has
-    taken the data directory: then only `stop` is of use. While it `is_waiting` for the directory, `start` may be
-    cancelled.
+    checkpoint is written, has `failed`, or is not needed: the process may end. `when_replaced` is called once another
+    owner has taken its place or its data directory, and this one has stopped: then only `stop` is of use. While it
+    `is_waiting` for the directory, `start` may be cancelled.
     """
 
     def __init__(
@@ -107,9 +110,6 @@ class Server:
         self._log_bytes = log_bytes
         self._wait_for_data_dir = wait_for_data_dir
         self.is_waiting = False
-        # Why it must not go on, once another owner has taken its data directory.
-        self.fenced = asyncio.Event()
-        self.why_fenced = ""
         self._orderly = True
         self._health = Health()
         self._server: grpc.aio.Server | None = None
@@ -129,6 +129,7 @@ class Server:
         if checkpoint_every:
             self._periodic.append(Periodic(checkpoint_every, self._write_checkpoint, "a checkpoint"))
         self._port = 0
+        self.when_replaced: Callable[[], object] = nothing
 
     @property
     def address(self) -> str:
@@ -165,7 +166,10 @@ class Server:
         if self.engine.data_dir is not None:
             self._keeper = await self._take(self.engine.data_dir)
             await BLOCKING.run(self._keeper.resume)
+            self._keeper.drop_strangers()
             self.engine.checkpoints.write = self._keeper.write_now
+        end, loop = partial(end_replaced, self.engine), asyncio.get_running_loop()
+        self.engine.directory.when_replaced = lambda entry, by: loop.call_soon_threadsafe(end, entry, by)
         keep_free_memory()
         forks.use_grpc()
         # A gRPC server belongs to the event loop that runs when it is created.
@@ -185,8 +189,8 @@ class Server:
         for each in self._periodic:
             each.begin()
         self._expiry.begin()
-        self.engine.compute.when_stalled = self._health.tell_soon
-        await self._health.tell(self.engine.compute.stalled)
+        self.engine.compute.when_stalled = partial(self._health.tell_soon, "no free thread")
+        await self._health.tell("no free thread", self.engine.compute.stalled)
         self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
 
     async def _take(self, folder: Path) -> Keeper:
@@ -208,16 +212,14 @@ class Server:
             self.is_waiting = False
 
     async def _look_at_epoch(self) -> None:
-        if self._keeper is None or self.why_fenced:
-            return
-        self.why_fenced = await BLOCKING.run(self._keeper.fenced)
-        if self.why_fenced:
-            self.engine.events.note("fenced", f"{self.engine.name} must not go on: {self.why_fenced}", "error")
-            self.fenced.set()
+        if self._keeper is not None and (why := await BLOCKING.run(self._keeper.fenced)):
+            await self.replaced(why)
 
     async def _look_at_log(self) -> None:
         if self._keeper is not None:
             await BLOCKING.run(self._keeper.look_at_log)
+            log = self.engine.durability.log
+            await self._health.tell("no log", log is not None and log.state == "failed")
 
     async def _cut_log(self) -> None:
         if self._keeper is None or self._keeper.log_bytes <= self._log_bytes:
@@ -275,6 +277,23 @@ class Server:
         else:
             self.engine.events.note("drained", f"{self.engine.name} has finished its work")
         gate.state = Gate.State.STOPPED
+
+    async def replaced(self, why: str) -> None:
+        """A later start of its state has taken its place or its data directory: takes no request and makes no step from
+        now on, and writes neither a checkpoint nor its log. Trainers that are connected are told so when they connect
+        again."""
+        gate = self.engine.gate
+        if gate.why:
+            return
+        gate.close(why)
+        if self._keeper is not None:
+            self._keeper.give_up(why)
+        self.servicer.session_handlers.end_streams()
+        self.servicer.close()
+        self._end_waits()
+        self.engine.events.note("replaced", f"{self.engine.name} has stopped: {why}", "error")
+        await self._health.drain()
+        self.when_replaced()
 
     def _end_waits(self) -> None:
         """Ends the steps that wait for other trainers, who may not step any more."""

@@ -17,6 +17,7 @@ PsError                       also a RuntimeError, as the errors of torch.distri
 ├── CancelledCallError        the call was cancelled
 ├── OverloadedError           this trainer has too many requests, bytes or hanging calls
 ├── UnavailableError          the owner is draining, or cannot be reached (also a ConnectionError)
+├── ReplacedError             a later start of the owner's state has taken its place (also a ConnectionError)
 ├── DrainingError             the owner is about to stop, and lets no step wait for others (also a ConnectionError)
 ├── StorageError              the owner cannot write down what would change; reading goes on (also an OSError)
 ├── SessionLostError          the session has ended; whether the request ran is not known (also a ConnectionError)
@@ -149,6 +150,13 @@ class OverloadedError(PsError, code=ErrorCode.ERROR_OVERLOADED):
 
 class UnavailableError(PsError, ConnectionError, code=ErrorCode.ERROR_UNAVAILABLE):
     """The owner is draining and accepts no new work, or could not be reached in time."""
+
+
+class ReplacedError(PsError, ConnectionError, code=ErrorCode.ERROR_REPLACED):
+    """A later start of the owner's state has taken its place in its group, at another address, or its data directory.
+
+    This one takes no requests any more. A trainer that found it through the directory goes on there.
+    """
 
 
 class StorageError(PsError, OSError, code=ErrorCode.ERROR_STORAGE):

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.cli.stop_requests import StopRequests
 from ps_service.tables.preparing import compile_soon
@@ -31,8 +31,13 @@ _STOP_SECONDS: Final = 1.0
 """Seconds that stopping may take once the checkpoint is written."""
 
 
+_TELL_SECONDS: Final = 2.0
+"""Seconds for which an owner that was replaced still tells its trainers so."""
+
+
 def run(server: Server, settings: OwnerConfig) -> None:
-    """Runs an owner until it is asked to stop, and drains it. Raises `OSError` if it cannot start or join its group."""
+    """Runs an owner until it is asked to stop, and drains it. Raises `OSError` if it cannot start or join its group,
+    or if a later start of its state has taken its place there."""
     descriptors.raise_limit()
     _runner()(_serve(server, settings))
 
@@ -45,6 +50,8 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     if settings.until_eof:
         stop.watch_input()
     server.engine.membership.awaited = bool(settings.directory)
+    replaced = asyncio.Event()
+    server.when_replaced = replaced.set
     if not await _start(server, stop):
         return
     member = await _join(server, settings)
@@ -52,9 +59,10 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     warm_soon()
     if settings.compile_tables:
         compile_soon()
-    if await _first(stop.wait(), server.fenced.wait()) == 1:
-        await _stop_fenced(server)
-    await _drain(server, member, settings)
+    await _first(stop.wait(), replaced.wait())
+    if server.engine.gate.why:
+        await asyncio.sleep(_TELL_SECONDS)
+    await _end(server, member, settings)
 
 
 async def _start(server: Server, stop: StopRequests) -> bool:
@@ -82,19 +90,6 @@ async def _first(*each: Coroutine[Any, Any, object]) -> int:
         await asyncio.wait(running)
 
 
-async def _stop_fenced(server: Server) -> NoReturn:
-    """Ends an owner whose data directory another one has taken. It leaves no group: the other one has its name."""
-    ended = threading.Event()
-    server.failed = True
-    server.kept.set()
-    threading.Thread(target=_end_at_once, args=(server, None, ended), daemon=True).start()
-    try:
-        await server.stop(_STOP_SECONDS / 2)
-    finally:
-        ended.set()
-    raise OSError(server.why_fenced)
-
-
 def _tell(server: Server, name: str) -> None:
     """Prints where the owner serves, for programs that read it. On a terminal the log has told it already."""
     if sys.stdout.isatty() and sys.stderr.isatty() and _log.isEnabledFor(logging.INFO):
@@ -116,18 +111,27 @@ async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
         raise OSError(f"cannot join the group at {settings.directory}: {error}") from error
 
 
-async def _drain(server: Server, member: Agent | None, settings: OwnerConfig) -> None:
+async def _end(server: Server, member: Agent | None, settings: OwnerConfig) -> None:
+    """Drains an owner. One that was replaced is stopped, and raises `OSError`: the other one has its state and its name
+    in the group."""
+    why = server.engine.gate.why
+    if why:
+        server.kept.set()
     # Python waits for its threads at exit, and hosted code that never returns holds one.
     ended = threading.Event()
     patience = None if settings.data_dir is not None else settings.drain_seconds
     threading.Thread(target=_end_at_once, args=(server, patience, ended), daemon=True).start()
     try:
-        if member is not None:
+        if why:
+            await (member or server).stop()
+        elif member is not None:
             await member.leave(settings.drain_seconds)
         else:
             await server.drain(settings.drain_seconds)
     finally:
         ended.set()
+    if why:
+        raise OSError(why)
 
 
 def _end_at_once(server: Server, patience: float | None, ended: threading.Event) -> None:
@@ -135,7 +139,7 @@ def _end_at_once(server: Server, patience: float | None, ended: threading.Event)
     if ended.wait(_STOP_SECONDS):
         return
     _log.warning("hosted code is still running; the process ends without it")
-    os._exit(1 if server.failed else 0)
+    os._exit(2 if server.engine.gate.why else int(server.failed))
 
 
 def _runner() -> Any:

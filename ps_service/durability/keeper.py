@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -82,7 +83,10 @@ class Keeper:
         self._replay(log)
         if self._durability.has_log:
             self._open(log)
-        # Noted in the log: rounds over several owners decide something when a trainer leaves.
+
+    def drop_strangers(self) -> None:
+        """Ends the membership of trainers in rounds whose sessions ended before the owner could tell the rounds. Called
+        on the event loop, after `resume`: rounds may decide something then, which is noted in the log."""
         for each in self._engine.registry.objects():
             if isinstance(each.value, HostedOptimizer):
                 rounds.drop_strangers(self._engine, each.value)
@@ -150,6 +154,12 @@ class Keeper:
         self._engine.events.note("checkpoint", f"the state of {self._engine.name} is kept in {folder}")
         for each in manifest.left_out:
             _log.warning("%s %r is not kept: %s", each["class"], each["name"], each["why"])
+
+    def give_up(self, why: str) -> None:
+        """Writes nothing from now on, neither a checkpoint nor to the log: what is kept is another owner's."""
+        self._is_over = True
+        if self._effects is not None:
+            self._effects.log.refuse(OSError(errno.ESTALE, why))
 
     def write_now(self) -> CheckpointReply:
         """Writes a checkpoint while the owner goes on. Blocks; several threads take turns.

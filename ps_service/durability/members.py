@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ps_service.group.lineage import Lineage
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.operations_pb2 import Member
 
@@ -15,10 +16,13 @@ if TYPE_CHECKING:
 def record(entry: MemberEntry) -> pb.MemberRecord:
     """The record of an entry."""
     member = Member(name=entry.name, address=entry.address, id=entry.id, is_owner=entry.is_owner)
-    return pb.MemberRecord(member=member, session=entry.session)
+    incarnation, earlier = entry.lineage
+    return pb.MemberRecord(member=member, session=entry.session, incarnation=incarnation, earlier=earlier)
 
 
 def enter(engine: Engine, entry: pb.MemberRecord) -> None:
     """Enters a member of a group, whose session there is, into the directory."""
-    member = entry.member
-    engine.directory.enter(entry.session, member.name, member.address, member.id, is_owner=member.is_owner)
+    member, lineage = entry.member, Lineage(entry.incarnation, tuple(entry.earlier))
+    engine.directory.enter(
+        entry.session, member.name, member.address, member.id, is_owner=member.is_owner, lineage=lineage
+    )

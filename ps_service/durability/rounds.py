@@ -235,7 +235,7 @@ def _replay_gradients(aggregator: Aggregator, effect: pb.RoundsEffect, load: Loa
         own = placed(optimizer, pooled.places, load(pooled.gradients))
         aggregator.replay_pooled(counted, own, report)
     if effect.HasField("step"):
-        # Rows of tables have images in their place.
+        # Rows of tables have effects of their own.
         dense = load(step.gradients)
         gradients = Contribution(placed(optimizer, step.places[: len(dense)], dense), None)
         aggregator.steps.apply(RoundGradients([Term(gradients, 1.0)], 1), step.version)

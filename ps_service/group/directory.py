@@ -12,12 +12,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from ps_service.group.formation import Formation, MemberEntry
+from ps_service.group.lineage import NO_LINEAGE, Lineage
 from ps_service.group.rendezvous import Departures, Presence, Rendezvous, RendezvousResult
 from ps_wire.errors import (
     MIXED_GROUPS,
     SESSION_ENDED,
     InvalidArgumentError,
     NameConflictError,
+    ReplacedError,
     SessionLostError,
     UnavailableError,
     UnknownNameError,
@@ -73,6 +75,10 @@ class Directory:
         self._entries: dict[str, MemberEntry] = {}
         # The numbers of all owners that have been there. Trainers order them by these numbers, so none has another's.
         self._owners: dict[str, int] = {}
+        # Of each name, the last member that has data to continue, also if it is not there any more.
+        self._last: dict[str, MemberEntry] = {}
+        # Is told of each member that a later start of its state has replaced, and of that one.
+        self.when_replaced: Callable[[MemberEntry, MemberEntry], object] | None = None
         self._rendezvous: dict[str, Rendezvous] = {}
         self._departures = Departures()
         self._waits: list[Wait] = []
@@ -92,14 +98,23 @@ class Directory:
             self._formation = Formation(size, self._is_away)
 
     def enter(
-        self, session: bytes, name: str, address: str, id: int | None = None, *, is_owner: bool = False
+        self,
+        session: bytes,
+        name: str,
+        address: str,
+        id: int | None = None,
+        *,
+        is_owner: bool = False,
+        lineage: Lineage = NO_LINEAGE,
     ) -> MemberEntry:
         """Enters a member of an open group. Doing so again with the same name and session changes the address.
 
         A process with the name and address of a member that is away is taken for that member, restarted after a crash.
+        So is one that continues the state of the member, wherever it is, and whether or not the member still runs.
         Without `id`, a member gets its previous number or the lowest free one, and a new owner one above those of all
-        owners that have been there. Raises `NameConflictError` if another has the name or number,
-        `InvalidArgumentError` if the group begins as a whole, and `SessionLostError` if the session has ended.
+        owners that have been there. Raises `NameConflictError` if another has the name or number, `ReplacedError` if
+        that is a later start of the same state, `InvalidArgumentError` if the group begins as a whole, and
+        `SessionLostError` if the session has ended.
         """
         _check(name, address)
         with self._lock:
@@ -109,13 +124,16 @@ class Directory:
                     f"{MIXED_GROUPS} All members of this group gave world_size=, and {name!r} did not"
                 )
             known = self._entries.get(name)
+            self._check_name(known or self._last.get(name), lineage)
+            before = known if known is not None and known.session != session else None
+            replaces = before is not None and lineage.continues(before.lineage)
             if (
-                known is not None
-                and known.session != session
-                and not (known.address == address and self._is_away(known.session))
+                before is not None
+                and not replaces
+                and not (before.address == address and self._is_away(before.session))
             ):
                 raise NameConflictError(
-                    f"the name {name!r} is not unique: the member at {known.address} has it; choose another name, or "
+                    f"the name {name!r} is not unique: the member at {before.address} has it; choose another name, or "
                     "wait until its session has ended"
                 )
             taken = {entry.id: entry.name for entry in self._entries.values() if entry.name != name}
@@ -123,8 +141,10 @@ class Directory:
                 id = known.id if known is not None else self._number(name, taken, is_owner)
             elif id in taken:
                 raise NameConflictError(f"number {id} belongs to {taken[id]!r}; {name!r} has to choose another")
-            entry = MemberEntry(name, address, id, session, is_owner)
+            entry = MemberEntry(name, address, id, session, is_owner, lineage)
             self._put(entry)
+            if before is not None and replaces and self.when_replaced is not None:
+                self.when_replaced(before, entry)
             self._check_waits()
             return entry
 
@@ -178,6 +198,15 @@ class Directory:
                 rendezvous.lose(session)
                 self._drop(key, rendezvous)
             self._check_waits()
+
+    @staticmethod
+    def _check_name(last: MemberEntry | None, lineage: Lineage) -> None:
+        """Raises if a later start than this one has had the name."""
+        if last is not None and last.lineage.continues(lineage):
+            raise ReplacedError(
+                f"a later start of the state of {last.name!r} has taken its place, at {last.address}; this one takes "
+                "no requests any more"
+            )
 
     def _check_session(self, session: bytes) -> None:
         """Raises if a session has ended. Under the lock that `leave` takes, so that nothing of it comes later."""
@@ -283,6 +312,8 @@ class Directory:
         self._entries[entry.name] = entry
         if entry.is_owner:
             self._owners[entry.name] = entry.id
+        if entry.lineage.incarnation:
+            self._last[entry.name] = entry
         if known is None or known.session != entry.session:
             self._departures.came(entry.name)
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+from ps_service.group.lineage import NO_LINEAGE, Lineage
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnavailableError
 
 K = TypeVar("K")
@@ -19,6 +20,7 @@ class MemberEntry(NamedTuple):
     id: int
     session: bytes
     is_owner: bool = False
+    lineage: Lineage = NO_LINEAGE
 
     def __str__(self) -> str:
         return f"{self.name!r} (rank {self.id})"

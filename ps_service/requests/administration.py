@@ -16,6 +16,7 @@ from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
+    from ps_service.group.formation import MemberEntry
     from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
     from ps_service.sessions.sessions import SessionState
@@ -184,6 +185,18 @@ def evict_session(engine: Engine, id: str) -> str:
     engine.events.note("ended", f"session {name} was ended by the operator", "warning", trainer=session.name)
     engine.requests.dismiss(session)
     return name
+
+
+def end_replaced(engine: Engine, entry: MemberEntry, by: MemberEntry) -> None:
+    """Ends the session of a member of this owner's directory, because a later start of its state has replaced it. If it
+    still runs, it enters again, and is refused."""
+    session = engine.sessions.get(entry.session)
+    if session is None:
+        return
+    session.why_lost = f"a later start of the state of {entry.name!r} has taken its place, at {by.address}"
+    moved = f"from {entry.address} to {by.address}" if by.address != entry.address else f"at {by.address}"
+    engine.events.note("replaced", f"{entry.name} goes on {moved}", trainer=session.name)
+    engine.requests.dismiss(session)
 
 
 def evict_context(engine: Engine, id: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.deferred import Deferred
+from ps_service.group.lineage import Lineage
 from ps_service.group.rendezvous import SAME
 from ps_service.requests import fields
 from ps_wire.errors import InvalidArgumentError
@@ -24,7 +25,8 @@ def register(ctx: RequestContext, request: pb.RegisterRequest, reply: pb.Registe
     seconds = fields.wait_seconds(request)
     id = request.id if request.HasField("id") else None
     if not request.world_size:
-        entry = directory.enter(ctx.trainer, name, address, id, is_owner=request.is_owner)
+        lineage = Lineage(request.incarnation, tuple(request.earlier))
+        entry = directory.enter(ctx.trainer, name, address, id, is_owner=request.is_owner, lineage=lineage)
         if ctx.effects is not None:
             ctx.effects.enters(entry)
         describe(reply.member, entry)

@@ -40,6 +40,8 @@ def failure(error: errors.PsError, number: int = 0) -> Answer:
 
 def stopping(engine: Engine, number: int = 0) -> Answer:
     """The answer to a request that an owner does not run because it stops."""
+    if engine.gate.why:
+        return failure(errors.ReplacedError(engine.gate.why), number)
     return failure(errors.UnavailableError(f"owner {engine.name!r} is shutting down and takes no new work"), number)
 
 

@@ -106,21 +106,26 @@ class Health:
 
     def __init__(self) -> None:
         self._servicer = HealthServicer()
+        self._has: dict[str, bool] = {}
         self._telling: set[asyncio.Task[None]] = set()
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Lets a gRPC server answer health checks."""
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
-    async def tell(self, stalled: bool) -> None:
-        """Reports that the owner serves, or that it is stalled. Once it drains, it stays `NOT_SERVING`."""
+    async def tell(self, trouble: str, is_there: bool) -> None:
+        """Reports whether the owner has a trouble of a kind: it serves while it has none. Once it drains, it stays
+        `NOT_SERVING`."""
+        if self._has.get(trouble) is is_there:
+            return
+        self._has[trouble] = is_there
         status = health_pb2.HealthCheckResponse
         for name in ("", SERVICE):
-            await self._servicer.set(name, status.NOT_SERVING if stalled else status.SERVING)
+            await self._servicer.set(name, status.NOT_SERVING if any(self._has.values()) else status.SERVING)
 
-    def tell_soon(self, stalled: bool) -> None:
+    def tell_soon(self, trouble: str, is_there: bool) -> None:
         """Like `tell`, from a callback on the event loop."""
-        task = asyncio.create_task(self.tell(stalled))
+        task = asyncio.create_task(self.tell(trouble, is_there))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 

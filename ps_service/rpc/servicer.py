@@ -27,7 +27,7 @@ from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import Outbox
 from ps_wire.direct import DirectConnection
-from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError, UnknownNameError
+from ps_wire.errors import InvalidArgumentError, PsError, ReplacedError, UnavailableError, UnknownNameError
 from ps_wire.limits import PROTOCOL, SMALL_BYTES
 from ps_wire.refs import ContextId
 from ps_wire.release import RELEASE
@@ -186,6 +186,8 @@ class Servicer:
         engine = self._engine
         if hello.owner not in ("", engine.name):
             raise UnknownNameError(f"this is owner {engine.name!r}, and not {hello.owner!r}")
+        if engine.gate.why:
+            raise ReplacedError(engine.gate.why)
         known = engine.sessions.get(hello.trainer) is not None
         # A trainer that reconnects while the owner drains may still have an open pass.
         may_return = known and hello.incarnation in engine.incarnations and engine.gate.state is Gate.State.DRAINING

@@ -74,6 +74,11 @@ class SessionHandlers:
         for session_handler in self._all.values():
             session_handler.tell_draining()
 
+    def end_streams(self) -> None:
+        """Ends the streams of all sessions. Their trainers open new ones."""
+        for session_handler in list(self._all.values()):
+            session_handler.stream.greeted()
+
     def cut_off(self) -> None:
         """Answers running requests as cut off."""
         for session_handler in self._all.values():

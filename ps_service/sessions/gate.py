@@ -27,15 +27,25 @@ class Gate:
         """Requests are accepted that may belong to an open pass."""
         STOPPED = enum.auto()
         """Requests are accepted that change nothing and return no references."""
+        CLOSED = enum.auto()
+        """No request is accepted: a later start of the owner's state has taken its place."""
 
     def __init__(self, contexts: Contexts) -> None:
         self.state = Gate.State.OPEN
+        # Why it is closed.
+        self.why = ""
         self._contexts = contexts
+
+    def close(self, why: str) -> None:
+        """Accepts nothing from now on."""
+        self.state, self.why = Gate.State.CLOSED, why
 
     def admits(self, trainer: bytes, operation: OperationInfo, request: Any, depth: int = 0) -> bool:
         """Whether a request is accepted now. The outermost of nested requests was taken up already, on some owner."""
         if self.state is Gate.State.OPEN:
             return True
+        if self.state is Gate.State.CLOSED:
+            return False
         if self.state is Gate.State.STOPPED:
             # References that a checkpoint does not know must not be handed out.
             return not operation.mutates and not operation.grants

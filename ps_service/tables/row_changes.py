@@ -8,17 +8,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-Kind = Literal["added", "removed", "cleared", "seen", "admission", "images"]
+Kind = Literal["added", "removed", "cleared", "seen", "admission", "images", "stepped"]
 
 
 class RowChange(NamedTuple):
     """A change of rows. Made again, in their order, on rows of any later moment, changes give the rows that there were
-    after the last of them: they have what results, and not what was done.
+    after the last of them: they have what results, and not what was done. Only those that are `stepped` need
+    the rows that there were before.
 
     `time` is that of the rows, in microseconds. `values` has for `added` and `removed` the `ids`, in the order in which
     their rows got their numbers or were freed; for `seen` the `ids` that were looked up at the time, and `sightings`
     afterwards; for `images` `ids`, `values`, what the optimizer keeps under `state.` and its name, and `seen` and
-    `sightings` where those were put, too; for `admission` what the gate has changed.
+    `sightings` where those were put, too; for `admission` what the gate has changed. A step is `images` or, where
+    that is less and gives the same rows, `stepped`: the gradients that `RowSteps.change` gives.
     """
 
     kind: Kind

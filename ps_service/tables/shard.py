@@ -16,6 +16,7 @@ from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
 from ps_service.tables.population import Candidates, Population
 from ps_service.tables.row_gradients import UnsummedGradient
+from ps_service.tables.row_steps import RowSteps
 from ps_service.tables.rows import Rows
 from ps_service.tables.rules import Groups, make_rule, with_options
 from ps_service.tables.seen import first
@@ -89,7 +90,6 @@ class TableShard:
         self.dim: Final = dim
         self.dtype: Final = dtype
         self.rows: Final = rows
-        self._groups: Final = Groups(groups, optimizer)
         rule = make_rule(optimizer, dim)
         self.max_rows: Final = min(
             each for each in (max_rows, rows, MOST_ROWS, rows_in_memory(dim, dtype, rule.widths)) if each is not None
@@ -100,6 +100,7 @@ class TableShard:
         self.population: Final = Population(
             self._map, self._rows, self._kernels, self.max_rows, admission, eviction, seed, clock
         )
+        self.steps: Final = RowSteps(self._rows, self.population, self._kernels, Groups(groups, optimizer))
         self.lock: Final = ReportingLock()
         self.row_bytes: Final = self._rows.row_bytes
         self.updates = 0
@@ -221,7 +222,6 @@ class TableShard:
     def update(self, gradients: Grouped) -> None:
         """Applies the gradients of rows, which are named by key, as one step of the optimizer. Those of rows that have
         gone are dropped, and so are those of the row that ids without one read."""
-        options = self.optimizer
         with self.lock:
             statistics, generations = self.population.statistics, self.population.generations
             own = self.own(gradients.ids)
@@ -233,11 +233,7 @@ class TableShard:
                 gradients = gradients.part(there)
             numbers, count = generations.numbers(gradients.ids), len(gradients.ids)
             if count:
-                # Updates depend on ids where there are groups of rows, and where the rounding of a row draws numbers.
-                needs_ids = self._groups.groups or self.dtype is not torch.float32
-                ids = self._map.ids_of(numbers) if needs_ids else numbers
-                rates = self._groups.rates(ids, options.lr, getattr(options, "weight_decay", 0.0))
-                self._kernels.update(self._rows, numbers, dataclasses.replace(gradients, ids=ids), rates)
+                self.steps.make(numbers, gradients)
             statistics.updated += count
             self.updates += 1
 
@@ -331,7 +327,7 @@ class TableShard:
     def redo(self, change: RowChange) -> None:
         """Makes a change again that a log was told."""
         with self.lock:
-            self.population.redo(change)
+            (self.steps if change.kind == "stepped" else self.population).redo(change)
 
     def now(self) -> int:
         """The time of the rows, in microseconds."""

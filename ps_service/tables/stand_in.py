@@ -48,9 +48,7 @@ class RowsOfTable:
         """Updates rows with a gradient of `parameter` and these options of the optimizer."""
         if changed := self.changed(options):
             self.shard.set_options(**changed)
-        groups = gradient.pending if isinstance(gradient, UnsummedGradient) else None
-        if groups is None:
-            groups = Grouped.of_different(*summed_rows(gradient))
+        groups = groups_of(gradient)
         if len(groups.ids):
             if self.backups:
                 keys = groups.ids.sort().values
@@ -96,14 +94,10 @@ def summed_rows(gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return keys, values
 
 
-def keys_of(gradient: torch.Tensor) -> torch.Tensor:
-    """The different keys of a gradient of all rows, in any order, without its sums where they are not there."""
-    if isinstance(gradient, UnsummedGradient):
-        if gradient.pending is not None:
-            return gradient.pending.ids
-        gradient = gradient.summed()
-    keys = gradient._indices()[0]
-    return keys if gradient.is_coalesced() else keys.unique()
+def groups_of(gradient: torch.Tensor) -> Grouped:
+    """The gradients of different keys of a gradient of all rows, without their sums where those are not there."""
+    groups = gradient.pending if isinstance(gradient, UnsummedGradient) else None
+    return Grouped.of_different(*summed_rows(gradient)) if groups is None else groups
 
 
 class LookUp(torch.autograd.Function):

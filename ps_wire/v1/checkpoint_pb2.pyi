@@ -163,12 +163,16 @@ class PassesRecord(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., ended: _Optional[_Union[NumberSet, _Mapping]] = ..., lost: _Optional[_Iterable[int]] = ..., killed: _Optional[int] = ...) -> None: ...
 
 class MemberRecord(_message.Message):
-    __slots__ = ("member", "session")
+    __slots__ = ("member", "session", "incarnation", "earlier")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     member: _operations_pb2.Member
     session: bytes
-    def __init__(self, member: _Optional[_Union[_operations_pb2.Member, _Mapping]] = ..., session: _Optional[bytes] = ...) -> None: ...
+    incarnation: str
+    earlier: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, member: _Optional[_Union[_operations_pb2.Member, _Mapping]] = ..., session: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., earlier: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunRecord(_message.Message):
     __slots__ = ("trainer", "run", "object_id", "places")
@@ -305,7 +309,7 @@ class AttemptEffect(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., object_id: _Optional[str] = ..., place: _Optional[int] = ...) -> None: ...
 
 class RowsEffect(_message.Message):
-    __slots__ = ("object_id", "time", "added", "removed", "cleared", "seen", "admission", "images", "restore")
+    __slots__ = ("object_id", "time", "added", "removed", "cleared", "seen", "admission", "images", "restore", "stepped")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     ADDED_FIELD_NUMBER: _ClassVar[int]
@@ -315,6 +319,7 @@ class RowsEffect(_message.Message):
     ADMISSION_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
+    STEPPED_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     time: int
     added: _values_pb2.Value
@@ -324,7 +329,8 @@ class RowsEffect(_message.Message):
     admission: _values_pb2.Value
     images: _values_pb2.Value
     restore: int
-    def __init__(self, object_id: _Optional[str] = ..., time: _Optional[int] = ..., added: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., removed: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., cleared: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., seen: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., admission: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., images: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., restore: _Optional[int] = ...) -> None: ...
+    stepped: _values_pb2.Value
+    def __init__(self, object_id: _Optional[str] = ..., time: _Optional[int] = ..., added: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., removed: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., cleared: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., seen: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., admission: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., images: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., restore: _Optional[int] = ..., stepped: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class PooledEffect(_message.Message):
     __slots__ = ("counted", "places", "gradients", "values")

@@ -28,6 +28,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_UNKNOWN_METHOD: _ClassVar[ErrorCode]
     ERROR_DRAINING: _ClassVar[ErrorCode]
     ERROR_STORAGE: _ClassVar[ErrorCode]
+    ERROR_REPLACED: _ClassVar[ErrorCode]
 ERROR_UNSPECIFIED: ErrorCode
 ERROR_INVALID_ARGUMENT: ErrorCode
 ERROR_UNKNOWN_NAME: ErrorCode
@@ -49,6 +50,7 @@ ERROR_INTERNAL: ErrorCode
 ERROR_UNKNOWN_METHOD: ErrorCode
 ERROR_DRAINING: ErrorCode
 ERROR_STORAGE: ErrorCode
+ERROR_REPLACED: ErrorCode
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "remote_type", "traceback", "drained")

@@ -813,20 +813,24 @@ class Member(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ..., away: bool = ..., is_owner: bool = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("name", "address", "id", "world_size", "wait_seconds", "is_owner")
+    __slots__ = ("name", "address", "id", "world_size", "wait_seconds", "is_owner", "incarnation", "earlier")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     IS_OWNER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     id: int
     world_size: int
     wait_seconds: float
     is_owner: bool
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ..., world_size: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., is_owner: bool = ...) -> None: ...
+    incarnation: str
+    earlier: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ..., world_size: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., is_owner: bool = ..., incarnation: _Optional[str] = ..., earlier: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
     __slots__ = ("member", "members", "missing")

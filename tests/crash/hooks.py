@@ -18,6 +18,7 @@ from ps_service.durability.log.owners_log import OwnersLog
 from ps_service.requests.context import RequestContext
 from ps_service.rpc.session_stream import SessionStream
 from ps_service.server import Server
+from ps_service.tables.row_steps import RowSteps
 from tests.crash.points import ANSWERED, COMMITTED, Points
 
 _SOON: Final = 0.002
@@ -70,9 +71,11 @@ class Hooks:
 
 
 def install(points: Points, segment_bytes: int) -> None:
-    """Puts all of them in, and has the log use files of that size, so that it changes them often."""
+    """Puts all of them in, and has the log use files of that size, so that it changes them often; and take steps of
+    rows as gradients, though these rows are so small that they would be less."""
     hooks = Hooks(points.reach)
     _small_files(segment_bytes)
+    RowSteps.nbytes = lambda *_: 0  # type: ignore[method-assign, assignment]
     _answers(points)
     _commits(points)
     hooks.around(RequestContext, "run_after", "step.compute")

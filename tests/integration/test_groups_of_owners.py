@@ -174,18 +174,20 @@ async def test_an_owner_that_has_left_is_forgotten_and_has_its_number_when_it_co
 
 async def test_an_owner_that_was_started_again_at_another_address_is_connected_there(group: OwnerGroup) -> None:
     async with tc.connect(directory=group.directory) as ps:
-        counter = await ps.create(COUNTER, 1, owner="ps10")
+        counter, before = await ps.create(COUNTER, 1, owner="ps10"), ps.sessions["ps10"].address
         await group.agents["ps10"].leave(0.0)
         await until(lambda: ps.sessions["ps10"].state == "disconnected")
         waits = counter.add(1)
         again = await group.enter("ps10")
         assert await ps.find_owners(2) == ["ps0", "ps10"]
         assert (ps.sessions["ps10"].state, ps.sessions["ps10"].address) == ("connected", again.server.address)
-        for lost in (waits, counter.add(1)):
-            with pytest.raises(
-                tc.errors.SessionLostError, match=f"'ps10' listens at {again.server.address} now, and no long"
-            ):
-                await lost
+        with pytest.raises(
+            tc.errors.SessionLostError,
+            match=f"it is at {again.server.address} now, and what it had at {before} has not gone along",
+        ):
+            await waits
+        with pytest.raises(tc.errors.StaleHandleError):
+            await counter.add(1)
         assert await (await ps.create(COUNTER, 1, owner="ps10")).add(1) == 2
 
 

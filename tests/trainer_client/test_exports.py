@@ -73,6 +73,7 @@ OFFERED = {
         "OverloadedError",
         "PsError",
         "RemoteError",
+        "ReplacedError",
         "SessionLostError",
         "StaleHandleError",
         "StorageError",

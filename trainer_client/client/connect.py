@@ -13,10 +13,13 @@ from trainer_client.client.portal import Portal
 from trainer_client.session.settings import Settings
 from trainer_client.transport.channels import checked_address
 from trainer_client.transport.grpc_stream import GrpcConnector
+from trainer_client.transport.resolvers import Candidates
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
+    from trainer_client.client.sessions import Directory
     from trainer_client.session.presence import OnState
+    from trainer_client.transport.resolvers import Find
 
 
 class Connecting:
@@ -27,7 +30,11 @@ class Connecting:
     """
 
     def __init__(
-        self, connectors: Sequence[Connector], settings: Settings, names: Sequence[str] = (), directory: str = ""
+        self,
+        connectors: Sequence[Connector],
+        settings: Settings,
+        names: Sequence[str] = (),
+        directory: Directory = None,
     ) -> None:
         self._connectors = connectors
         self._names = names
@@ -84,7 +91,7 @@ class Connecting:
 
 def connect(
     *owners: str | Connector,
-    directory: str = "",
+    directory: str | Sequence[str] | Find = "",
     timeout: float | None = 60.0,
     connect_timeout: float = 30.0,
     reconnect_timeout: float = 60.0,
@@ -99,11 +106,16 @@ def connect(
         with tc.connect("127.0.0.1:50051") as ps: ...           # methods block
         async with tc.connect("ps0", "ps1", directory="127.0.0.1:50051") as ps: ...     # found by their names
         async with tc.connect(directory="127.0.0.1:50051") as ps: ...   # all owners of the group; see `find_owners`
+        async with tc.connect("ps0", directory=find) as ps: ...         # find("ps0") gives the address
+
+    An owner that was found by its name may move: each time that its stream breaks, it is looked for again.
 
     Args:
         owners: Addresses (host:port), or connectors of another transport; with `directory`, names, or none for all
             owners of the group. Programs that have joined it with `init_rpc` are not among these.
-        directory: Address of an owner in the group of those owners (`ps-service serve --directory`).
+        directory: Address of an owner in the group of those owners (`ps-service serve --directory`). Or several, of
+            which one has to answer; a host name stands for all addresses that DNS has for it. Or a function that gives
+            the address of the owner with a name, at each dial; it may be async, and otherwise runs in a thread.
         timeout: Default timeout of calls, in seconds; None is no limit.
         connect_timeout: Seconds to wait for an owner that cannot be reached yet, or is not in the directory yet; with
             `directory` alone, also for the first owner of the group.
@@ -116,7 +128,8 @@ def connect(
             words, for interruptions of more than a second.
 
     Raises:
-        InvalidArgumentError: No address was given, or one that is not host:port; or a name was given twice.
+        InvalidArgumentError: No address was given, or one that is not host:port; or a name was given twice, or none
+            with a function.
         UnavailableError: When entered: an owner cannot be reached in time, the group has none in time, or this process
             is a fork of one that has used gRPC.
         UnknownNameError: When entered: an owner has not entered the directory in time.
@@ -124,7 +137,13 @@ def connect(
     settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory, direct, on_state=on_state)
     settings.seeding.begin(seed)
     if directory:
-        return Connecting((), settings, _checked(owners), checked_address(directory, may_be_name=False))
+        names = _checked(owners)
+        if not callable(directory):
+            candidates = Candidates([directory] if isinstance(directory, str) else directory)
+            return Connecting((), settings, names, candidates)
+        if not names:
+            raise InvalidArgumentError("with a function as directory=, connect() needs the names of the owners")
+        return Connecting((), settings, names, directory)
     if not owners:
         raise InvalidArgumentError(
             "connect() needs the address of at least one owner, or directory= for all of a group"

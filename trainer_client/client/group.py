@@ -77,14 +77,20 @@ class Group:
         """The session with the owner that is asked, opened again if it was given up."""
         directory = self._others.directory
         assert directory is not None, "the client was told a directory"
-        if directory.state == "closed":
+        if directory.state == "closed" and self._others.candidates is not None:
+            directory = self._others.directory = await self._others.ask_candidates()
+        elif directory.state == "closed":
             directory = self._others.directory = await self._others.reach(directory.owner, directory.address)
         return directory
 
     async def _reach(self, owner: Member) -> bool:
         """Connects to an owner, if there is no session with it; says whether the group still has it then."""
         session = self._sessions.get(owner.name)
-        if session is not None and session.state == "disconnected" and session.address != owner.address:
+        if session is None or session.state != "disconnected" or session.address == owner.address:
+            pass
+        elif session.follows:
+            session.try_now()
+        else:
             await session.give_up(
                 SessionLostError(
                     f"owner {owner.name!r} listens at {owner.address} now, and no longer at {session.address}: ask for "
@@ -92,7 +98,9 @@ class Group:
                 )
             )
         try:
-            await self._others.reach(owner.name, owner.address)
+            session = await self._others.reach(owner.name, owner.address)
+            if session.address != owner.address:
+                await session.settled()
         except UnavailableError as error:
             # One that has crashed stays in the directory until its lease has run out.
             if owner.name in {each.name for each in await self._members(0)}:

@@ -14,12 +14,17 @@ from trainer_client.client.group import Group
 from trainer_client.handles.other_owners import OtherOwners
 from trainer_client.pending import Pending
 from trainer_client.session.session import Session
+from trainer_client.transport.resolvers import Candidates, Find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ps_wire.connections.connection import Connector
     from trainer_client.session.settings import Settings
+
+
+Directory = Candidates | Find | None
+"""How a client finds owners by name: by asking one of these, or with a function of the program."""
 
 
 class Sessions:
@@ -42,8 +47,9 @@ class Sessions:
         self.group: Group | None = None
         self._patience = settings.connect_timeout
 
-    async def open(self, names: Sequence[str] = (), directory: str = "") -> None:
-        """Connects to every owner: by name if names are looked up in a directory, else to all of its group.
+    async def open(self, names: Sequence[str] = (), directory: Directory = None) -> None:
+        """Connects to every owner: by name if names are looked up in a directory, else to all of its group. The program
+        may give a function in the place of a directory.
 
         Closes all sessions if it fails.
         """
@@ -55,24 +61,35 @@ class Sessions:
                         f"two of the owners are called {session.owner!r}: start each under its own --name"
                     )
                 self.by_owner[session.owner] = session
-            if directory:
-                self.others.directory = await self.others.connect(directory)
+            if isinstance(directory, Candidates):
+                await self._ask(directory)
+            elif directory is not None:
+                self.others.find_address = directory
             if names:
                 await self._find(names, self.others.directory)
-            elif directory:
+            elif directory is not None:
                 self.group = Group(self.others, self.by_owner, self._patience)
                 await self.group.find()
         except BaseException:
             await self.close(fails=True)
             raise
 
+    async def _ask(self, candidates: Candidates) -> None:
+        """Connects to the owner that is asked for others."""
+        if candidates.is_plain:
+            self.others.directory = await self.others.connect(candidates.given[0])
+        else:
+            self.others.candidates = candidates
+            self.others.directory = await self.others.ask_candidates()
+
     async def _find(self, names: Sequence[str], directory: Session | None) -> None:
         """Connects to owners by name; they are the first of the sessions, in this order."""
-        assert directory is not None, "names are looked up in one"
 
         async def find(name: str) -> Session:
             if name in self.by_owner:
                 return self.by_owner[name]
+            if directory is None:
+                return await self.others.reach(name)
             member = await self.others.ask(directory, LookupRequest(name=name, wait_seconds=self._patience))
             return await self.others.reach(name, member.address)
 
@@ -147,7 +164,7 @@ class Connected:
         self._sessions = sessions
         self.others = sessions.others
 
-    async def open(self, names: Sequence[str] = (), directory: str = "") -> None:
+    async def open(self, names: Sequence[str] = (), directory: Directory = None) -> None:
         """Connects to every owner; arguments and errors as for `Sessions.open`."""
         await self._sessions.open(names, directory)
 

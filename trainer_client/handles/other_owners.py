@@ -5,28 +5,42 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Iterable, MutableMapping
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-from ps_wire.errors import NameConflictError, PsError, UnknownNameError
+from ps_wire.errors import NameConflictError, PsError, UnavailableError, UnknownNameError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
 from trainer_client.handles.references import Reference, RRef
 from trainer_client.session.session import Session
+from trainer_client.transport.channels import UnaryRequests
+from trainer_client.transport.following import FollowingConnector
+from trainer_client.transport.resolvers import found
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
     from ps_wire.refs import Ref
     from trainer_client.pending import Pending
     from trainer_client.session.settings import Settings
+    from trainer_client.transport.resolvers import Candidates, Find
+
+
+_LOOK_SECONDS: Final = 2.0
+"""Seconds that one owner may take to say where another is, when that is dialled again."""
 
 
 class OtherOwners:
     """Finds owners by name in the directories of known owners, and holds references to their objects.
 
     Opened sessions are added to those of the client, by the name of the owner. `directory` is the session with the
-    owner to ask; None to ask all known owners. `addresses` are for when that owner cannot be asked.
+    owner to ask; None to ask all known owners. `addresses` are for when that owner cannot be asked. If the program gave
+    a function that tells where owners are, `find_address` is that. Otherwise `candidates` are the addresses of owners
+    that may be asked.
+
+    An owner that was found by its name is looked for again each time that its stream breaks.
     """
 
     def __init__(
@@ -38,6 +52,8 @@ class OtherOwners:
     ) -> None:
         self.directory: Session | None = None
         self.addresses: dict[str, str] = {}
+        self.find_address: Find | None = None
+        self.candidates: Candidates | None = None
         self._trainer = trainer
         self._settings = settings
         self._sessions = sessions
@@ -73,7 +89,9 @@ class OtherOwners:
 
     def ask(self, directory: Session, request: LookupRequest) -> Pending[Member]:
         """Looks a member up in an owner's directory; `UnknownNameError` if it is not there."""
-        timeout = self._patience(request.wait_seconds)
+        return self._ask(directory, request, self._patience(request.wait_seconds))
+
+    def _ask(self, directory: Session, request: LookupRequest, timeout: float | None) -> Pending[Member]:
         return directory.submit(Request(lookup=request), None, lambda reply, _: reply.lookup.member, timeout)
 
     def members(self, directory: Session, request: MembersRequest) -> Pending[list[Member]]:
@@ -81,13 +99,14 @@ class OtherOwners:
         timeout = self._patience(request.wait_seconds)
         return directory.submit(Request(members=request), None, lambda reply, _: list(reply.members.members), timeout)
 
-    async def connect(self, address: str, owner: str = "") -> Session:
-        """Opens a session at an address; another owner than the one with that name may use it by now.
+    async def connect(self, address: str, owner: str = "", *, follows: bool = False) -> Session:
+        """Opens a session at an address; another owner than the one with that name may use it by now. `follows` as for
+        `open`.
 
         `UnavailableError` if it cannot be reached in time, `NameConflictError` if a known owner elsewhere has
         the same name.
         """
-        session = await self.open(address, owner)
+        session = await self.open(address, owner, follows=follows)
         try:
             self.add(session)
         except NameConflictError:
@@ -96,11 +115,16 @@ class OtherOwners:
             raise
         return session
 
-    async def open(self, address: str, owner: str = "") -> Session:
-        """Like `connect`, but other sessions do not find the owner by its name before `add` was called."""
+    async def open(self, address: str, owner: str = "", *, follows: bool = False) -> Session:
+        """Like `connect`, but other sessions do not find the owner by its name before `add` was called.
+
+        If the session `follows`, the owner is looked for each time that the stream breaks, and at first if it has no
+        address: by its name; without one it is any of the candidates.
+        """
         if self._dial is None:
             raise UnknownNameError(f"this client cannot connect to {address}: it has no connector for addresses")
-        session = Session(self._dial(address), self._trainer, self._settings, self, owner)
+        connector = self._dial(address) if not follows else self._following(owner, address)
+        session = Session(connector, self._trainer, self._settings, self, owner)
         try:
             await session.open()
         except BaseException:
@@ -150,9 +174,52 @@ class OtherOwners:
     async def _open(self, owner: str, address: str) -> Session:
         if not address and self.directory is not None and self.directory.state != "connected":
             address = self.addresses.get(owner, "")
-        address = address or (await self.find(owner)).address
+        known = self._sessions.get(owner)
+        if known is not None and known.follows:
+            known.reopen()
+            await known.settled()
+            return known
+        if not address and self.find_address is None:
+            address = (await self.find(owner)).address
         self._sessions.pop(owner, None)
-        return await self.connect(address, owner)
+        return await self.connect(address, owner, follows=True)
+
+    async def ask_candidates(self) -> Session:
+        """The session with an owner that can be asked: opened with one of the candidates, unless that is known."""
+        session = await self.open("", follows=True)
+        known = self._sessions.get(session.owner)
+        if known is None or known.state == "closed":
+            self._sessions[session.owner] = session
+            return session
+        self._opened.remove(session)
+        await session.close()
+        return known
+
+    def _following(self, owner: str, address: str) -> FollowingConnector:
+        assert self._dial is not None
+        if not owner:
+            assert self.candidates is not None
+            return FollowingConnector(self.candidates.next, self._dial, str(self.candidates))
+        return FollowingConnector(partial(self._look_for, owner), self._dial, owner, address)
+
+    async def _look_for(self, owner: str) -> str:
+        """Where an owner is now. Raises if that cannot be found out."""
+        if self.find_address is not None:
+            return await found(self.find_address, owner)
+        request = LookupRequest(name=owner)
+        known = dict.fromkeys([*([self.directory] if self.directory is not None else ()), *self._sessions.values()])
+        for session in known:
+            if session.state == "connected" and session.owner != owner:
+                with suppress(PsError):
+                    return (await self._ask(session, request, _LOOK_SECONDS)).address
+        unary = UnaryRequests()
+        try:
+            for address in await self.candidates.all() if self.candidates is not None else ():
+                with suppress(PsError):
+                    return str((await unary.ask(address, "Lookup", request, _LOOK_SECONDS)).member.address)
+        finally:
+            await unary.close()
+        raise UnavailableError(f"no owner that can be reached knows where {owner!r} is")
 
     async def _take_hold(self, ref: Ref) -> Reference:
         key = (ref.owner, ref.object_id)

@@ -81,7 +81,9 @@ class Agent:
         """Enters the group; raises as `init_rpc`. `peers` lets the code that this process hosts reach the others."""
         await self.client.open()
         others = self.client.others
-        entry = self.entry = Entry(self.name, self.address, others, plan)
+        chain = self.engine.incarnations
+        starts = (chain.current, *chain.earlier) if self.engine.durable else ()
+        entry = self.entry = Entry(self.name, self.address, others, plan, starts, self.server.replaced)
         while True:
             others.directory = (None if plan.keeps_directory else await entry.reach()) or self.session_here
             self.keeps_directory = plan.keeps_directory
@@ -126,15 +128,19 @@ class Agent:
         finally:
             await self.server.drain(drain_seconds)
 
+    async def stop(self) -> None:
+        """Closes the client, and stops the owner without a checkpoint: another has taken its place."""
+        try:
+            await self._close_client()
+        finally:
+            await self.server.stop()
+
     async def withdraw(self, why: BaseException) -> None:
         """Undoes a `join` that failed, and stops the owner without a checkpoint."""
         if self.keeps_directory:
             self.engine.directory.give_up(f"{self.name!r}, which keeps the directory, has left: {why}")
             await _within(_TELL_SECONDS, self.engine.directory.told(self.client.trainer))
-        try:
-            await self._close_client()
-        finally:
-            await self.server.stop()
+        await self.stop()
 
     async def _close_client(self) -> None:
         if self.entry is not None:

@@ -8,12 +8,21 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ps_wire.errors import DeadlineExceededError, NameConflictError, PsError, SessionLostError, UnavailableError
+from ps_wire.errors import (
+    DeadlineExceededError,
+    NameConflictError,
+    PsError,
+    ReplacedError,
+    SessionLostError,
+    UnavailableError,
+)
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import Member, RegisterReply, RegisterRequest
 from trainer_client.rpc.waiting import LOOK_SECONDS, Deadline, in_time, told
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from trainer_client.handles.other_owners import OtherOwners
     from trainer_client.pending import Pending
     from trainer_client.rpc.planning import MeetingFile, Plan
@@ -33,12 +42,26 @@ _LONGEST_TRY_SECONDS: Final = 10.0
 
 
 class Entry:
-    """It is made again when the owner with the directory has lost it. `member` is as the directory describes it."""
+    """It is made again when the owner with the directory has lost it. `member` is as the directory describes it.
 
-    def __init__(self, name: str, address: str, others: OtherOwners, plan: Plan) -> None:
+    `incarnations` are those of an owner with a data directory, newest first. If a later start of its state has taken
+    its place meanwhile, `replaced` is awaited.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        others: OtherOwners,
+        plan: Plan,
+        incarnations: Sequence[str] = (),
+        replaced: Callable[[str], Awaitable[object]] | None = None,
+    ) -> None:
         self.member = Member(name=name, address=address)
         self._others = others
         self.plan = plan
+        self._incarnations = incarnations
+        self._replaced = replaced
         self._may_renumber = plan.rank is None
         self._deadline = Deadline(plan.seconds)
         self._making = False
@@ -121,6 +144,9 @@ class Entry:
         plan, member = self.plan, self.member
         request = RegisterRequest(name=member.name, address=member.address, id=plan.rank)
         request.world_size, request.wait_seconds, request.is_owner = plan.size, seconds, plan.is_owner
+        if self._incarnations:
+            request.incarnation = self._incarnations[0]
+            request.earlier.extend(self._incarnations[1:])
         return directory.submit(Request(register=request), None, lambda reply, _: reply.register, None)
 
     def _what(self) -> str:
@@ -149,6 +175,10 @@ class Entry:
                 if directory.state == "closed":
                     directory = self._others.directory = await self._others.again(directory)
                 await self.make(directory)
+            except ReplacedError as error:
+                if self._replaced is not None:
+                    await self._replaced(str(error))
+                return
             except PsError as error:
                 _log.warning("%s is not in the directory at %s: %s", self.member.name, directory.address, error)
                 if self._may_renumber and isinstance(error, NameConflictError):

@@ -16,13 +16,14 @@ from ps_wire.connections.assembler import Assembler
 from ps_wire.connections.connection import Connection, ConnectionBroken, Connector
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import Outbox
-from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError
+from ps_wire.errors import InvalidArgumentError, PsError, ReplacedError, UnavailableError, UnknownNameError
 from ps_wire.runtime import tasks
 from ps_wire.shared_memory import descriptors
 from ps_wire.shared_memory.hosts import host_id
 from ps_wire.v1.frames_pb2 import Frame, Hello, Welcome
 from trainer_client.session.presence import Presence
 from trainer_client.transport.channels import HTTP_SERVER
+from trainer_client.transport.following import FollowingConnector
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -46,6 +47,10 @@ begin, and cuts them."""
 
 _END_SECONDS: Final = 1.0
 """Seconds for which a direct connection outlives the gRPC stream beside it."""
+
+
+_ELSEWHERE: Final = (ReplacedError, UnknownNameError)
+"""The refusals of an owner that is not, or no longer, the one that is looked for."""
 
 
 class Listener(Protocol):
@@ -92,6 +97,11 @@ class Link:
         self._hurry = asyncio.Event()
         # When the last direct connections broke.
         self._breaks: deque[float] = deque(maxlen=_MOST_BREAKS)
+
+    @property
+    def follows(self) -> bool:
+        """Whether the owner is looked for at each dial, so that it may be elsewhere the next time."""
+        return isinstance(self._connector, FollowingConnector)
 
     def start(self) -> None:
         """Begins to connect."""
@@ -168,7 +178,10 @@ class Link:
         patience = max(self._settings.connect_timeout - waited, 1.0)
         try:
             async with AsyncExitStack() as stack:
-                connection = await self._connector.connect()
+                try:
+                    connection = await self._connector.connect()
+                finally:
+                    self._presence.address = self._connector.address
                 stack.push_async_callback(connection.close)
                 async with asyncio.timeout(patience):
                     welcome = await self._greet(connection)
@@ -256,7 +269,7 @@ class Link:
             raise ConnectionBroken("the owner closed the stream at once")
         if first.frame.HasField("refusal"):
             error = errors.from_message(first.frame.refusal.error)
-            if isinstance(error, UnavailableError):
+            if isinstance(error, UnavailableError) or (self.follows and isinstance(error, _ELSEWHERE)):
                 raise ConnectionBroken(str(error))
             raise error
         if not first.frame.HasField("welcome"):

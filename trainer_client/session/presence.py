@@ -40,10 +40,11 @@ OnState = Callable[[ConnectionState], object]
 
 
 class Presence:
-    """Whether one owner can be reached. Interruptions of more than a second are logged once, and their ends."""
+    """Whether one owner can be reached, which may move to another `address`. Interruptions of more than a second are
+    logged once, and their ends."""
 
     def __init__(self, address: str, on_state: OnState | None) -> None:
-        self._address = address
+        self.address = address
         self._on_state = on_state
         self._state: ConnectionState | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -64,7 +65,7 @@ class Presence:
         self._enter("connected")
         if self._told and before is not None:
             self._told = False
-            _log.warning("the owner at %s is there after %.1f s", self._address, time.time() - before.since)
+            _log.warning("the owner at %s is there after %.1f s", self.address, time.time() - before.since)
 
     def lost(self, reason: str) -> None:
         """The client has given up."""
@@ -77,7 +78,7 @@ class Presence:
         self._on_state = None
 
     def _enter(self, state: State, reason: str = "", patience: float = 0.0) -> None:
-        self._state = ConnectionState(self._address, state, time.time(), reason, patience)
+        self._state = ConnectionState(self.address, state, time.time(), reason, patience)
         if self._on_state is None:
             return
         try:
@@ -95,7 +96,7 @@ class Presence:
         self._told = True
         _log.warning(
             "the owner at %s %s since %s%s; trying for up to %g s",
-            self._address,
+            self.address,
             "has not been reached" if self._state.state == "connecting" else "is not connected",
             time.strftime("%H:%M:%S", time.localtime(self._state.since)),
             f" ({self._state.reason})" if self._state.reason else "",

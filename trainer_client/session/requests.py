@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_wire import errors
 from ps_wire.errors import RAN_OUT, CancelledCallError, DeadlineExceededError, InternalError, PsError
 from ps_wire.limits import MAX_FRAME_BYTES, MIB
+from ps_wire.operations import OPERATIONS
 from ps_wire.runtime.failures import Failure, expect
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame
 from trainer_client.session.waits import Deadlines, Waits
@@ -39,7 +40,8 @@ class Requests:
     It keeps the numbers of requests that were `given_up` here, and that the owner still answers; and of those that
     the owner, which drains, has not taken up (`turned_away`). There is an outbox while a stream is open. What answers
     tell is in the owner's log before the `position`; it is 0 if there is none. `give_back` gets references that no
-    caller takes, and `when_held_up` is called when a request may be held up now, or no more.
+    caller takes, and `when_held_up` is called when a request may be held up now, or no more. `when_wanted` is called
+    once if the session was given up, and a request wants an answer nevertheless; None if that stays so.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Requests:
         self.owner = ""
         self.position = 0
         self.closed: PsError | None = None
+        self.when_wanted: Callable[[], None] | None = None
         self._give_back = give_back
         self._when_held_up = when_held_up
         self._deadlines = Deadlines(loop, self.window.requests, self._expire)
@@ -71,7 +74,7 @@ class Requests:
 
     def collect(self, in_flight: InFlightRequest[Any]) -> None:
         """Sends a request at the end of this turn of the event loop, or before the next one, together with others."""
-        if self.closed is not None:
+        if self.closed is not None and self._stays_closed(in_flight):
             in_flight.fail(Failure(self.closed))
             return
         if in_flight.follows:
@@ -118,7 +121,7 @@ class Requests:
     def _begin(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         if in_flight.settled:
             return  # it was cancelled, or a request that it follows has failed, before it was sent
-        if self.closed is not None:
+        if self.closed is not None and self._stays_closed(in_flight):
             self._fail(in_flight, Failure(self.closed))
             return
         frame, window = in_flight.frame, self.window
@@ -221,9 +224,23 @@ class Requests:
         self.closed = error
         if self._confirming is not None:
             self._confirming.cancel()  # it would keep the session alive until it fires
+            self._confirming = None
         self._deadlines.stop()
         self._waits.stop()
+        # If the session goes on after all, the references in their answers are given back.
+        self.given_up.update(self.window.unanswered)
         self._fail_all(error, fails)
+
+    def reopen(self) -> bool:
+        """Lets requests be sent again, if the session was given up and may go on; returns whether it may."""
+        if self.when_wanted is None:
+            return False
+        begin, self.when_wanted, self.closed = self.when_wanted, None, None
+        begin()
+        return True
+
+    def _stays_closed(self, in_flight: InFlightRequest[Any]) -> bool:
+        return not (OPERATIONS[in_flight.operation].awaited and self.reopen())
 
     def _send(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         """Sends a request that has its number."""

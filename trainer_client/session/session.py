@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, SessionLostError
+from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, UnavailableError
 from ps_wire.limits import PROTOCOL
 from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Failure
@@ -32,6 +32,7 @@ from trainer_client.pending import DEFAULT
 from trainer_client.session.held_up import passes_of
 from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.link import Link
+from trainer_client.session.losses import lost
 from trainer_client.session.references import Borrowing
 from trainer_client.session.requests import Requests
 from trainer_client.session.watched import begin_operation, is_profiled
@@ -87,11 +88,13 @@ class Session:
         self.loop = asyncio.get_running_loop()
         forks.belongs_here(self.loop)
         self.trainer = trainer
-        self.address = connector.address
+        self._connector = connector
+        self._was_at = ""  # when the last stream opened
         self._thread = threading.get_ident()
         self._link = Link(connector, settings, self)
         self._welcome: Welcome | None = None
-        self._opened: asyncio.Future[None] = self.loop.create_future()
+        # Set while it is connected, and once it is closed.
+        self._settled = asyncio.Event()
         self.requests = Requests(self.loop, self.release, settings.held_up.changed)
         # Whether the last attempt to open a stream again has failed.
         self._is_unreached = False
@@ -108,7 +111,33 @@ class Session:
     async def open(self) -> None:
         """Connects, and again each time it breaks. `UnavailableError` if there is no owner in time."""
         self._link.start()
-        await asyncio.shield(self._opened)
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Waits until it is connected. Raises why it was closed, if it was."""
+        await self._settled.wait()
+        if self.requests.closed is not None:
+            raise self.requests.closed
+
+    @property
+    def follows(self) -> bool:
+        """Whether the owner is looked for each time that the stream breaks, so that it may move."""
+        return self._link.follows
+
+    @property
+    def address(self) -> str:
+        """Where the owner is, or was looked for last."""
+        return self._connector.address
+
+    def reopen(self) -> None:
+        """Begins to look for its owner again, if the session was given up because it was not found."""
+        self.requests.reopen()
+
+    def _begin_again(self) -> None:
+        self._settled.clear()
+        self.settings.held_up.add(self)
+        self._link = Link(self._connector, self.settings, self)
+        self._link.start()
 
     async def close(self, fails: bool = False) -> None:
         """Ends the session; the owner frees what this trainer held. Does nothing the second time, and in a fork.
@@ -119,6 +148,7 @@ class Session:
         if forks.is_foreign(self.loop):
             return
         requests = self.requests
+        requests.when_wanted = None
         requests.flush()
         if requests.closed is None and requests.outbox is not None:
             requests.outbox.put(Frame(goodbye=Goodbye()))
@@ -129,6 +159,7 @@ class Session:
         self.settings.held_up.remove(self)
         if requests.closed is None:
             requests.end(ClosedError("this client is closed"), fails)
+        self._settled.set()
         await self._link.stop()
         if self.unread:
             await asyncio.sleep(0)  # tasks that wait for a result read it first
@@ -289,16 +320,16 @@ class Session:
         if self._welcome is not None and not welcome.resumed:
             self.losses += 1
             self.restarts += self._welcome.incarnation != welcome.incarnation
-            self.requests.lost(_lost(self._welcome, welcome))
+            self.requests.lost(lost(self._welcome, welcome, self._was_at, self.address))
             self.loop.call_soon(self._when_lost)
-        self._welcome = welcome
+        self._welcome, self._was_at = welcome, self.address
         self.owner = welcome.owner
         self.requests.connected(welcome, outbox)
-        if not self._opened.done():
-            self._opened.set_result(None)
+        self._settled.set()
 
     def disconnected(self) -> None:
         self._last_pass = self.settings.last_pass()
+        self._settled.clear()
         self.requests.outbox = None
         self._forget_draining()
 
@@ -334,9 +365,10 @@ class Session:
     def gave_up(self, error: PsError) -> None:
         self.requests.end(error)
         self.settings.held_up.remove(self)
-        if not self._opened.done():
-            self._opened.set_exception(error)
-        else:
+        self._settled.set()
+        if self._welcome is not None:
+            if self.follows and isinstance(error, UnavailableError):
+                self.requests.when_wanted = self._begin_again
             self.loop.call_soon(self._when_lost)
 
     def _on_loop(self, function: Callable[[InFlightRequest[Any]], None], in_flight: InFlightRequest[Any]) -> None:
@@ -359,15 +391,6 @@ class Session:
         frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))
         # Not with `submit`, which would apply the scope of the request that the code here may run for.
         self.requests.begin(InFlightRequest(self, frame, None, None, nothing))
-
-
-def _lost(before: Welcome, now: Welcome) -> SessionLostError:
-    why = now.why_lost or ("it has restarted" if before.incarnation != now.incarnation else "the lease had run out")
-    return SessionLostError(
-        f"owner {now.owner!r} has ended this session: {why}. Whether the request ran is not known. Ask for the objects "
-        "again as at the beginning: ps.module(…, name=…) and ps.optimizer(…) attach to what the owner has, and make "
-        "what it has lost. Then repeat the pass; ps.run(step, …, attach=…) does both"
-    )
 
 
 def _program() -> str:

@@ -57,7 +57,8 @@ class Waits:
         self._timer = self._loop.call_later(_SECONDS, partial(_look_again, weakref.ref(self)))
 
     def stop(self) -> None:
-        """Looks no more."""
+        """Looks no more, until `begin` is called."""
+        self.idle = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -3,7 +3,7 @@
 Sessions and other books, the options of optimizers and their schedulers are as at one position of the log, where replay
 begins. Parameters, with what optimizers keep for them, follow piece by piece, each as at a later position, which the
 checkpoint names (see `log/newer.py`). Everything else is logged as a whole when it changes, so it may be read at any
-time after the beginning: replay sets it again.
+time after the beginning: replay sets it again. So are steps of the rows of tables meanwhile, and else as gradients.
 """
 
 from __future__ import annotations
@@ -71,6 +71,10 @@ class LiveCheckpoint:
     def turns(self, folder: Path) -> Generator[None, None, Manifest]:
         """Does what `write` does in turns, between which anything may happen. Its value is the manifest. Raises
         `MadeMeanwhileError` if it has to begin again."""
+        with self._log.with_images():
+            return (yield from self._turns(folder))
+
+    def _turns(self, folder: Path) -> Generator[None, None, Manifest]:
         names = Names(name for each in self._earlier.written.values() for name in each.names())
         files = TensorFiles(folder, self._disk, names)
         storage = SlottedStorage(files)

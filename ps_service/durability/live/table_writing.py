@@ -1,8 +1,8 @@
 """Writes the rows of tables in files of some blocks each, while they are looked up and updated.
 
-The log has what rows become, so a block may be of any time after the checkpoint's position: replay sets later rows
-again. A block is copied under the lock of its shard. What is the same as in the checkpoint before, as a hash tells, is
-linked and not written.
+Meanwhile the log gets what rows become, so a block may be of any time after the checkpoint's position: replay sets
+later rows again. A block is copied under the lock of its shard. What is the same as in the checkpoint before, as a
+hash tells, is linked and not written.
 """
 
 from __future__ import annotations

@@ -39,6 +39,10 @@ class Disk:
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], offset: int) -> None:
         """Writes buffers one behind the other, all of them."""
+        if len(buffers) <= _MOST_BUFFERS:
+            written = os.pwritev(descriptor, buffers, offset)
+            if written == sum(map(len, buffers)):
+                return  # always, but for very large ones
         left = [memoryview(each).cast("B") for each in buffers if len(each)]
         while left:
             written = os.pwritev(descriptor, left[:_MOST_BUFFERS], offset)

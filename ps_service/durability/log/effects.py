@@ -115,7 +115,8 @@ class RequestEffects:
 
     def _of_rows(self) -> RequestRows:
         if self._rows is None:
-            self._rows = RequestRows(self._owner.tables, self._record, self._payload)
+            owner = self._owner
+            self._rows = RequestRows(owner.tables, self._record, self._payload, lambda: owner.needs_images)
         return self._rows
 
     def changes_buffers(self, hosted: HostedObject) -> None:
@@ -168,12 +169,12 @@ class RequestEffects:
         places = {id(each): place for place, each in enumerate(optimizer.parameters)}
         step.places.extend(places[id(covered.parameter)] for covered, _, _ in present)
         dense = [gradient for covered, _, gradient in present if not isinstance(covered.parameter, AllRows)]
-        self.encode(step.gradients, dense)
+        self._owner.forms.encode(optimizer, dense, step.gradients, self._payload)
         if len(dense) < len(present):
             self.steps_rows(present)
 
     def steps_rows(self, present: Sequence[Present]) -> None:
-        """Adds the rows of tables that a step with these gradients has updated, as they are in the end."""
+        """Adds what a step with these gradients has made of the rows of tables."""
         if any(isinstance(covered.parameter, AllRows) for covered, _, _ in present):
             self._of_rows().steps(present)
 

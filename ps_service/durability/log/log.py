@@ -214,6 +214,10 @@ class Log:
         for callback in ready:
             callback(None)
 
+    def refuse(self, error: OSError) -> None:
+        """Appends nothing from now on, for this reason."""
+        self._failed(error)
+
     def _failed(self, error: OSError) -> None:
         with self._lock:
             self._failure, self.trouble = error, self._explained(error)
@@ -229,7 +233,7 @@ class Log:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a sync has failed, so that nothing can be appended any more."""
+        """Whether nothing can be appended any more: a sync has failed, or `refuse` was called."""
         return self._failure is not None
 
     @property

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
+from ps_service.durability.log.gradient_forms import GradientForms
 from ps_service.durability.log.table_log import TableLog
 from ps_service.durability.log.watermark import Watermark
 from ps_service.parameters.locks import StepLock
@@ -16,7 +17,7 @@ from ps_wire.runtime.locks import ReportingLock
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ps_service.durability.log.log import Log
     from ps_service.durability.log.mode import Mode
@@ -53,6 +54,10 @@ class OwnersLog:
         self.came_at = 0
         # Ids of the objects that the log or the checkpoint before it has as they are.
         self.known = {each.ref.object_id for each in engine.registry.objects()}
+        # Used by who has the turn.
+        self.forms = GradientForms()
+        # Whether steps of rows have to be appended as the rows that result.
+        self.needs_images = False
         self.tables: WeakKeyDictionary[HostedObject, TableLog] = WeakKeyDictionary()
         # Records of what has changed that could not be appended yet.
         self._owed: deque[tuple[bytes, list[memoryview]]] = deque()
@@ -74,6 +79,16 @@ class OwnersLog:
             if hosted.is_table and hosted not in self.tables:
                 self.tables[hosted] = made = TableLog(hosted.ref.object_id, self.check, self.append)
                 hosted.value.shard.tell(made)
+
+    @contextmanager
+    def with_images(self) -> Iterator[None]:
+        """A block, one at a time, in which rows are read at different moments: changes that are appended meanwhile can
+        be made again on rows of any later one."""
+        self.needs_images = True
+        try:
+            yield
+        finally:
+            self.needs_images = False
 
     def append(self, record: pb.LogRecord, payload: PayloadWriter) -> int:
         """Appends a record. If that is a `StorageError`, the changes in it are appended later, before all others."""

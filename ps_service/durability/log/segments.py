@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,7 +26,10 @@ SEGMENT_BYTES: Final = 64 * MIB
 """Size of a file. One that a larger record needs has the size of that."""
 
 _SPARE: Final = 4
-"""Most files that are kept to be used again."""
+"""Files that are kept to be used again, besides those that were needed since the log was cut before."""
+
+_LARGEST: Final = 4
+"""Size of the largest file that is kept to be used again, as a multiple of that of most files."""
 
 _NAME: Final = re.compile(r"log-(\d{20})")
 _FREE: Final = re.compile(r"free-(\d{20})")
@@ -39,15 +43,16 @@ class DamagedLogError(ValueError):
     """The log lacks something that was on the disk; the message names its position."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Segment:
-    """A file of the log: the position of its first byte, its size in bytes, and its descriptor; -1 while it is not
-    open."""
+    """A file of the log: the position of its first byte, its size in bytes, its descriptor, -1 while it is not open,
+    and whether this process has made it."""
 
     path: Path
     start: int
     nbytes: int
     descriptor: int = -1
+    is_own: bool = False
     _mapping: mmap.mmap | None = None
 
     def memory(self) -> memoryview:
@@ -77,8 +82,9 @@ class Segments:
     """The files of a log in a folder, in the order of their positions. The last one is written to.
 
     Each process begins a file of its own, unless the disk is full, so one that runs on although another has taken its
-    place writes to none that is read: what it has behind the begin of the next file does not count. `fence` raises
-    `OSError` in such a process before it gives a file of the log its name.
+    place writes to none that is read: what it has behind the begin of the next file does not count. Files of an earlier
+    process are not used again: it may have them open, and would write into the log of this one, whatever their names
+    are. `fence` raises `OSError` in such a process before it gives a file of the log its name.
     """
 
     def __init__(
@@ -91,11 +97,13 @@ class Segments:
         found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
         numbered = sorted((int(name[1]), path) for name, path in found if name)
         self.used = [Segment(path, start, path.stat().st_size) for start, path in numbered]
-        self._free: list[Path] = []
+        self._free: list[Segment] = []
         # Other processes on this folder have other numbers.
         self._numbers = itertools.count(time.time_ns())
         self._unsynced: list[Segment] = []
         self._is_renamed = False
+        # The fewest free files that there were since the log was cut before: so many were not needed.
+        self._unneeded = 0
         # Held while files are synced, so that none of them is closed meanwhile.
         self.syncing = threading.Lock()
 
@@ -133,8 +141,7 @@ class Segments:
         """Begins a file at a position. What lies behind it is removed: it was not on the disk. What lies before it is
         synced, because an earlier process may have ended before it was. Raises `OSError`."""
         while self.used and self.used[-1].start >= position:
-            # Not to be used again: at the same positions its records would be whole.
-            self._disk.remove(self.used.pop().path)
+            self.used.pop()
         self._take_over()
         self._disk.sync_folder(self._folder)
         for each in self.used:
@@ -159,41 +166,55 @@ class Segments:
         self._disk.sync(segment.descriptor)
 
     def _take_over(self) -> None:
-        """Gives what is free another name, so that an earlier process that runs on cannot name it as a file of the
-        log. What it has named since this one began to read is removed."""
+        """Removes what is free, so that an earlier process that runs on cannot name it as a file of the log; and what
+        it has named since this one began to read."""
         known = {each.path for each in self.used}
-        for path in list(self._folder.iterdir()):
-            # A crash may have left the name, and not all of the space: the size of a file that was not used is not
-            # synced.
-            if _FREE.fullmatch(path.name) and path.stat().st_size == self._nbytes:
-                renamed = self._free_path()
-                self._disk.rename(path, renamed)
-                self._free.append(renamed)
-            elif _FREE.fullmatch(path.name) or (_NAME.fullmatch(path.name) and path not in known):
+        # In this order: what an earlier process names meanwhile is not free any more, and found by its new name.
+        for pattern in (_FREE, _NAME):
+            found = [path for path in self._folder.iterdir() if pattern.fullmatch(path.name) and path not in known]
+            self._fence()  # what was found is not that of a later process
+            for path in found:
                 self._disk.remove(path)
 
     def extend(self, position: int, nbytes: int) -> Segment:
         """A further file, which begins at a position, and has space for a record. Raises `OSError`."""
-        if self.used and self.used[-1].start == position:
-            self._release(self.used.pop())  # it is empty, and too small
+        segment = self._taken(nbytes) or self._created(nbytes)
         path = self._folder / f"log-{position:020}"
-        if self._free and nbytes <= self._nbytes:
-            free = self._free.pop()
-            descriptor = self._disk.open(free)
-        else:
-            free, descriptor = self._created(max(nbytes, self._nbytes))
         try:
-            # In this order: a later process removes what is free once it has fenced this one, and then reads.
+            # In this order: a later process removes what is free once it has fenced this one.
             self._fence()
-            self._disk.rename(free, path)
+            self._disk.rename(segment.path, path)
         except BaseException:
-            self._disk.close(descriptor)
-            self._disk.remove(free)
+            self._remove(segment)
             raise
+        if self.used and self.used[-1].start == position:
+            # It was empty, and too small. Its name was not taken from it before: it may be that of a later process.
+            replaced = self.used.pop()
+            self._forget(replaced)
+            replaced.close(self._disk)
+        segment.path, segment.start = path, position
         self._is_renamed = True
-        segment = Segment(path, position, max(nbytes, self._nbytes), descriptor)
         self.used.append(segment)
         return segment
+
+    def _taken(self, nbytes: int) -> Segment | None:
+        """A free file with so many bytes, which is not free any more."""
+        fitting = [each for each in self._free if each.nbytes >= nbytes]
+        if not fitting:
+            return None
+        segment = min(fitting, key=attrgetter("nbytes"))
+        self._free.remove(segment)
+        self._unneeded = min(self._unneeded, len(self._free))
+        return segment
+
+    def _created(self, nbytes: int) -> Segment:
+        """A new file with so many bytes or more."""
+        size = -(-max(nbytes, 1) // self._nbytes) * self._nbytes
+        path = self._free_path()
+        return Segment(path, 0, size, self._disk.create(path, size), is_own=True)
+
+    def _free_path(self) -> Path:
+        return self._folder / f"free-{next(self._numbers):020}"
 
     def write(self, position: int, synced: int, message: bytes, chunks: Sequence[Buffer]) -> None:
         """Writes a record into the last file, which has space for it; its header last. Raises `OSError`."""
@@ -226,36 +247,23 @@ class Segments:
             self._disk.sync_folder(self._folder)
 
     def prepare(self, nbytes: int = 0) -> None:
-        """Allocates a file for later, if there is none; for more bytes than it has, checks that there is space. Raises
-        `OSError`."""
-        if nbytes > self._nbytes:
-            path, descriptor = self._created(nbytes)
-            self._disk.close(descriptor)
-            self._disk.remove(path)
-        elif not self._free:
-            path, descriptor = self._created(self._nbytes)
-            self._disk.close(descriptor)
-            self._free.append(path)
-
-    def _created(self, nbytes: int) -> tuple[Path, int]:
-        """A new file under a free name."""
-        path = self._free_path()
-        return path, self._disk.create(path, nbytes)
-
-    def _free_path(self) -> Path:
-        return self._folder / f"free-{next(self._numbers):020}"
+        """Allocates a file for later with so many bytes, if there is none; a very large one only to see that there is
+        space. Raises `OSError`."""
+        if not any(each.nbytes >= nbytes for each in self._free):
+            self._keep(self._created(nbytes))
 
     def cut(self, position: int) -> None:
         """Frees the files that end before a position; the caller has `syncing`. Raises `OSError`."""
+        self._free.sort(key=attrgetter("nbytes"))
+        for _ in range(self._unneeded - _SPARE):
+            self._remove(self._free.pop())
+        self._unneeded = len(self._free)
         while len(self.used) > 1 and self.used[1].start <= position:
-            segment = self.used.pop(0)
-            if segment in self._unsynced:
-                self._unsynced.remove(segment)
-            self._release(segment)
+            self._release(self.used.pop(0))
 
     def close(self) -> None:
         """Closes all files."""
-        for each in self.used:
+        for each in (*self.used, *self._free):
             each.close(self._disk)
 
     @property
@@ -264,13 +272,28 @@ class Segments:
         return sum(each.nbytes for each in self.used)
 
     def _release(self, segment: Segment) -> None:
-        segment.close(self._disk)
-        if segment.nbytes == self._nbytes and len(self._free) < _SPARE:
-            path = self._free_path()
-            self._disk.rename(segment.path, path)
-            self._free.append(path)
+        self._forget(segment)
+        if not segment.is_own:
+            self._remove(segment)
+            return
+        path = self._free_path()
+        self._disk.rename(segment.path, path)
+        segment.path = path
+        self._keep(segment)
+
+    def _forget(self, segment: Segment) -> None:
+        if segment in self._unsynced:
+            self._unsynced.remove(segment)
+
+    def _keep(self, segment: Segment) -> None:
+        if segment.nbytes <= _LARGEST * self._nbytes:
+            self._free.append(segment)
         else:
-            self._disk.remove(segment.path)
+            self._remove(segment)
+
+    def _remove(self, segment: Segment) -> None:
+        segment.close(self._disk)
+        self._disk.remove(segment.path)
 
 
 def _mapping(path: Path) -> mmap.mmap:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.tables.row_changes import RowChange
-from ps_service.tables.stand_in import AllRows, keys_of
+from ps_service.tables.stand_in import AllRows, groups_of
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.v1 import checkpoint_pb2 as pb
@@ -16,11 +16,10 @@ from ps_wire.v1 import checkpoint_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import torch
-
     from ps_service.durability.log.storage import RecordSource
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
+    from ps_service.tables.kernels import Grouped
     from ps_service.tables.shard import TableShard
     from ps_service.training.optimizers import HostedOptimizer, Present
     from ps_wire.runtime.locks import ReportingLock
@@ -70,15 +69,23 @@ class TableLog:
 
 class RequestRows:
     """What one request does with the rows of tables, for its record. Who changes rows has the turn of the owner, and is
-    the only one that waits for the lock of a table while it has that of another."""
+    the only one that waits for the lock of a table while it has that of another. Steps are written as the rows that
+    result where `needs_images` says so."""
 
-    def __init__(self, logs: Mapping[HostedObject, TableLog], record: pb.LogRecord, payload: PayloadWriter) -> None:
+    def __init__(
+        self,
+        logs: Mapping[HostedObject, TableLog],
+        record: pb.LogRecord,
+        payload: PayloadWriter,
+        needs_images: Callable[[], bool],
+    ) -> None:
         self._logs = logs
+        self._needs_images = needs_images
         self._record, self._payload = record, payload
         self._locks: list[ReportingLock] = []
         self._changed: list[tuple[HostedObject, int]] = []
         self._used: list[HostedObject] = []
-        self._stepped: list[tuple[str, TableShard, torch.Tensor]] = []
+        self._stepped: list[tuple[str, TableShard, Grouped]] = []
 
     def lock(self, shard: TableShard) -> None:
         """Keeps others from the rows of a table until the record is appended."""
@@ -100,17 +107,20 @@ class RequestRows:
         for covered, _, gradient in present:
             parameter = covered.parameter
             if isinstance(parameter, AllRows):
-                self._stepped.append((covered.ref.object_id, parameter.table.shard, keys_of(gradient)))
+                self._stepped.append((covered.ref.object_id, parameter.table.shard, groups_of(gradient)))
 
     def finish(self) -> None:
-        """Adds what is known only now: the rows that were updated, as they are. Others may have removed some since, and
-        their records came first; nothing comes between what is read here and the record."""
+        """Adds what is known only now: the steps of rows, or the rows as they are. Others may have removed some since,
+        and their records came first; nothing comes between what is read here and the record."""
+        # Rows that were stepped twice have become both by now.
+        needs_images = self._needs_images() or len({of for of, _, _ in self._stepped}) < len(self._stepped)
         # In an order that all requests have.
-        for object_id, shard, keys in sorted(self._stepped, key=itemgetter(0)):
+        for object_id, shard, gradients in sorted(self._stepped, key=itemgetter(0)):
             self.lock(shard)
-            images = shard.images(keys)
-            if len(images.values["ids"]):
-                add(self._record, self._payload, object_id, images)
+            stepped = None if needs_images else shard.steps.change(gradients)
+            change = shard.images(gradients.ids) if stepped is None else stepped
+            if len(change.values["ids"]):
+                add(self._record, self._payload, object_id, change)
         for table, restore in self._changed:
             if table.value.restores.latest != restore:
                 effect = self._record.effects.add().rows
@@ -143,7 +153,8 @@ def add(record: pb.LogRecord, payload: PayloadWriter, object_id: str, change: Ro
 
 
 def record_bytes(optimizer: HostedOptimizer, nbytes: int) -> int:
-    """At most the bytes that the log gets of a step with so many bytes of gradients: of tables the rows that result."""
+    """At most the bytes that the log gets of a step with so many bytes of gradients: of tables the rows that result, if
+    it does not get less."""
     factors = [1.0]
     for parameter in optimizer.parameters:
         if isinstance(parameter, AllRows):
@@ -153,7 +164,8 @@ def record_bytes(optimizer: HostedOptimizer, nbytes: int) -> int:
 
 
 def is_of_rows(optimizer: HostedOptimizer) -> bool:
-    """Whether an optimizer is one of tables: their rows have images, so that its steps are only counted."""
+    """Whether an optimizer is one of tables: their rows have effects of their own, so that its steps are only
+    counted."""
     return isinstance(optimizer.optimizer, RowOptimizer)
 
 

@@ -88,6 +88,9 @@ class NumbaKernels(Kernels):
         loops.gather(rows.flat.numpy(), numbers.numpy(), found.numpy())
         return found
 
+    def repeats(self, rows: Rows) -> bool:
+        return rows.flat is not None
+
     def update(self, rows: Rows, numbers: torch.Tensor, grouped: Grouped, rates: Rates) -> None:
         if rows.flat is None:
             super().update(rows, numbers, grouped, rates)

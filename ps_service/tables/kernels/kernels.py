@@ -43,6 +43,11 @@ class Grouped:
         places = torch.arange(len(ids) + 1)
         return cls(ids, places, places[:-1], torch.ones(1), gradients.contiguous())
 
+    @property
+    def is_of_different(self) -> bool:
+        """Whether `of_different` has made it."""
+        return self.sources.data_ptr() == self.begins.data_ptr()
+
     def part(self, chosen: torch.Tensor) -> Grouped:
         """The same of some of the ids only, bool [m]."""
         counts = self.begins.diff()
@@ -116,6 +121,11 @@ class Kernels:
     def update(self, rows: Rows, numbers: torch.Tensor, grouped: Grouped, rates: Rates) -> None:
         """Applies gradients with one step of the rows' optimizer; `numbers` are the rows of the ids of `grouped`."""
         rows.update_copies(numbers, grouped.ids, self.sum(grouped), rates)
+
+    def repeats(self, rows: Rows) -> bool:
+        """Whether `update` gives rows the same bits wherever they are, whatever others are updated with them, and
+        however many threads there are. Torch's loops take the last numbers of a tensor in another way than others."""
+        return False
 
     def pool(
         self, rows: Rows, numbers: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None

@@ -126,3 +126,50 @@ async def test_steps_over_owners_are_made_once_by_all(tmp_path: Path) -> None:
         await killing(owners, made, stop)
         done = await training
         assert [optimizer_of(each).version for each in owners] == [done, done]
+
+
+@pytest.mark.parametrize(
+    "policy", [P.Sync(2), P.Quorum(3), P.Async(P.Scale()), P.BoundedStaleness(1000)], ids=lambda of: of.kind
+)
+async def test_rounds_over_owners_take_the_same_gradients_once(tmp_path: Path, policy: P.Policy) -> None:
+    """Equal layers on two owners stay equal, bit by bit."""
+    made, stop, names = asyncio.Semaphore(0), asyncio.Event(), ("ps0", "ps1")
+    async with AsyncExitStack() as stack:
+        owners = [await stack.enter_async_context(Owner(tmp_path / each, each, durability="always")) for each in names]
+        trainers = []
+        for _ in range(2):
+            addresses = [each.address for each in owners]
+            ps = await stack.enter_async_context(tc.connect(*addresses, timeout=300, reconnect_timeout=300))
+            nets = [await ps.module(nn.Linear, 4, 2, name=f"net-{name}", owner=name, seed=1) for name in names]
+            parameters = [each for net in nets for each in net.parameters()]
+            trainers.append((ps, nets, await ps.optimizer(optim.SGD, parameters, lr=0.001, policy=policy)))
+        xs = [torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+
+        async def step(ctx: tc.Context, place: int) -> Any:
+            _, nets, opt = trainers[place]
+            # The gradients depend on no parameters: others may step one owner between the two calls.
+            await ctx.backward(sum([(await net(xs[place])).sum() for net in nets]))
+            return await opt.step(ctx)
+
+        async def one(place: int) -> None:
+            await trainers[place][0].run(step, place, attempts=100)
+
+        async def both() -> None:
+            await asyncio.gather(one(0), one(1))
+
+        if isinstance(policy, P.Sync):
+            training = [asyncio.create_task(train(both, made, stop))]
+        else:
+            training = [asyncio.create_task(train(lambda place=place: one(place), made, stop)) for place in range(2)]  # type: ignore[misc]
+        await killing(owners, made, stop)
+        done = sum(await asyncio.gather(*training))
+        rounds = optimizer_of(owners[0]).aggregator
+        assert rounds is not None
+        counted = optimizer_of(owners[0]).version * (3 if isinstance(policy, P.Quorum) else 1)
+        assert counted + len(rounds.open_round.counted) == done
+        # What a trainer has not brought to the other owner any more comes with the next step.
+        await trainers[0][2].set_policy(P.Async())
+        await one(0)
+        assert optimizer_of(owners[0]).version == optimizer_of(owners[1]).version
+        one_net, other = [await net.state_dict() for net in trainers[0][1]]
+        assert all(torch.equal(one_net[name], other[name]) for name in one_net)

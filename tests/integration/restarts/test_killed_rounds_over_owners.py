@@ -53,9 +53,10 @@ class Trainer(NamedTuple):
 
 async def begun(addresses: list[str], policy: P.Policy | None) -> Trainer:
     ps = await tc.connect(*addresses)
+    names = NAMES if len(addresses) > 1 else NAMES[:1] * 2
     nets = [
-        await ps.module(nn.Linear, *shape, name=f"net-{name}", owner=name, seed=1)
-        for name, shape in zip(NAMES, [(4, 4), (4, 2)], strict=True)
+        await ps.module(nn.Linear, *shape, name=f"net-{shape}", owner=name, seed=1)
+        for name, shape in zip(names, [(4, 4), (4, 2)], strict=True)
     ]
     parameters = [each for net in nets for each in net.parameters()]
     return Trainer(ps, nets, await ps.optimizer(optim.Adam, parameters, lr=0.1, policy=policy))
@@ -268,6 +269,22 @@ async def test_a_gradient_of_an_open_round_that_was_corrected_stays_so(tmp_path:
 
     expected = await run(tmp_path / "whole", kill=False)
     assert await run(tmp_path / "killed", kill=True, durability="always") == expected
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_trainer_whose_session_ended_just_before_a_kill_is_not_waited_for(tmp_path: Path, count: int) -> None:
+    async with AsyncExitStack() as stack:
+        owners = (await whole(stack, tmp_path, durability="always"))[:count]
+        one, two = [await begun([each.address for each in owners], P.Sync()) for _ in range(2)]
+        owners[0].server.engine.durability.log.ended(two.ps.trainer)  # type: ignore[union-attr]
+        for each in owners:
+            await each.crash()
+        assert told(await one.step(1))[:3] == (1, 0, 1)
+        rounds = hosted(owners[0].server).aggregator
+        assert rounds is not None and rounds.membership()[0] == {one.ps.trainer: 1}
+        await owners[0].crash()
+        assert told(await one.step(2))[:3] == (2, 0, 1)
+        await asyncio.gather(one.ps.close(), two.ps.close())
 
 
 async def test_nobody_is_told_a_decision_that_the_log_does_not_have(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import trainer_client as tc
 from ps_service.durability.resharding.placement import Wanted
 from ps_service.durability.resharding.reshard import reshard
 from ps_service.tables.hosted_table import HostedTable
+from ps_service.tables.row_steps import RowSteps
 from ps_service.tables.shard import TableShard
 from tests.conftest import StartProcess
 from tests.integration.restarting import Owner
@@ -28,6 +29,12 @@ from tests.integration.support import bits
 IDS = torch.tensor([5, -9, 5, 7, 8, 1 << 40, -3])
 
 Kill = Callable[[], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True, params=["gradients", "rows"])
+def steps_of_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "gradients":
+        monkeypatch.setattr(RowSteps, "nbytes", lambda *_: 0)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,11 +16,19 @@ from torch import nn
 import trainer_client as tc
 from ps_service.durability.log.log import Log
 from ps_service.durability.log.table_log import RequestRows
+from ps_service.tables.row_steps import RowSteps
 from tests.integration.restarting import Owner
+from tests.integration.restarts.conftest import Action, checkpoint
 from tests.integration.restarts.test_killed import in_both_modes, mode
 from tests.integration.restarts.test_killed_tables import rows_of, shard_of
 from tests.integration.support import bits
 from tests.ps_service.tables.test_row_changes import same, state_of
+
+
+@pytest.fixture(autouse=True, params=["gradients", "rows"])
+def steps_of_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "gradients":
+        monkeypatch.setattr(RowSteps, "nbytes", lambda *_: 0)
 
 
 @pytest.fixture
@@ -158,5 +166,28 @@ async def test_a_full_disk_stops_changes_of_rows_and_nothing_else(
     await train(500)
     written = await rows_of(items)
     assert len(written) == 1500
+    await owner.crash()
+    assert await rows_of(items) == written
+
+
+async def test_steps_while_a_checkpoint_reads_the_rows_count_once(
+    owner: Owner, ps: tc.Client, between: Callable[[Action], None]
+) -> None:
+    items = await ps.table("items", 2, tc.tables.Adagrad(0.5))
+    steps = 0
+
+    async def step() -> None:
+        nonlocal steps
+        steps += 1
+        async with ps.context() as ctx:
+            await ctx.backward((await items(torch.arange(steps))).square().sum(), step=items.optimizer)
+
+    await step()
+    between(step)
+    for _ in range(2):
+        await checkpoint(owner)
+        await step()
+    assert steps > 6
+    written = await rows_of(items)
     await owner.crash()
     assert await rows_of(items) == written

@@ -6,8 +6,9 @@ import pytest
 
 from ps_service.group.directory import Directory
 from ps_service.group.formation import MemberEntry
+from ps_service.group.lineage import Lineage
 from ps_service.group.rendezvous import SAME, RendezvousResult
-from ps_wire.errors import InvalidArgumentError, NameConflictError, UnavailableError
+from ps_wire.errors import InvalidArgumentError, NameConflictError, ReplacedError, UnavailableError
 
 ANNA, BERT, AGAIN = b"a" * 16, b"b" * 16, b"c" * 16
 
@@ -171,3 +172,53 @@ def test_no_rendezvous_goes_on_without_the_directory(directory: Directory) -> No
     directory.close("bert, which kept the directory, has left the group")
     with pytest.raises(UnavailableError, match="bert, which kept the directory"):
         waiting.result(0)
+
+
+@pytest.fixture
+def first(directory: Directory) -> MemberEntry:
+    """An owner with a data directory."""
+    return directory.enter(b"1", "ps1", "here:2", is_owner=True, lineage=Lineage("one"))
+
+
+def test_a_later_start_of_the_same_state_takes_the_place(directory: Directory, first: MemberEntry) -> None:
+    told: list[tuple[MemberEntry, MemberEntry]] = []
+    directory.when_replaced = lambda *entries: told.append(entries)
+    second = directory.enter(b"2", "ps1", "there:2", is_owner=True, lineage=Lineage("three", ("two", "one")))
+    assert second == MemberEntry("ps1", "there:2", first.id, b"2", True, Lineage("three", ("two", "one")))
+    assert directory.find("ps1") is second and told == [(first, second)]
+    directory.leave(b"1")
+    assert directory.find("ps1") is second
+
+
+@pytest.mark.parametrize("lineage", [Lineage(), Lineage("two"), Lineage("two", ("zero",))])
+def test_what_continues_another_state_does_not(directory: Directory, first: MemberEntry, lineage: Lineage) -> None:
+    with pytest.raises(NameConflictError, match="the name 'ps1' is not unique: the member at here:2 has it"):
+        directory.enter(b"2", "ps1", "there:2", is_owner=True, lineage=lineage)
+    assert directory.find("ps1") is first
+
+
+def test_nothing_continues_a_member_without_data(directory: Directory) -> None:
+    with pytest.raises(NameConflictError):
+        directory.enter(b"2", "bert", "there:2", lineage=Lineage("two", ("",)))
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_earlier_start_never_comes_back(directory: Directory, first: MemberEntry, gone: bool) -> None:
+    directory.enter(b"2", "ps1", "there:2", is_owner=True, lineage=Lineage("two", ("one",)))
+    if gone:
+        directory.leave(b"2")
+    with pytest.raises(ReplacedError, match="a later start of the state of 'ps1' has taken its place, at there:2"):
+        directory.enter(b"1", "ps1", "here:2", is_owner=True, lineage=first.lineage)
+    # Once its place is free, one that goes on from the older state is another owner.
+    if gone:
+        again = directory.enter(b"3", "ps1", "here:2", is_owner=True, lineage=Lineage("again", ("one",)))
+        assert (again.id, directory.find("ps1")) == (first.id, again)
+
+
+def test_an_owner_that_moves_again_and_again_keeps_its_number(directory: Directory, first: MemberEntry) -> None:
+    earlier = ["one"]
+    for start in range(5):
+        lineage = Lineage(f"start {start}", tuple(earlier))
+        entry = directory.enter(b"%d" % start, "ps1", f"there:{start + 1}", is_owner=True, lineage=lineage)
+        assert entry.id == first.id
+        earlier.insert(0, lineage.incarnation)

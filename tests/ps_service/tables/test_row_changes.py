@@ -116,7 +116,7 @@ class Run:
                 shard.remove(argument)
             case "put" | "put_all":
                 ids = argument.unique()
-                block = {"ids": ids, "values": torch.randn(len(ids), 2)}
+                block = {"ids": ids, "values": torch.randn(len(ids), 2).to(shard.dtype)}
                 if name == "put_all":
                     states = {f"state.{each}": torch.rand(len(ids), n) for each, n in shard._rows.widths.items()}
                     block |= states | {"age": ids.abs() % 7_000_000, "sightings": ids.abs() % 4}

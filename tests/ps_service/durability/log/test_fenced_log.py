@@ -6,6 +6,7 @@ had told to be on the disk, and those of the second.
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
@@ -19,10 +20,10 @@ from ps_service.durability.log.log import Log, LogError
 SEGMENT = 4096
 
 
-def opened(folder: Path, interval: float | None = None) -> Log:
-    """A log of a new epoch that goes on where the records in the folder end."""
+def opened(folder: Path, interval: float | None = None, begin: int = 0) -> Log:
+    """A log of a new epoch that goes on where the records in the folder end; they begin at a position."""
     log = Log(folder, interval, segment_bytes=SEGMENT, epoch=Epoch(folder))
-    for _ in log.read(0):
+    for _ in log.read(begin):
         pass
     log.open(log.end)
     return log
@@ -63,11 +64,13 @@ def test_what_a_fenced_one_does_later_harms_nothing(tmp_path: Path, size: int, c
         assert texts(tmp_path) == [*expected, b"third"]
 
 
+@pytest.mark.parametrize("before", [[b"first"], []])
 def test_a_file_that_a_frozen_one_is_about_to_name_gets_no_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: list[bytes]
 ) -> None:
     with closing(opened(tmp_path)) as first:
-        first.append(b"first")
+        for text in before:
+            first.append(text)
         first.sync()
         rename, others = first._segments._disk.rename, []
 
@@ -80,7 +83,43 @@ def test_a_file_that_a_frozen_one_is_about_to_name_gets_no_name(
         with pytest.raises(LogError):
             first.append(b"x" * SEGMENT)
         with closing(others[0]):
-            assert texts(tmp_path) == [b"first", b"second"]
+            others[0].append(b"third" * 1000)
+            assert texts(tmp_path) == [*before, b"second", b"third" * 1000]
+
+
+def test_no_file_that_a_fenced_one_has_open_is_used_again(tmp_path: Path) -> None:
+    records = [bytes([number]) * 3000 for number in range(10)]
+    with closing(opened(tmp_path)) as first:
+        for _ in records:
+            position = first.append(bytes(3000))
+        first.sync()
+        first.cut(position // 2)
+        files = [*first._segments.used, *first._segments._free]
+        assert len(first._segments.used) > 2 and len(first._segments._free) > 2
+        with closing(opened(tmp_path, begin=first._segments.used[0].start)) as second:
+            assert second.end == position
+            second.append(b"second")
+            second.sync()
+            second.cut(second.end)
+            begin = second.end
+            for text in records:
+                second.append(text)
+            # What it was about to do when it was frozen.
+            for each in files:
+                os.pwrite(each.descriptor, b"x" * each.nbytes, 0)
+    with closing(Log(tmp_path, None, segment_bytes=SEGMENT)) as log:
+        assert [bytes(each.message) for each in log.read(begin)] == records
+
+
+def test_one_that_was_frozen_while_it_read_begins_nothing(tmp_path: Path) -> None:
+    first = Log(tmp_path, None, segment_bytes=SEGMENT, epoch=Epoch(tmp_path))
+    assert list(first.read(0)) == []
+    with closing(opened(tmp_path)) as second:
+        second.append(b"second")
+        with closing(first), pytest.raises(LogError, match="another owner"):
+            first.open(0)
+        second.append(b"third" * 1000)
+    assert texts(tmp_path) == [b"second", b"third" * 1000]
 
 
 def test_nothing_is_told_to_be_on_the_disk_once_another_one_has_begun(tmp_path: Path) -> None:

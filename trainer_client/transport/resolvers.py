@@ -1,0 +1,90 @@
+"""Ways to find the address of an owner: a list of addresses, names in DNS, and functions of the program."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
+
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.runtime.threads import BLOCKING
+from trainer_client.transport.channels import checked_address
+
+Find = Callable[[str], str | Awaitable[str]]
+"""Tells the address (host:port) of the owner with a name. A function that is not async runs in a thread, and may block;
+it raises any exception if it does not know."""
+
+_FIND_SECONDS: Final = 10.0
+"""Seconds that a function or a DNS server may take for an answer."""
+
+
+class Candidates:
+    """Addresses of which any may be right: those given, and of a host name all that DNS has for it.
+
+    `next` gives one after the other, round and round.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        if not addresses:
+            raise InvalidArgumentError("directory= needs the address of at least one owner")
+        self.given: Final = [checked_address(each, may_be_name=False) for each in addresses]
+        self._left: list[str] = []
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is one address, which stays what it is."""
+        return len(self.given) == 1 and _host_name(self.given[0]) is None
+
+    async def all(self) -> list[str]:
+        """All addresses, each once."""
+        found = await asyncio.gather(*map(_looked_up, self.given))
+        return list(dict.fromkeys(address for addresses in found for address in addresses))
+
+    async def next(self) -> str:
+        """The next one. DNS is asked again in each round."""
+        if not self._left:
+            self._left = await self.all()
+        return self._left.pop(0)
+
+    def __str__(self) -> str:
+        return ", ".join(self.given)
+
+
+async def found(find: Find, name: str) -> str:
+    """What a function of the program tells; raises what that raises, and `InvalidArgumentError` if it is no address."""
+    async with asyncio.timeout(_FIND_SECONDS):
+        is_async = inspect.iscoroutinefunction(find) or inspect.iscoroutinefunction(type(find).__call__)
+        told = find(name) if is_async else await BLOCKING.run(find, name)
+        address = await told if inspect.isawaitable(told) else told
+    if not isinstance(address, str):
+        raise InvalidArgumentError(f"the address of {name!r} is host:port, not a {type(address).__name__}")
+    return checked_address(address, may_be_name=False)
+
+
+def _host_name(address: str) -> tuple[str, str] | None:
+    """The name in DNS and the port of an address; None if it has no such name."""
+    host, _, port = address.rpartition(":")
+    if host == "localhost" or ":" in host or not port.isdecimal():
+        return None
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host, port
+    return None
+
+
+async def _looked_up(address: str) -> list[str]:
+    named = _host_name(address)
+    if named is None:
+        return [address]
+    host, port = named
+    async with asyncio.timeout(_FIND_SECONDS):
+        infos = await BLOCKING.run(partial(socket.getaddrinfo, type=socket.SOCK_STREAM), host, int(port))
+    return [
+        f"[{where[0]}]:{port}" if family == socket.AF_INET6 else f"{where[0]}:{port}"
+        for family, _, _, _, where in infos
+    ]
