@@ -32,6 +32,7 @@ from ps_service.sessions.gate import Gate
 from ps_service.sessions.reply_cache import ReplyCache
 from ps_service.sessions.request_sources import RequestSources
 from ps_service.sessions.sessions import Incarnations, Sessions, SessionState
+from ps_service.sessions.standing import Standing
 from ps_service.tables.budget import TableBudget
 from ps_service.tables.hosted_table import HostedTable
 from ps_service.tables.optimizer import RowOptimizer
@@ -96,6 +97,7 @@ class Engine:
         self.sessions: Final = Sessions(self.limits)
         self.contexts: Final = Contexts(self.held, has_session=self.sessions.has)
         self.gate: Final = Gate(self.contexts)
+        self.standing: Final = Standing()
         self.incarnations: Final = Incarnations()
         self.reply_cache: Final = ReplyCache()
         self.requests: Final = RequestSources()

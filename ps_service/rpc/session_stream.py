@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ps_service.memory.message_budget import Budget
     from ps_service.sessions.reply_cache import Answer
+    from ps_service.sessions.standing import Standing
     from ps_wire.connections.outbox import Outbox
     from ps_wire.direct import DirectConnection
 
@@ -22,14 +23,15 @@ class SessionStream:
     is the direct connection that has replaced a gRPC stream. `when_freed` is called when more answers may have space.
     """
 
-    __slots__ = ("_budget", "_holding", "_task", "_turn", "_when_freed", "direct", "outbox")
+    __slots__ = ("_budget", "_holding", "_standing", "_task", "_turn", "_when_freed", "direct", "outbox")
 
-    def __init__(self, budget: Budget, trainer: bytes, when_freed: Callable[[], None]) -> None:
+    def __init__(self, budget: Budget, trainer: bytes, when_freed: Callable[[], None], standing: Standing) -> None:
         self.outbox: Outbox | None = None
         self.direct: DirectConnection | None = None
         self._budget = budget
         self._holding = budget.of(trainer)
         self._when_freed = when_freed
+        self._standing = standing
         self._task: asyncio.Task[None] | None = None
         self._turn = 0
 
@@ -65,11 +67,11 @@ class SessionStream:
             self._task = None
 
     def send(self, answer: Answer, later: bool = False, kept: bool = True) -> None:
-        """Sends an answer, with the next message if it may be `later`. Without a stream it is not sent; the trainer
-        asks again when it reconnects. An answer that is kept counts in the reply cache until it is confirmed, others
-        until they are sent."""
+        """Sends an answer, with the next message if it may be `later`. Without a stream it is not sent, nor while the
+        owner does not know whether it was replaced; the trainer asks again when it reconnects. An answer that is kept
+        counts in the reply cache until it is confirmed, others until they are sent."""
         outbox = self.outbox
-        if outbox is None:
+        if outbox is None or (self._standing.watched and not self._standing.is_sure()):
             return
         nbytes = answer.nbytes
         if kept or nbytes <= SMALL_BYTES:

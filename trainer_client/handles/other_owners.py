@@ -176,7 +176,7 @@ class OtherOwners:
             address = self.addresses.get(owner, "")
         known = self._sessions.get(owner)
         if known is not None and known.follows:
-            known.reopen()
+            known.requests.reopen()
             await known.settled()
             return known
         if not address and self.find_address is None:

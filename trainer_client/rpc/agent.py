@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 import weakref
@@ -12,9 +13,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ps_service.execution.periodic import Periodic
 from ps_service.passes import calls
+from ps_service.sessions.standing import BEAT_SECONDS
 from ps_wire.errors import RAN_OUT, DeadlineExceededError, InvalidArgumentError, PsError, UnavailableError
 from ps_wire.numbers import check_timeout
+from ps_wire.runtime import tasks
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
@@ -74,6 +78,8 @@ class Agent:
         self._lock = threading.Lock()
         self._workers: dict[str, WorkerInfo] = {}
         self.unary = UnaryRequests()
+        self._beats: Periodic | None = None
+        self._asking: asyncio.Task[None] | None = None
         self.client = Client([MemoryConnector(server.servicer.serve)], settings, GrpcConnector)
         self.client.keep = partial(OwnGradients, self.engine)
 
@@ -96,6 +102,8 @@ class Agent:
             except UnavailableError:
                 if not await entry.may_meet_another():
                     raise
+        if starts and not plan.keeps_directory:
+            self._watch(entry)
         if not plan.keeps_directory:
             others.add(others.directory)
             directory = others.directory.address
@@ -106,6 +114,23 @@ class Agent:
             self.together = tuple(member.name for member in members)
             self._workers.update((member.name, WorkerInfo(member.name, member.id)) for member in members)
             others.addresses.update((member.name, member.address) for member in members)
+
+    def _watch(self, entry: Entry) -> None:
+        """Has the owner ask the directory whether it was replaced, whenever it did not run for a while."""
+        standing, handlers = self.engine.standing, self.server.servicer.session_handlers
+
+        async def ask() -> None:
+            await entry.confirm()
+            if not self.engine.gate.why:
+                standing.settle()
+
+        def doubt() -> None:
+            handlers.end_streams()
+            self._asking = self.loop.create_task(ask(), context=contextvars.Context())
+
+        standing.watch(doubt)
+        self._beats = Periodic(BEAT_SECONDS, standing.beat, "a beat of the owner")
+        self._beats.begin()
 
     async def leave(self, drain_seconds: float) -> None:
         """Closes the client, drains the owner, and stops. The member with the directory waits until others have left,
@@ -145,6 +170,11 @@ class Agent:
     async def _close_client(self) -> None:
         if self.entry is not None:
             self.entry.give_up()
+        if self._beats is not None:
+            await self._beats.end()
+            self.engine.standing.watched = False
+        if self._asking is not None:
+            await tasks.end(self._asking)
         await self.unary.close()
         await self.client.close()
 

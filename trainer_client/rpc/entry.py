@@ -36,6 +36,9 @@ _LOOK_SECONDS: Final = 0.02
 _LOOK_AGAIN_SECONDS: Final = 2.0
 """Seconds after which the file is read again, if the owner that it names does not answer."""
 
+_CONFIRM_SECONDS: Final = 10.0
+"""Seconds for which the directory is waited for, to ask whether another member has the place."""
+
 _FIRST_TRY_SECONDS: Final = 0.5
 _LONGEST_TRY_SECONDS: Final = 10.0
 """Longest pause between two attempts to enter the directory again."""
@@ -101,6 +104,22 @@ class Entry:
                 return await self._gathered(directory)
         finally:
             self._making = False
+
+    async def confirm(self) -> None:
+        """Asks the directory whether this start still has its place. If a later one has, `replaced` is awaited. Returns
+        also if the directory cannot be asked in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CONFIRM_SECONDS):
+                while (directory := self._others.directory) is not None:
+                    try:
+                        await self._register(directory, 0.0)
+                        return
+                    except ReplacedError as error:
+                        if self._replaced is not None:
+                            await self._replaced(str(error))
+                        return
+                    except PsError:
+                        await asyncio.sleep(_LOOK_SECONDS)  # the session was ended, and opens again
 
     async def may_meet_another(self) -> bool:
         """Whether to reach the directory again, after it was left: soon a file names another, or none."""

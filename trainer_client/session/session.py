@@ -129,10 +129,6 @@ class Session:
         """Where the owner is, or was looked for last."""
         return self._connector.address
 
-    def reopen(self) -> None:
-        """Begins to look for its owner again, if the session was given up because it was not found."""
-        self.requests.reopen()
-
     def _begin_again(self) -> None:
         self._settled.clear()
         self.settings.held_up.add(self)
@@ -326,6 +322,8 @@ class Session:
         self.owner = welcome.owner
         self.requests.connected(welcome, outbox)
         self._settled.set()
+        if self._released:
+            self._send_releases()
 
     def disconnected(self) -> None:
         self._last_pass = self.settings.last_pass()
@@ -384,8 +382,9 @@ class Session:
             in_flight.fail(Failure(ClosedError("this client is closed, and so is its event loop")))
 
     def _send_releases(self) -> None:
-        self._is_releasing = False
-        object_ids = [self._released.popleft() for _ in range(len(self._released))]
+        # While the session is given up they stay, for the case that it opens again.
+        self._is_releasing = self.requests.when_wanted is not None
+        object_ids = [] if self._is_releasing else [self._released.popleft() for _ in range(len(self._released))]
         if not object_ids:
             return
         frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))

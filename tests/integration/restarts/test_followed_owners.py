@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
+from ps_service.sessions.standing import PATIENCE_SECONDS
 from tests.forking.process import Forking
 from tests.integration.restarting import TALLY
 from tests.integration.support import bits
@@ -101,13 +106,13 @@ class Trainer:
         await self.ps.run(one)
 
 
-def trained_here(count: int) -> list[dict[str, Any]]:
+def trained_here(batches: Iterable[int]) -> list[dict[str, Any]]:
     nets = []
     for _ in NAMES:
         torch.manual_seed(1)
         nets.append(nn.Linear(4, 4))
     opt = optim.Adam([each for net in nets for each in net.parameters()], lr=0.1)
-    for i in range(count):
+    for i in batches:
         opt.zero_grad()
         nets[1](nets[0](batch(i))).square().sum().backward()
         opt.step()
@@ -127,7 +132,9 @@ async def test_trainers_go_on_with_the_same_bits(moving: Moving) -> None:
             if i % 4 == 2:
                 await moving.move()
         for trainer in trainers:
-            assert [bits(await net.state_dict()) for net in trainer.nets] == [bits(each) for each in trained_here(12)]
+            assert [bits(await net.state_dict()) for net in trainer.nets] == [
+                bits(each) for each in trained_here(range(12))
+            ]
             assert trainer.ps.sessions["ps1"].losses == 0
         assert trainers[1].attempts == 6, "each pass that was open is lost once"
 
@@ -198,3 +205,48 @@ async def test_one_that_a_function_does_not_know_yet_is_waited_for(moving: Movin
 
 def _somewhere() -> str:
     raise LookupError("it is somewhere")
+
+
+async def test_one_that_was_frozen_takes_no_step_when_it_goes_on(moving: Moving, tmp_path: Path) -> None:
+    old, made = moving.owners["ps1"], [0, 1, 2, 3]
+    async with tc.connect(*NAMES, directory=moving.directory) as ps:
+        trainer = await Trainer.begun(ps)
+        for i in made:
+            await trainer.step(i)
+        os.kill(old.process.pid, signal.SIGSTOP)
+        frozen = time.monotonic()
+        # A copy, so that its epoch does not tell the frozen one first.
+        shutil.copytree(tmp_path / "ps1", tmp_path / "copy")
+        # What is sent to the frozen one waits there, and is the first that it reads when it goes on.
+        waits = asyncio.ensure_future(trainer.step(1000))
+        await moving.start("ps1", "--directory", moving.directory, "--data-dir", str(tmp_path / "copy"))
+        async with tc.connect(*NAMES, directory=moving.find) as ps2:
+            other = await Trainer.begun(ps2)
+            while time.monotonic() < frozen + PATIENCE_SECONDS + 1.0:
+                made.append(len(made))
+                await other.step(made[-1])
+            assert not waits.done()
+            os.kill(old.process.pid, signal.SIGCONT)
+            await waits
+            await other.step(1001)
+            _, said = await old.ended()
+            assert old.process.returncode == 2 and f"has taken its place, at {moving.find('ps1')}" in said[-1]
+            expected = [bits(each) for each in trained_here([*made, 1000, 1001])]
+            for each in (trainer, other):
+                assert [bits(await net.state_dict()) for net in each.nets] == expected
+                assert each.ps.sessions["ps1"].losses == 0
+
+
+async def test_one_that_was_frozen_and_not_replaced_goes_on(moving: Moving) -> None:
+    async with tc.connect(*NAMES, directory=moving.directory) as ps:
+        trainer = await Trainer.begun(ps)
+        await trainer.step(0)
+        os.kill(moving.owners["ps1"].process.pid, signal.SIGSTOP)
+        frozen = time.monotonic()
+        waits = asyncio.ensure_future(trainer.step(1))
+        await until(lambda: time.monotonic() > frozen + PATIENCE_SECONDS + 1.0, 0.1)
+        assert not waits.done()
+        os.kill(moving.owners["ps1"].process.pid, signal.SIGCONT)
+        await waits
+        assert trainer.attempts == 2, "the open pass goes on"
+        assert [bits(await net.state_dict()) for net in trainer.nets] == [bits(each) for each in trained_here(range(2))]
