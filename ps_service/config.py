@@ -50,6 +50,9 @@ class OwnerConfig(BaseSettings):
         None,
         description="Folder of the log and the checkpoints, from which the owner goes on; empty for none.",
     )
+    wait_for_data_dir: FiniteFloat = Field(
+        0.0, ge=0, description="Seconds to wait for data_dir while another owner uses it, instead of ending at once."
+    )
     checkpoint_every: FiniteFloat = Field(
         0.0, ge=0, description="Seconds between checkpoints in data_dir while it serves; 0: only when it drains."
     )
@@ -133,6 +136,7 @@ class OwnerConfig(BaseSettings):
             include={
                 *("listen", "insecure", "http", "direct_port"),
                 *("checkpoint_every", "keep_checkpoints", "leave_out", "durability", "log_bytes"),
+                "wait_for_data_dir",
             }
         )
 

@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from ps_service import addresses
 from ps_service.durability.keeper import Keeper
 from ps_service.durability.log.mode import Mode
+from ps_service.durability.store import InUseError
 from ps_service.execution.periodic import Periodic
 from ps_service.memory.malloc import LOOK_SECONDS, MemoryKeeper, keep_free_memory
 from ps_service.monitoring.sampler import Sampler
@@ -34,6 +35,8 @@ from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ps_service.engine import Engine
     from ps_service.monitoring.web import Web
 
@@ -44,6 +47,9 @@ STOP_SECONDS: Final = 20.0
 
 _LOG_SECONDS: Final = 1.0
 """Seconds between looks at whether the log can be written, and until a checkpoint is tried again that has failed."""
+
+_EPOCH_SECONDS: Final = 1.0
+"""Seconds between looks at whether another owner has taken the data directory, and at whether it is free at last."""
 
 _GROWTH_SECONDS: Final = 0.1
 """Seconds between looks at the length of the log, which may grow by hundreds of megabytes a second."""
@@ -64,7 +70,8 @@ class Server:
     Use it as an async context manager, or call `start` and then `drain` or `stop`. The arguments are those of
     `OwnerConfig`; without `insecure`, an address beyond loopback is a `ValueError`. `kept` is set once the last
     checkpoint is written, has `failed`, or is not needed: the process may end. `when_replaced` is called once another
-    owner has taken its place, and this one has stopped.
+    owner has taken its place or its data directory, and this one has stopped: then only `stop` is of use. While it
+    `is_waiting` for the directory, `start` may be cancelled.
     """
 
     def __init__(
@@ -79,6 +86,7 @@ class Server:
         leave_out: Collection[str] = (),
         durability: str = "",
         log_bytes: int = 1024 * MIB,
+        wait_for_data_dir: float = 0.0,
     ) -> None:
         for address in filter(None, (listen, http)):
             addresses.check_allowed(address, insecure)
@@ -100,6 +108,8 @@ class Server:
         if self._durability.has_log and engine.data_dir is None:
             raise ValueError("durability needs data_dir, the folder that the log is in")
         self._log_bytes = log_bytes
+        self._wait_for_data_dir = wait_for_data_dir
+        self.is_waiting = False
         self._orderly = True
         self._health = Health()
         self._server: grpc.aio.Server | None = None
@@ -114,6 +124,8 @@ class Server:
         if self._durability.has_log:
             self._periodic.append(Periodic(_LOG_SECONDS, self._look_at_log, "a look at the log"))
             self._periodic.append(Periodic(_GROWTH_SECONDS, self._cut_log, "the length of the log"))
+        if engine.data_dir is not None:
+            self._periodic.append(Periodic(_EPOCH_SECONDS, self._look_at_epoch, "a look at the epoch"))
         if checkpoint_every:
             self._periodic.append(Periodic(checkpoint_every, self._write_checkpoint, "a checkpoint"))
         self._port = 0
@@ -152,9 +164,7 @@ class Server:
 
     async def _begin(self) -> None:
         if self.engine.data_dir is not None:
-            self._keeper = Keeper(
-                self.engine, self.engine.data_dir, self._keep_checkpoints, self._leave_out, self._durability
-            )
+            self._keeper = await self._take(self.engine.data_dir)
             await BLOCKING.run(self._keeper.resume)
             self._keeper.drop_strangers()
             self.engine.checkpoints.write = self._keeper.write_now
@@ -182,6 +192,28 @@ class Server:
         self.engine.compute.when_stalled = partial(self._health.tell_soon, "no free thread")
         await self._health.tell("no free thread", self.engine.compute.stalled)
         self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
+
+    async def _take(self, folder: Path) -> Keeper:
+        """The keeper of the data directory, once it is free. Raises `CheckpointError`."""
+        until = time.monotonic() + self._wait_for_data_dir
+        try:
+            while True:
+                try:
+                    return Keeper(self.engine, folder, self._keep_checkpoints, self._leave_out, self._durability)
+                except InUseError as error:
+                    left = until - time.monotonic()
+                    if left <= 0:
+                        raise
+                    if not self.is_waiting:
+                        _log.info("%s; it is waited for, for up to %g s", error, self._wait_for_data_dir)
+                    self.is_waiting = True
+                await asyncio.sleep(min(left, _EPOCH_SECONDS))
+        finally:
+            self.is_waiting = False
+
+    async def _look_at_epoch(self) -> None:
+        if self._keeper is not None and (why := await BLOCKING.run(self._keeper.fenced)):
+            await self.replaced(why)
 
     async def _look_at_log(self) -> None:
         if self._keeper is not None:
@@ -247,8 +279,9 @@ class Server:
         gate.state = Gate.State.STOPPED
 
     async def replaced(self, why: str) -> None:
-        """A later start of its state has taken its place: takes no request and makes no step from now on, and writes
-        neither a checkpoint nor its log. Trainers that are connected are told so when they connect again."""
+        """A later start of its state has taken its place or its data directory: takes no request and makes no step from
+        now on, and writes neither a checkpoint nor its log. Trainers that are connected are told so when they connect
+        again."""
         gate = self.engine.gate
         if gate.why:
             return

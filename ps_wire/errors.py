@@ -153,7 +153,7 @@ class UnavailableError(PsError, ConnectionError, code=ErrorCode.ERROR_UNAVAILABL
 
 
 class ReplacedError(PsError, ConnectionError, code=ErrorCode.ERROR_REPLACED):
-    """A later start of the owner's state has taken its place in its group, at another address.
+    """A later start of the owner's state has taken its place in its group, at another address, or its data directory.
 
     This one takes no requests any more. A trainer that found it through the directory goes on there.
     """

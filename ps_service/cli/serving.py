@@ -50,20 +50,32 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     if settings.until_eof:
         stop.watch_input()
     server.engine.membership.awaited = bool(settings.directory)
-    await server.start()
     replaced = asyncio.Event()
     server.when_replaced = replaced.set
+    if not await _start(server, stop):
+        return
     member = await _join(server, settings)
     _tell(server, settings.name)
     warm_soon()
     if settings.compile_tables:
         compile_soon()
     await _first(stop.wait(), replaced.wait())
-    if member is not None and server.engine.gate.why:
+    if server.engine.gate.why:
         await asyncio.sleep(_TELL_SECONDS)
-        await member.stop()
-        raise OSError(server.engine.gate.why)
-    await _drain(server, member, settings)
+    await _end(server, member, settings)
+
+
+async def _start(server: Server, stop: StopRequests) -> bool:
+    """Starts an owner. Returns false if it is asked to stop while it waits for its data directory."""
+    starting = asyncio.create_task(server.start())
+    await _first(asyncio.wait([starting]), stop.wait())
+    if server.is_waiting:
+        starting.cancel()
+    try:
+        await starting
+    except asyncio.CancelledError:
+        return False
+    return True
 
 
 async def _first(*each: Coroutine[Any, Any, object]) -> int:
@@ -99,18 +111,27 @@ async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
         raise OSError(f"cannot join the group at {settings.directory}: {error}") from error
 
 
-async def _drain(server: Server, member: Agent | None, settings: OwnerConfig) -> None:
+async def _end(server: Server, member: Agent | None, settings: OwnerConfig) -> None:
+    """Drains an owner. One that was replaced is stopped, and raises `OSError`: the other one has its state and its name
+    in the group."""
+    why = server.engine.gate.why
+    if why:
+        server.kept.set()
     # Python waits for its threads at exit, and hosted code that never returns holds one.
     ended = threading.Event()
     patience = None if settings.data_dir is not None else settings.drain_seconds
     threading.Thread(target=_end_at_once, args=(server, patience, ended), daemon=True).start()
     try:
-        if member is not None:
+        if why:
+            await (member or server).stop()
+        elif member is not None:
             await member.leave(settings.drain_seconds)
         else:
             await server.drain(settings.drain_seconds)
     finally:
         ended.set()
+    if why:
+        raise OSError(why)
 
 
 def _end_at_once(server: Server, patience: float | None, ended: threading.Event) -> None:
@@ -118,7 +139,7 @@ def _end_at_once(server: Server, patience: float | None, ended: threading.Event)
     if ended.wait(_STOP_SECONDS):
         return
     _log.warning("hosted code is still running; the process ends without it")
-    os._exit(1 if server.failed else 0)
+    os._exit(2 if server.engine.gate.why else int(server.failed))
 
 
 def _runner() -> Any:

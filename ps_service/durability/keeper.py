@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ps_service.durability import rounds, snapshot
 from ps_service.durability.books import Bookkeeping, bookkeeping
+from ps_service.durability.epoch import FencedError
 from ps_service.durability.live.checkpoint import LiveCheckpoint
 from ps_service.durability.live.reuse import Earlier
 from ps_service.durability.log.disk import Disk
@@ -33,6 +34,7 @@ from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.operations_pb2 import CheckpointReply
 
 if TYPE_CHECKING:
+    from ps_service.durability.epoch import Epoch
     from ps_service.durability.manifest import Manifest
     from ps_service.engine import Engine
 
@@ -62,18 +64,20 @@ class Keeper:
         self._earlier = Earlier()
         self._engine = engine
         self._store = Store(folder, kept)
+        self._epoch: Epoch | None = None
         self._leave_out = leave_out
         self._lock = ReportingLock()
         self._is_over = False
 
     def resume(self) -> None:
         """Restores the newest checkpoint, if there is one. Raises `CheckpointError` if that cannot be done."""
+        self._epoch = self._store.begin_epoch()
         newest = self._store.newest()
         if newest is None:
             _log.info("%s starts empty; its state will be kept in %s", self._engine.name, self._store.folder)
         else:
             self._restore(*newest)
-        log = Log(self._store.folder, self._durability.interval)
+        log = Log(self._store.folder, self._durability.interval, epoch=self._epoch)
         self._position = self._engine.durability.position
         # Also without --durability: what an earlier start has acknowledged counts.
         self._replay(log)
@@ -210,6 +214,17 @@ class Keeper:
             log.cut(min(parsed(each).position for each in self._store.kept()))
         except OSError as error:
             self._engine.events.note("checkpoint", f"the log could not be cut: {error}", "warning")
+
+    def fenced(self) -> str:
+        """Why this owner must not go on, if another one has taken its data directory; otherwise empty."""
+        try:
+            if self._epoch is not None:
+                self._epoch.check()
+        except FencedError as error:
+            return error.strerror or str(error)
+        except OSError as error:
+            _log.warning("the epoch in %s cannot be read: %s", self._store.folder, error)
+        return ""
 
     def look_at_log(self) -> None:
         """Tries whether a log that was full can be written again, and tells when its state has changed."""

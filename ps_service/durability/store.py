@@ -17,6 +17,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from ps_service.durability import files
+from ps_service.durability.epoch import Epoch
 from ps_service.durability.manifest import NAME, DamagedError, Manifest, described
 from ps_wire.regular_files import open_regular
 from ps_wire.release import RELEASE
@@ -38,6 +39,10 @@ class CheckpointError(OSError):
     """A data directory cannot be used, or a checkpoint cannot be written or read; the message says what to do."""
 
 
+class InUseError(CheckpointError):
+    """Another owner uses the data directory."""
+
+
 class Store:
     """A data directory, which is created if it is missing. Raises `CheckpointError` if another owner uses it.
 
@@ -50,6 +55,25 @@ class Store:
         self.folder = folder
         self._kept = kept
         self._lock = _locked(folder)
+        self.epoch: Epoch | None = None
+
+    def begin_epoch(self) -> Epoch:
+        """Takes the directory from whoever has it beside this process: checkpoints are written only in this epoch from
+        now on. Raises `CheckpointError`."""
+        try:
+            self.epoch = Epoch(self.folder)
+            self._remove_growing()  # an earlier owner that runs on would still complete it
+        except OSError as error:
+            raise CheckpointError(f"the data directory {self.folder} cannot be used: {error.strerror}") from error
+        return self.epoch
+
+    def _remove_growing(self) -> None:
+        for leftover in self.folder.glob(".checkpoint-*"):
+            _remove(leftover)
+
+    def _check_epoch(self) -> None:
+        if self.epoch is not None:
+            self.epoch.check()
 
     def close(self) -> None:
         """Releases the directory. Calling it again does nothing."""
@@ -97,11 +121,12 @@ class Store:
         final = self.folder / f"checkpoint-{number:06}"
         growing = self.folder / f".{final.name}"
         try:
-            for leftover in self.folder.glob(".checkpoint-*"):
-                _remove(leftover)
+            self._check_epoch()
+            self._remove_growing()
             growing.mkdir(mode=_PRIVATE)
             manifest = fill(growing)
             self._complete(growing, manifest)
+            self._check_epoch()
             files.publish(growing, final)
         except Exception as error:  # including MemoryError and protobuf's: the owner must report a failure
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or repr(error)
@@ -242,7 +267,7 @@ def _locked(folder: Path) -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise CheckpointError(f"another owner uses the data directory {folder}; give each its own") from None
+            raise InUseError(f"another owner uses the data directory {folder}; give each its own") from None
     except BaseException:
         os.close(lock)
         raise

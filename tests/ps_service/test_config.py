@@ -37,6 +37,7 @@ FIELDS: dict[str, Field] = {
     "advertise": Field("", ('"a:1"', "a:1"), ("b:2", "b:2"), "c:3"),
     "http": Field("", ('"127.0.0.1:9464"', "127.0.0.1:9464"), ("localhost:0", "localhost:0"), "[::1]:9464"),
     "data_dir": Field(None, ('"here/data"', Path("here/data")), ("there", Path("there")), Path("elsewhere")),
+    "wait_for_data_dir": Field(0.0, ("0.5", 0.5), ("4", 4.0), 60.0),
     "checkpoint_every": Field(0.0, ("0.5", 0.5), ("4", 4.0), 60.0),
     "durability": Field("", ('"always"', "always"), ("interval:1", "interval:1"), "interval:0.5"),
     "log_bytes": Field(1024 * MIB, (str(2 * MIB), 2 * MIB), (str(3 * MIB), 3 * MIB), MIB),
@@ -140,6 +141,7 @@ def test_the_arguments_of_a_server_are_its_settings() -> None:
     settings = config.load(listen="127.0.0.1:7", insecure=True)
     expected = {"listen": "127.0.0.1:7", "insecure": True, "http": "", "direct_port": 0, "checkpoint_every": 0.0}
     expected |= {"keep_checkpoints": 2, "leave_out": (), "durability": "", "log_bytes": 1024 * MIB}
+    expected |= {"wait_for_data_dir": 0.0}
     assert settings.serving == expected
     assert settings.serving.keys() <= inspect.signature(Server).parameters.keys()
 

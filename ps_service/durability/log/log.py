@@ -16,12 +16,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ps_service.durability.epoch import FencedError
 from ps_service.durability.log import records
 from ps_service.durability.log.disk import Disk
 from ps_service.durability.log.segments import SEGMENT_BYTES, Segments
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
+    from ps_service.durability.epoch import Epoch
     from ps_service.durability.log.disk import Buffer
     from ps_service.durability.log.records import Record
 
@@ -29,6 +31,10 @@ _log = logging.getLogger(__name__)
 
 _AHEAD: Final = 2
 """The part of a file, as its divisor, after which the next one is allocated."""
+
+
+_EPOCH_SECONDS: Final = 1.0
+"""Seconds without a look at the epoch after which no record is appended before one."""
 
 
 class LogError(OSError):
@@ -49,12 +55,23 @@ class Log:
     With an `interval`, records are synced after at most so many seconds; with 0, as soon as possible, all that came
     meanwhile together; with None, only by `sync`. `end` is the position behind the last record, and `synced` the one
     up to which the log is on the disk. `trouble` is why the last record could not be written; None if it could.
+
+    With an `epoch`, that is checked before a sync counts, before a file begins, and before a record is appended a
+    second after the last check. If there is a higher one, the log fails as after a sync that has failed.
     """
 
     def __init__(
-        self, folder: Path, interval: float | None, disk: Disk | None = None, segment_bytes: int = SEGMENT_BYTES
+        self,
+        folder: Path,
+        interval: float | None,
+        disk: Disk | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+        epoch: Epoch | None = None,
     ) -> None:
-        self._segments = Segments(folder, disk or Disk(), segment_bytes)
+        self._segments = Segments(folder, disk or Disk(), segment_bytes, self._check_epoch)
+        self._epoch = epoch
+        # When it was checked last, by a clock that also runs while the machine sleeps.
+        self._checked = 0.0
         self._segment_bytes = segment_bytes
         self._folder = folder
         self._interval = interval
@@ -107,12 +124,14 @@ class Log:
             self._check()
             position = self.end
             try:
+                if self._epoch is not None and _clock() - self._checked > _EPOCH_SECONDS:
+                    self._check_epoch()
                 if not self._segments.has_space(position, nbytes):
                     self._segments.extend(position, nbytes)
                 self._segments.write(position, self.synced, message, chunks)
             except OSError as error:
-                self.trouble, self._wanted = self._explained(error), nbytes
-                raise self.trouble from error
+                self._note(error, nbytes)
+                raise self._explained(error) from error
             if self._records == self._synced_records:
                 self._since = time.monotonic()
             self._records += 1
@@ -134,14 +153,25 @@ class Log:
                 if not self._segments.has_space(self.end, nbytes):
                     self._segments.prepare(nbytes)
             except OSError as error:
-                self.trouble, self._wanted = self._explained(error), nbytes
-                raise self.trouble from error
+                self._note(error, nbytes)
+                raise self._explained(error) from error
             self.trouble = None
 
     def try_again(self) -> None:
         """Looks whether there is room now for the record for which there was none. Raises `LogError` if there is
         not."""
         self.check(self._wanted)
+
+    def _note(self, error: OSError, nbytes: int) -> None:
+        """Keeps why a record of so many bytes could not be written. What waits hears of a higher epoch by the sync."""
+        self.trouble, self._wanted = self._explained(error), nbytes
+        if isinstance(error, FencedError):
+            self._failure = error
+
+    def _check_epoch(self) -> None:
+        if self._epoch is not None:
+            self._checked = _clock()
+            self._epoch.check()
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -170,6 +200,8 @@ class Log:
                 records, began = self._records, time.monotonic()
             try:
                 self._segments.sync(unsynced)
+                # Afterwards: what was on the disk before an epoch began, its owner has read.
+                self._check_epoch()
             except OSError as error:
                 self._failed(error)
                 raise self._explained(error) from error
@@ -255,3 +287,8 @@ class Log:
     def _explained(self, error: OSError) -> LogError:
         reason = error.strerror or str(error)
         return LogError(error.errno, f"the log in {self._folder} cannot be written: {reason}")
+
+
+def _clock() -> float:
+    """Seconds, also of those in which the machine slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

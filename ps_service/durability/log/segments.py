@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import mmap
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -33,19 +35,24 @@ _NAME: Final = re.compile(r"log-(\d{20})")
 _FREE: Final = re.compile(r"free-(\d{20})")
 
 
+def _no_fence() -> None:
+    """Of a log that no other process writes."""
+
+
 class DamagedLogError(ValueError):
     """The log lacks something that was on the disk; the message names its position."""
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A file of the log: the position of its first byte, its size in bytes, and its descriptor; -1 while it is not
-    open."""
+    """A file of the log: the position of its first byte, its size in bytes, its descriptor, -1 while it is not open,
+    and whether this process has made it."""
 
     path: Path
     start: int
     nbytes: int
     descriptor: int = -1
+    is_own: bool = False
     _mapping: mmap.mmap | None = None
 
     def memory(self) -> memoryview:
@@ -72,24 +79,31 @@ class Unsynced(NamedTuple):
 
 
 class Segments:
-    """The files of a log in a folder, in the order of their positions. The last one is written to."""
+    """The files of a log in a folder, in the order of their positions. The last one is written to.
 
-    def __init__(self, folder: Path, disk: Disk, nbytes: int = SEGMENT_BYTES) -> None:
+    Each process begins a file of its own, unless the disk is full, so one that runs on although another has taken its
+    place writes to none that is read: what it has behind the begin of the next file does not count. Files of an earlier
+    process are not used again: it may have them open, and would write into the log of this one, whatever their names
+    are. `fence` raises `OSError` in such a process before it gives a file of the log its name.
+    """
+
+    def __init__(
+        self, folder: Path, disk: Disk, nbytes: int = SEGMENT_BYTES, fence: Callable[[], None] = _no_fence
+    ) -> None:
         self._folder = folder
         self._disk = disk
         self._nbytes = nbytes
+        self._fence = fence
         found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
         numbered = sorted((int(name[1]), path) for name, path in found if name)
         self.used = [Segment(path, start, path.stat().st_size) for start, path in numbered]
-        free = [path for path in folder.iterdir() if _FREE.fullmatch(path.name)]
-        # A crash may have left the name, and not all of the space: the size of a file that was not used is not synced.
-        self._free = [Segment(path, 0, nbytes) for path in free if path.stat().st_size == nbytes]
-        self._useless = [path for path in free if path.stat().st_size != nbytes]
-        self._numbers = itertools.count(1 + max([0, *(int(path.name[5:]) for path in free)]))
+        self._free: list[Segment] = []
+        # Other processes on this folder have other numbers.
+        self._numbers = itertools.count(time.time_ns())
         self._unsynced: list[Segment] = []
         self._is_renamed = False
         # The fewest free files that there were since the log was cut before: so many were not needed.
-        self._unneeded = len(self._free)
+        self._unneeded = 0
         # Held while files are synced, so that none of them is closed meanwhile.
         self.syncing = threading.Lock()
 
@@ -112,32 +126,36 @@ class Segments:
 
     def _check_end(self, end: int) -> None:
         """Raises `DamagedLogError` if a record behind the end says that the log was on the disk beyond it."""
-        for segment in self.used:
-            if segment.start + segment.nbytes <= end:
+        for segment, following in itertools.zip_longest(self.used, self.used[1:]):
+            until = segment.start + segment.nbytes if following is None else following.start
+            if until <= end:
                 continue
             for record in records.later(segment.memory(), segment.start, max(end - segment.start, 0)):
-                if record.synced > end:
+                if record.synced > end and record.position < until:
                     raise DamagedLogError(
                         f"the log in {self._folder} is damaged at position {end}: what was on the disk up to "
                         f"{record.synced} is not whole any more"
                     )
 
     def begin(self, position: int) -> None:
-        """Begins to write at a position. What lies behind it is removed: it was not on the disk. What lies before it
-        is synced, because an earlier process may have ended before it was. Raises `OSError`."""
+        """Begins a file at a position. What lies behind it is removed: it was not on the disk. What lies before it is
+        synced, because an earlier process may have ended before it was. Raises `OSError`."""
         while self.used and self.used[-1].start >= position:
-            # Not to be used again: at the same positions its records would be whole.
-            self._disk.remove(self.used.pop().path)
-        while self._useless:
-            self._disk.remove(self._useless.pop())
+            self.used.pop()
+        self._take_over()
         self._disk.sync_folder(self._folder)
         for each in self.used:
             each.descriptor = self._disk.open(each.path)
             self._disk.sync(each.descriptor)
-        if self.used and position <= self.used[-1].start + self.used[-1].nbytes:
-            self._erase(self.used[-1], position)
-        else:
+        try:
             self.extend(position, 0)
+        except OSError as error:
+            last = self.used[-1] if self.used else None
+            if error.errno != errno.ENOSPC or last is None or position > last.start + last.nbytes:
+                raise
+            # On a full disk there is still room in the last file.
+            self._erase(last, position)
+        else:
             self.sync(self.take_unsynced())
 
     def _erase(self, segment: Segment, position: int) -> None:
@@ -147,13 +165,34 @@ class Segments:
             self._disk.write(segment.descriptor, [bytes(records.ALIGNMENT)], place - segment.start)
         self._disk.sync(segment.descriptor)
 
+    def _take_over(self) -> None:
+        """Removes what is free, so that an earlier process that runs on cannot name it as a file of the log; and what
+        it has named since this one began to read."""
+        known = {each.path for each in self.used}
+        # In this order: what an earlier process names meanwhile is not free any more, and found by its new name.
+        for pattern in (_FREE, _NAME):
+            found = [path for path in self._folder.iterdir() if pattern.fullmatch(path.name) and path not in known]
+            self._fence()  # what was found is not that of a later process
+            for path in found:
+                self._disk.remove(path)
+
     def extend(self, position: int, nbytes: int) -> Segment:
         """A further file, which begins at a position, and has space for a record. Raises `OSError`."""
         segment = self._taken(nbytes) or self._created(nbytes)
+        path = self._folder / f"log-{position:020}"
+        try:
+            # In this order: a later process removes what is free once it has fenced this one.
+            self._fence()
+            self._disk.rename(segment.path, path)
+        except BaseException:
+            self._remove(segment)
+            raise
         if self.used and self.used[-1].start == position:
-            self._release(self.used.pop())  # it is empty, and too small
-        segment.path = self._renamed(segment.path, f"log-{position:020}")
-        segment.start = position
+            # It was empty, and too small. Its name was not taken from it before: it may be that of a later process.
+            replaced = self.used.pop()
+            self._forget(replaced)
+            replaced.close(self._disk)
+        segment.path, segment.start = path, position
         self._is_renamed = True
         self.used.append(segment)
         return segment
@@ -166,22 +205,16 @@ class Segments:
         segment = min(fitting, key=attrgetter("nbytes"))
         self._free.remove(segment)
         self._unneeded = min(self._unneeded, len(self._free))
-        if segment.descriptor < 0:
-            segment.descriptor = self._disk.open(segment.path)
         return segment
 
     def _created(self, nbytes: int) -> Segment:
         """A new file with so many bytes or more."""
         size = -(-max(nbytes, 1) // self._nbytes) * self._nbytes
-        path = self._free_name()
-        return Segment(path, 0, size, self._disk.create(path, size))
+        path = self._free_path()
+        return Segment(path, 0, size, self._disk.create(path, size), is_own=True)
 
-    def _free_name(self) -> Path:
+    def _free_path(self) -> Path:
         return self._folder / f"free-{next(self._numbers):020}"
-
-    def _renamed(self, path: Path, name: str) -> Path:
-        self._disk.rename(path, self._folder / name)
-        return self._folder / name
 
     def write(self, position: int, synced: int, message: bytes, chunks: Sequence[Buffer]) -> None:
         """Writes a record into the last file, which has space for it; its header last. Raises `OSError`."""
@@ -239,10 +272,18 @@ class Segments:
         return sum(each.nbytes for each in self.used)
 
     def _release(self, segment: Segment) -> None:
+        self._forget(segment)
+        if not segment.is_own:
+            self._remove(segment)
+            return
+        path = self._free_path()
+        self._disk.rename(segment.path, path)
+        segment.path = path
+        self._keep(segment)
+
+    def _forget(self, segment: Segment) -> None:
         if segment in self._unsynced:
             self._unsynced.remove(segment)
-        segment.path = self._renamed(segment.path, self._free_name().name)
-        self._keep(segment)
 
     def _keep(self, segment: Segment) -> None:
         if segment.nbytes <= _LARGEST * self._nbytes:

@@ -215,12 +215,11 @@ async def test_one_that_was_frozen_takes_no_step_when_it_goes_on(moving: Moving,
             await trainer.step(i)
         os.kill(old.process.pid, signal.SIGSTOP)
         frozen = time.monotonic()
-        # As when another machine has the directory, and no lock.
-        (tmp_path / "ps1").rename(tmp_path / "old")
-        shutil.copytree(tmp_path / "old", tmp_path / "ps1")
+        # A copy, so that its epoch does not tell the frozen one first.
+        shutil.copytree(tmp_path / "ps1", tmp_path / "copy")
         # What is sent to the frozen one waits there, and is the first that it reads when it goes on.
         waits = asyncio.ensure_future(trainer.step(1000))
-        await moving.start("ps1", "--directory", moving.directory)
+        await moving.start("ps1", "--directory", moving.directory, "--data-dir", str(tmp_path / "copy"))
         async with tc.connect(*NAMES, directory=moving.find) as ps2:
             other = await Trainer.begun(ps2)
             while time.monotonic() < frozen + PATIENCE_SECONDS + 1.0:
