@@ -39,6 +39,8 @@ def pytest_configure() -> None:
     """Has this process and those that it starts end by Ctrl-C, which shells let programs in the background ignore."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Collection makes half a million objects and no garbage.
+    gc.disable()
 
 
 # How long examples take says something about the machine: neither a deadline nor a check of their making. The profile
@@ -71,11 +73,12 @@ def pytest_collection_finish() -> None:
     """Keeps what all tests share, half a million objects, out of every search for garbage from here on."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def quick_collect() -> None:
-    """Keeps what is there before a module's tests out of their searches for garbage, where each makes several."""
+    """Keeps what is there before a module's tests, of all others too, out of their searches for garbage."""
     gc.collect()
     gc.freeze()
 

@@ -25,6 +25,7 @@ from ps_wire.v1.frames_pb2 import DirectOffer, Frame, Hello, SharedMemoryOffer
 from tests import hosted_models
 from tests.allowed import allowed
 from tests.integration import wire_models
+from tests.waiting import pauses
 from trainer_client.transport.in_process import MemoryConnector
 
 COUNTER = "tests.hosted_models.Counter"
@@ -73,10 +74,13 @@ async def in_memory(limits: Limits | None = None) -> AsyncIterator[MemoryOwner]:
 async def until(ps: tc.Client, so: Callable[[OwnerStatus], bool], owner: str = "") -> OwnerStatus:
     """The first status of an owner in which something is so; asks again and again, for at most a minute."""
     last = asyncio.get_running_loop().time() + 60
-    while asyncio.get_running_loop().time() < last:
+    for pause in pauses():
         status = await ps.status(owner)
         if so(status):
             return status
+        if asyncio.get_running_loop().time() > last:
+            break
+        await asyncio.sleep(pause)
     raise AssertionError(f"it never came to be: {status}")
 
 

@@ -18,8 +18,6 @@ from tests.integration.support import AFFINE, COUNTER, MODELS, Cuttable, in_memo
 from tests.integration.wire_models import SlowToMake
 from trainer_client.transport.grpc_stream import GrpcConnector
 
-pytestmark = pytest.mark.usefixtures("quick_collect")
-
 
 async def test_trainers_that_ask_at_the_same_moment_get_the_same_object(ps: tc.Client, ps2: tc.Client) -> None:
     asked = [client.create(COUNTER, 5, name="shared") for client in (ps, ps2) * 20]

@@ -217,14 +217,14 @@ def no_records(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
-@pytest.mark.usefixtures("no_samples", "no_records", "quick_collect")
+@pytest.mark.usefixtures("no_samples", "no_records")
 async def test_short_sessions_leave_nothing_behind() -> None:
     async with in_memory(Limits(lease_seconds=0.0)) as owner, tc.connect(owner.connector()) as watch:
         sweep = owner.servicer.session_handlers.sweep
         await Visitors(owner.engine, owner.connector, watch, sweep).nothing_grew(48, 144)
 
 
-@pytest.mark.usefixtures("no_samples", "no_records", "quick_collect")
+@pytest.mark.usefixtures("no_samples", "no_records")
 async def test_short_sessions_over_grpc_leave_nothing_behind() -> None:
     async with serving(Limits(lease_seconds=0.1)) as owner, tc.connect(owner.address) as watch:
         visitors = Visitors(owner.engine, lambda: GrpcConnector(owner.address), watch, sweep=lambda: None)

@@ -27,7 +27,7 @@ from trainer_client.optimizers.parts import RemoteOptimizer
 
 Reports = Callable[[], list[str]]
 
-pytestmark = pytest.mark.usefixtures("quick_collect", "reports")
+pytestmark = pytest.mark.usefixtures("reports")
 
 
 @pytest.fixture

@@ -222,9 +222,10 @@ async def test_one_that_was_frozen_takes_no_step_when_it_goes_on(moving: Moving,
         await moving.start("ps1", "--directory", moving.directory, "--data-dir", str(tmp_path / "copy"))
         async with tc.connect(*NAMES, directory=moving.find) as ps2:
             other = await Trainer.begun(ps2)
-            while time.monotonic() < frozen + PATIENCE_SECONDS + 1.0:
+            for _ in range(8):
                 made.append(len(made))
                 await other.step(made[-1])
+            await until(lambda: time.monotonic() > frozen + PATIENCE_SECONDS + 1.0, 0.1)
             assert not waits.done()
             os.kill(old.process.pid, signal.SIGCONT)
             await waits
