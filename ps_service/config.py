@@ -17,6 +17,7 @@ from pydantic_settings import (
 )
 
 from ps_wire.limits import MIB
+from ps_wire.tls import TLS, ServerTLS
 
 
 class OwnerConfig(BaseSettings):
@@ -122,6 +123,14 @@ class OwnerConfig(BaseSettings):
         0, description="Port for direct connections, which are faster than gRPC; 0 takes a free one; or off."
     )
     shared_memory: bool = Field(True, description="Offer trainers of this host a shared-memory connection beside gRPC.")
+    tls_cert: Path | None = Field(None, description="Certificate of the owner (PEM, with its chain): serves over TLS.")
+    tls_key: Path | None = Field(None, description="Private key of tls_cert (PEM, without a password).")
+    tls_client_ca: Path | None = Field(
+        None, description="Authorities (PEM), one of which must have signed the certificate of each trainer and owner."
+    )
+    tls_ca: Path | None = Field(
+        None, description="Authorities (PEM) of the other owners of the group; empty: tls_client_ca, or the system's."
+    )
     insecure: bool = Field(False, description="Listen beyond loopback although traffic is not encrypted.")
     slow_call_seconds: FiniteFloat = Field(
         10.0, ge=0, description="Calls, backwards and steps that take longer are logged; 0 logs none."
@@ -132,13 +141,29 @@ class OwnerConfig(BaseSettings):
     @property
     def serving(self) -> dict[str, Any]:
         """The settings that are arguments of `Server`, by their names there."""
-        return self.model_dump(
+        found = self.model_dump(
             include={
                 *("listen", "insecure", "http", "direct_port"),
                 *("checkpoint_every", "keep_checkpoints", "leave_out", "durability", "log_bytes"),
                 "wait_for_data_dir",
             }
         )
+        return found | {"tls": self.tls}
+
+    @property
+    def tls(self) -> ServerTLS | None:
+        """The certificates with which the owner serves; None if it does not over TLS. Raises `ValueError` if some are
+        missing."""
+        if self.tls_cert is None or self.tls_key is None:
+            if self.tls_cert or self.tls_key or self.tls_client_ca or self.tls_ca:
+                raise ValueError("give tls_cert and tls_key together: without them nothing is encrypted")
+            return None
+        return ServerTLS(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    @property
+    def peer_tls(self) -> TLS | None:
+        """The certificates with which it reaches the other owners of its group."""
+        return None if self.tls is None else TLS(self.tls_ca or self.tls_client_ca, self.tls_cert, self.tls_key)
 
     @field_validator("imports", "leave_out", mode="before")
     @classmethod
@@ -156,7 +181,7 @@ class OwnerConfig(BaseSettings):
             raise ValueError(f"{value!r} is neither a port nor 'off'")
         return value
 
-    @field_validator("data_dir", mode="before")
+    @field_validator("data_dir", "tls_cert", "tls_key", "tls_client_ca", "tls_ca", mode="before")
     @classmethod
     def _none_if_empty(cls, value: Any) -> Any:
         return value or None

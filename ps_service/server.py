@@ -23,6 +23,7 @@ from ps_service.execution.periodic import Periodic
 from ps_service.memory.malloc import LOOK_SECONDS, MemoryKeeper, keep_free_memory
 from ps_service.monitoring.sampler import Sampler
 from ps_service.requests.administration import end_replaced
+from ps_service.rpc.certificates import OwnerCertificates
 from ps_service.rpc.grpc_stream import HEALTH, OPTIONS, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
 from ps_service.sessions.gate import Gate
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from ps_service.engine import Engine
     from ps_service.monitoring.web import Web
+    from ps_wire.tls import ServerTLS
 
 _log = logging.getLogger(__name__)
 
@@ -87,13 +89,15 @@ class Server:
         durability: str = "",
         log_bytes: int = 1024 * MIB,
         wait_for_data_dir: float = 0.0,
+        tls: ServerTLS | None = None,
     ) -> None:
         for address in filter(None, (listen, http)):
-            addresses.check_allowed(address, insecure)
+            addresses.check_allowed(address, insecure or tls is not None)
         if checkpoint_every and engine.data_dir is None:
             raise ValueError("checkpoint_every needs data_dir, the folder that checkpoints are written to")
         self.engine = engine
-        self.servicer = Servicer(engine)
+        self._certificates = None if tls is None else OwnerCertificates(tls)
+        self.servicer = Servicer(engine, self._certificates)
         self.kept = threading.Event()
         self.failed = False
         self._listen = listen
@@ -142,6 +146,12 @@ class Server:
         return "" if self._web is None else self._web.address
 
     @property
+    def http_url(self) -> str:
+        """The same as a URL."""
+        scheme = "http" if self._certificates is None else "https"
+        return f"{scheme}://{self.http_address}" if self.http_address else ""
+
+    @property
     def state(self) -> str:
         """The state: `starting`, `serving`, `stalled` (no compute thread is free) or `draining`."""
         return self.engine.state if self._serving or self.engine.draining else "starting"
@@ -178,7 +188,7 @@ class Server:
         self._health.add_to(self._server)
         reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), self._server)
         try:
-            self._port = int(self._server.add_insecure_port(self._listen))
+            self._port = self._add_port(self._server)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {self._listen}: {error}") from error
         await self._server.start()
@@ -192,6 +202,11 @@ class Server:
         self.engine.compute.when_stalled = partial(self._health.tell_soon, "no free thread")
         await self._health.tell("no free thread", self.engine.compute.stalled)
         self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
+
+    def _add_port(self, server: grpc.aio.Server) -> int:
+        if self._certificates is None:
+            return int(server.add_insecure_port(self._listen))
+        return int(server.add_secure_port(self._listen, self._certificates.credentials()))
 
     async def _take(self, folder: Path) -> Keeper:
         """The keeper of the data directory, once it is free. Raises `CheckpointError`."""
@@ -356,8 +371,8 @@ class Server:
         from ps_service.monitoring.web import Web
 
         self._web = Web(self.engine, self._http, lambda: self.state, lambda: self.address)
-        await self._web.start()
-        _log.info("%s serves a page at http://%s/ and metrics at /metrics", self.engine.name, self.http_address)
+        await self._web.start(None if self._certificates is None else self._certificates.changing_context())
+        _log.info("%s serves a page at %s/ and metrics at /metrics", self.engine.name, self.http_url)
 
     @property
     def _direct_listen(self) -> str:

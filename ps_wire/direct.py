@@ -1,7 +1,7 @@
 """A direct connection between a trainer and an owner: a TCP socket, on which each packet is a record.
 
 A large payload is written from the tensor's memory, in parts between which other messages can be sent, and is read
-straight into the memory that the tensor will use. Nothing is encrypted.
+straight into the memory that the tensor will use. It is encrypted if the owner serves over TLS.
 
 The gRPC stream on which the session began stays open and idle beside it. The kernel answers for a process that is
 stopped, and the threads of gRPC do not: when the stream ends, each side ends the direct connection.
@@ -9,26 +9,21 @@ stopped, and the threads of gRPC do not: when the stream ends, each side ends th
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import struct
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.sockets.connection import RecordConnection
+from ps_wire.sockets.encrypted_socket import EncryptedSocket
 from ps_wire.sockets.reader import END, HEADER
-from ps_wire.sockets.stream_socket import StreamSocket
+from ps_wire.sockets.tcp_socket import TcpSocket, TlsSocket
 from ps_wire.sockets.writer import RecordWriter
 
 if TYPE_CHECKING:
-    from ps_wire.connections.connection import Traffic
-    from ps_wire.sockets.stream_socket import Reader
+    import socket
 
-_TCP_INFO: Final = struct.Struct("=2xB53xI")
-"""From Linux's `tcp_info`: how often bytes were sent again, and milliseconds since the last acknowledgement."""
+    from ps_wire.connections.connection import Traffic
 
 MAGIC: Final = b"ps-wire1"
 """The first bytes on a direct connection, from the trainer. The token follows."""
@@ -40,63 +35,18 @@ _LINGER: Final = 1.0
 """Seconds that closing a connection waits for the other side to receive what was sent."""
 
 
-class TcpSocket(StreamSocket):
-    """A TCP socket that notices a silent other side, and that can end in order. `ended` is set once it is closed."""
-
-    connection: ClassVar[str] = "the direct connection"
-
-    def __init__(self, sock: socket.socket, reader: Reader, on_broken: Callable[[str], None]) -> None:
-        # A small message must not wait for the acknowledgement of the one before.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.ended = asyncio.Event()
-        super().__init__(sock, reader, on_broken)
-
-    @property
-    def silent_seconds(self) -> float:
-        """Seconds since the last acknowledgement, while bytes are sent again because none came; otherwise 0.
-
-        A side that does not read acknowledges nevertheless, so it is not silent.
-        """
-        if self._closed:
-            return 0.0
-        info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        repeated, milliseconds = _TCP_INFO.unpack(info)
-        return milliseconds / 1000 if repeated else 0.0
-
-    async def finish(self, seconds: float) -> None:
-        """Sends what is unsent, says that nothing follows, and waits some seconds until the other side has closed."""
-        with suppress(TimeoutError, OSError):
-            async with asyncio.timeout(seconds):
-                await self.drained.wait()
-                if not self._closed:
-                    self._reader = _Discarding()
-                    self.resume()
-                    self._sock.shutdown(socket.SHUT_WR)
-                    await self.ended.wait()
-
-    def close(self) -> None:
-        self.ended.set()
-        super().close()
-
-
-class _Discarding:
-    """Takes what arrives on a socket that is closed, and drops it."""
-
-    def __init__(self) -> None:
-        self.buffer = memoryview(bytearray(4096))
-
-    def read(self, nbytes: int) -> None:
-        pass
-
-
 class DirectConnection(RecordConnection):
-    """One end of a direct connection. `traffic` counts its bytes."""
+    """One end of a direct connection. `traffic` counts its bytes. Of a TLS socket the handshake is over."""
 
     _stream: TcpSocket
 
-    def __init__(self, sock: socket.socket, traffic: Traffic | None = None) -> None:
+    def __init__(self, sock: socket.socket | EncryptedSocket, traffic: Traffic | None = None) -> None:
         super().__init__(MAX_FRAME_BYTES, traffic)
-        stream = TcpSocket(sock, self._reader, self._break)
+        stream: TcpSocket
+        if isinstance(sock, EncryptedSocket):
+            stream = TlsSocket(sock, self._reader, self._break)
+        else:
+            stream = TcpSocket(sock, self._reader, self._break)
         self._begin(stream, RecordWriter(stream, self._traffic))
 
     @property

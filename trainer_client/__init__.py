@@ -21,6 +21,7 @@ from ps_wire import release as _release
 from ps_wire.close_names import hint as _hint
 from ps_wire.codec.records import by_value
 from ps_wire.errors import PsError
+from ps_wire.tls import TLS
 from trainer_client import codecs, errors, policies, tables
 from trainer_client.client.client import Client
 from trainer_client.client.connect import connect
@@ -42,6 +43,7 @@ from trainer_client.session.stepped import Stepped
 from trainer_client.tables.table import Table
 
 __all__ = [
+    "TLS",
     "Client",
     "Communicator",
     "ConnectionState",

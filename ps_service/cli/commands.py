@@ -16,6 +16,7 @@ from rich.console import Console
 from typer.main import get_command
 
 from ps_service import config
+from ps_service.cli import certs as making_certs
 from ps_service.cli import (
     logs,
     planning,
@@ -328,6 +329,31 @@ def restore(
     except (CheckpointError, ImportError, PsError) as error:
         fail(str(error))
     restore_view.show(result)
+
+
+@app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(help="Where the files are written.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="Host at which owners are reached, for their certificate (several times).")
+    ] = None,
+    trainer: Annotated[list[str] | None, typer.Option(help="Name of a trainer's certificate (several times).")] = None,
+) -> None:
+    """Makes a small authority, and certificates for owners and trainers, for a cluster of one's own.
+
+        ps-service certs certs --host ps0 --host 10.0.0.7
+        ps-service serve --tls-cert certs/owner.pem --tls-key certs/owner.key --tls-client-ca certs/ca.pem
+
+    Trainers have `tc.connect(..., tls=tc.TLS(ca="certs/ca.pem", cert="certs/trainer.pem", key="certs/trainer.key"))`,
+    or the variables PS_TLS_CA, PS_TLS_CERT and PS_TLS_KEY, which the commands of ps-service read, too. The key of the
+    authority is not kept: to add a certificate, make all of them anew.
+    """
+    try:
+        made = making_certs.make(folder, host or ["localhost", "127.0.0.1", "::1"], trainer or ["trainer"])
+    except (OSError, making_certs.CertsError) as error:
+        fail(str(error))
+    for path in made:
+        print(path)
 
 
 @app.command()

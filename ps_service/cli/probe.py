@@ -12,6 +12,7 @@ from ps_service.rpc.unary_metadata import ERROR_KEY
 from ps_wire import errors
 from ps_wire.errors import UnavailableError
 from ps_wire.status import OwnerStatus
+from ps_wire.tls import TLS
 from ps_wire.v1.errors_pb2 import Error
 from ps_wire.v1.operations_pb2 import StatusRequest
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
@@ -82,7 +83,7 @@ def group(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events: 
 def ask(address: str, request: Message, timeout_seconds: float) -> Any:
     """Asks the owner at an address by a unary method. Raises the error that it answers with, or `UnavailableError`."""
     method = type(request).__name__.removesuffix("Request")
-    with open_blocking_channel(address) as channel:
+    with open_blocking_channel(address, TLS.of_variables()) as channel:
         try:
             return getattr(OwnerStub(channel), method)(request, timeout=timeout_seconds, wait_for_ready=False)
         except grpc.RpcError as error:

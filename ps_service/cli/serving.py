@@ -95,8 +95,8 @@ def _tell(server: Server, name: str) -> None:
     if sys.stdout.isatty() and sys.stderr.isatty() and _log.isEnabledFor(logging.INFO):
         return
     print(f"{name} is serving on {server.address}", flush=True)
-    if http := server.http_address:
-        print(f"{name} serves a page at http://{http}/ and metrics at http://{http}/metrics", flush=True)
+    if http := server.http_url:
+        print(f"{name} serves a page at {http}/ and metrics at {http}/metrics", flush=True)
 
 
 async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
@@ -104,7 +104,7 @@ async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
     if not settings.directory:
         return None
     directory = "" if settings.directory == "self" else settings.directory
-    own = Settings(shared_memory=settings.shared_memory, direct=settings.direct_port != "off")
+    own = Settings(shared_memory=settings.shared_memory, direct=settings.direct_port != "off", tls=settings.peer_tls)
     try:
         return await join(server, own, directory, settings.advertise)
     except PsError as error:

@@ -19,6 +19,8 @@ from ps_service.monitoring.page import Page
 from ps_wire.release import RELEASE
 
 if TYPE_CHECKING:
+    import ssl
+
     from ps_service.engine import Engine
 
 _log = logging.getLogger(__name__)
@@ -66,15 +68,15 @@ class Web:
         """Host and port that it listens on."""
         return f"{self._listen.rpartition(':')[0]}:{self._port}"
 
-    async def start(self) -> None:
-        """Begins to listen. Raises `OSError` if the address cannot be bound."""
+    async def start(self, context: ssl.SSLContext | None = None) -> None:
+        """Begins to listen; with a context, over TLS. Raises `OSError` if the address cannot be bound."""
         try:
             listener = addresses.bound(self._listen)
         except OSError as error:
             raise OSError(f"metrics (--http): {error}") from error
         self._port = listener.getsockname()[1]
         await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
+        await web.SockSite(self._runner, listener, ssl_context=context).start()
 
     async def stop(self) -> None:
         """Ends every connection. Calling it again does nothing."""

@@ -1,7 +1,8 @@
 """Accepts direct connections from trainers: TCP beside gRPC.
 
-The welcome over gRPC offers a port, and a token that can be used once. The first bytes on a connection are a fixed word
-and the token; until they have arrived, there is a socket and nothing else.
+The welcome over gRPC offers a port, and a token that can be used once. The first bytes on a connection, behind the
+handshake of TLS if the owner serves over that, are a fixed word and the token; until they have arrived, there is a
+socket and nothing else.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ps_service.rpc.listener import Listener
 from ps_wire.direct import MAGIC, TOKEN_BYTES, DirectConnection
 from ps_wire.shared_memory import descriptors
+from ps_wire.sockets.encrypted_socket import EncryptedSocket
 from ps_wire.v1.frames_pb2 import DirectOffer, Hello
 
 if TYPE_CHECKING:
     import socket
 
+    from ps_service.rpc.certificates import OwnerCertificates
     from ps_wire.connections.connection import Traffic
     from ps_wire.sockets.connection import RecordConnection
 
@@ -40,11 +43,20 @@ class _Arrival:
     sock: socket.socket
     address: str
     timer: asyncio.TimerHandle
-    bytes: bytes = b""
+    encrypted: EncryptedSocket | None = None
+    received: bytes = b""
+
+    def receive(self, nbytes: int) -> bytes:
+        """At most so many bytes; none at the end. Raises `BlockingIOError` if there are none now, and `OSError`."""
+        if self.encrypted is None:
+            return self.sock.recv(nbytes)
+        self.encrypted.shake()
+        return self.encrypted.receive(nbytes)
 
 
 class DirectListener(Listener[DirectConnection, bytes]):
-    """Listens for direct connections, at `port`, and offers them. Of each it is known which trainer has opened it."""
+    """Listens for direct connections, at `port`, and offers them. Of each it is known which trainer has opened it. With
+    `certificates` they are encrypted."""
 
     transport: ClassVar[str] = "direct"
     connection: ClassVar[str] = "a direct connection"
@@ -54,9 +66,11 @@ class DirectListener(Listener[DirectConnection, bytes]):
         serve: Callable[[DirectConnection, str, Listener[Any, Any]], Awaitable[object]],
         traffic: Traffic,
         opened: set[RecordConnection],
+        certificates: OwnerCertificates | None = None,
     ) -> None:
         super().__init__(serve, opened)
         self._traffic = traffic
+        self.certificates = certificates
         self._arrivals: dict[int, _Arrival] = {}
         self.port = 0
 
@@ -88,10 +102,13 @@ class DirectListener(Listener[DirectConnection, bytes]):
         if len(self._arrivals) >= _MOST_WAITING:
             self._drop(next(iter(self._arrivals)))
         peer.setblocking(False)
+        encrypted = None
+        if self.certificates is not None:
+            encrypted = EncryptedSocket(peer, self.certificates.context(), server_side=True)
         number, loop = peer.fileno(), asyncio.get_running_loop()
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
         timer = loop.call_later(_TOKEN_SECONDS, self._drop, number)
-        self._arrivals[number] = _Arrival(peer, f"{host}:{address[1]}", timer)
+        self._arrivals[number] = _Arrival(peer, f"{host}:{address[1]}", timer, encrypted)
         loop.add_reader(number, self._read_token, number)
 
     def _read_token(self, number: int) -> None:
@@ -99,19 +116,20 @@ class DirectListener(Listener[DirectConnection, bytes]):
         whole = len(MAGIC) + TOKEN_BYTES
         try:
             # Not one byte more, because the next ones belong to the connection.
-            data = arrival.sock.recv(whole - len(arrival.bytes))
+            data = arrival.receive(whole - len(arrival.received))
         except BlockingIOError:
             return
-        except OSError:
+        except OSError as error:
+            _log.info("a direct connection of %s was refused: %s", arrival.address, error)
             data = b""
-        arrival.bytes += data
-        if not data or not MAGIC.startswith(arrival.bytes[: len(MAGIC)]):
+        arrival.received += data
+        if not data or not MAGIC.startswith(arrival.received[: len(MAGIC)]):
             self._drop(number)
-        elif len(arrival.bytes) == whole:
-            trainer = self._take_token(arrival.bytes[len(MAGIC) :])
+        elif len(arrival.received) == whole:
+            trainer = self._take_token(arrival.received[len(MAGIC) :])
             if trainer:
                 self._leave(number)
-                self._hold(DirectConnection(arrival.sock, self._traffic), trainer, arrival.address)
+                self._hold(DirectConnection(arrival.encrypted or arrival.sock, self._traffic), trainer, arrival.address)
             else:
                 _log.info("a direct connection of %s was refused: its token is not valid", arrival.address)
                 self._drop(number)

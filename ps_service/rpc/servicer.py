@@ -37,6 +37,7 @@ from ps_wire.v1.frames_pb2 import Frame, Hello, Refusal, Welcome
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
+    from ps_service.rpc.certificates import OwnerCertificates
     from ps_service.rpc.listener import Listener
     from ps_wire.connections.assembler import Message
 
@@ -59,13 +60,13 @@ _LONGEST_NAME: Final = 128
 class Servicer:
     """Serves sessions on any connection, and the unary methods over gRPC."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, certificates: OwnerCertificates | None = None) -> None:
         self.session_handlers = SessionHandlers(engine, SessionHandler)
         traffic = engine.counters.traffic
         self.shared_memory = SharedMemoryListener(
             engine.limits, self.serve, traffic["shared_memory"], engine.shared_memory
         )
-        self.direct = DirectListener(self.serve, traffic["direct"], engine.direct)
+        self.direct = DirectListener(self.serve, traffic["direct"], engine.direct, certificates)
         self._engine = engine
         self._unary = UnaryMethods(engine)
         engine.requests.add(self._unary)

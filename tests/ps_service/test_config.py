@@ -16,6 +16,7 @@ from ps_service import config
 from ps_service.config import OwnerConfig
 from ps_service.server import Server
 from ps_wire.limits import MIB, Limits
+from ps_wire.tls import TLS, ServerTLS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -64,6 +65,10 @@ FIELDS: dict[str, Field] = {
     "until_eof": Field(False, ("true", True), ("false", False), True),
     "direct_port": Field(0, ('"off"', "off"), ("50151", 50151), 50152),
     "shared_memory": Field(True, ("false", False), ("true", True), False),
+    "tls_cert": Field(None, ('"a.pem"', Path("a.pem")), ("b.pem", Path("b.pem")), Path("c.pem")),
+    "tls_key": Field(None, ('"a.key"', Path("a.key")), ("b.key", Path("b.key")), Path("c.key")),
+    "tls_client_ca": Field(None, ('"a.pem"', Path("a.pem")), ("b.pem", Path("b.pem")), Path("c.pem")),
+    "tls_ca": Field(None, ('"a.pem"', Path("a.pem")), ("b.pem", Path("b.pem")), Path("c.pem")),
     "insecure": Field(False, ("true", True), ("false", False), True),
     "slow_call_seconds": Field(10.0, ("0.5", 0.5), ("4", 4.0), 0.0),
     "log_level": Field("info", ('"debug"', "debug"), ("warning", "warning"), "error"),
@@ -141,7 +146,7 @@ def test_the_arguments_of_a_server_are_its_settings() -> None:
     settings = config.load(listen="127.0.0.1:7", insecure=True)
     expected = {"listen": "127.0.0.1:7", "insecure": True, "http": "", "direct_port": 0, "checkpoint_every": 0.0}
     expected |= {"keep_checkpoints": 2, "leave_out": (), "durability": "", "log_bytes": 1024 * MIB}
-    expected |= {"wait_for_data_dir": 0.0}
+    expected |= {"wait_for_data_dir": 0.0, "tls": None}
     assert settings.serving == expected
     assert settings.serving.keys() <= inspect.signature(Server).parameters.keys()
 
@@ -263,3 +268,13 @@ def test_the_example_file_holds_the_defaults() -> None:
     loaded = config.load(example)
     assert loaded.model_dump() == config.load().model_dump()
     assert tomllib.loads(example.read_text("utf-8")).keys() == {key_of(field) for field in FIELDS}
+
+
+def test_a_certificate_without_its_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="give tls_cert and tls_key together"):
+        _ = config.load(tls_cert=Path("a.pem")).serving
+    with pytest.raises(ValueError, match="nothing is encrypted"):
+        _ = config.load(tls_client_ca=Path("a.pem")).serving
+    found = config.load(tls_cert=Path("a.pem"), tls_key=Path("a.key"), tls_client_ca=Path("ca.pem"))
+    assert found.tls == ServerTLS(Path("a.pem"), Path("a.key"), Path("ca.pem"))
+    assert found.peer_tls == TLS(Path("ca.pem"), Path("a.pem"), Path("a.key"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.tls import TLS
 from trainer_client.client.blocking import BlockingClient
 from trainer_client.client.client import Client
 from trainer_client.client.portal import Portal
@@ -52,7 +54,7 @@ class Connecting:
             )
 
     async def __aenter__(self) -> Client:
-        client = Client(self._connectors, self._settings, GrpcConnector)
+        client = Client(self._connectors, self._settings, partial(GrpcConnector, tls=self._settings.tls))
         await client.open(self._names, self._directory)
         self._client = client
         return client
@@ -97,6 +99,7 @@ def connect(
     reconnect_timeout: float = 60.0,
     shared_memory: bool = True,
     direct: bool = True,
+    tls: TLS | None = None,
     seed: int | None = None,
     on_state: OnState | None = None,
 ) -> Connecting:
@@ -122,6 +125,8 @@ def connect(
         reconnect_timeout: Seconds to try to open a broken stream again before the session is given up.
         shared_memory: Whether to use shared memory with an owner on the same host that offers it.
         direct: Whether to use a direct connection with an owner that offers one, where shared memory is not used.
+        tls: The certificates with which owners are reached over TLS, all of them. None takes those that the variables
+            `PS_TLS_CA`, `PS_TLS_CERT`, `PS_TLS_KEY` and `PS_TLS_SERVER_NAME` name; without any, nothing is encrypted.
         seed: Seeds the calls, as `Client.manual_seed` does.
         on_state: Is called with a `ConnectionState` when an owner is reached, cannot be reached any more, or is given
             up; on the client's event loop, which it must not block. The logger `trainer_client` tells the same in
@@ -134,7 +139,8 @@ def connect(
             is a fork of one that has used gRPC.
         UnknownNameError: When entered: an owner has not entered the directory in time.
     """
-    settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory, direct, on_state=on_state)
+    tls = tls or TLS.of_variables()
+    settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory, direct, on_state=on_state, tls=tls)
     settings.seeding.begin(seed)
     if directory:
         names = _checked(owners)
@@ -148,7 +154,7 @@ def connect(
         raise InvalidArgumentError(
             "connect() needs the address of at least one owner, or directory= for all of a group"
         )
-    connectors = [GrpcConnector(checked_address(each)) if isinstance(each, str) else each for each in owners]
+    connectors = [GrpcConnector(checked_address(each), tls) if isinstance(each, str) else each for each in owners]
     return Connecting(connectors, settings)
 
 

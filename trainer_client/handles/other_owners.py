@@ -212,7 +212,7 @@ class OtherOwners:
             if session.state == "connected" and session.owner != owner:
                 with suppress(PsError):
                     return (await self._ask(session, request, _LOOK_SECONDS)).address
-        unary = UnaryRequests()
+        unary = UnaryRequests(self._settings.tls)
         try:
             for address in await self.candidates.all() if self.candidates is not None else ():
                 with suppress(PsError):

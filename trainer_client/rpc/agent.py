@@ -77,10 +77,12 @@ class Agent:
         self.rendezvous_counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self._lock = threading.Lock()
         self._workers: dict[str, WorkerInfo] = {}
-        self.unary = UnaryRequests()
+        self.unary = UnaryRequests(settings.tls)
         self._beats: Periodic | None = None
         self._asking: asyncio.Task[None] | None = None
-        self.client = Client([MemoryConnector(server.servicer.serve)], settings, GrpcConnector)
+        self.client = Client(
+            [MemoryConnector(server.servicer.serve)], settings, partial(GrpcConnector, tls=settings.tls)
+        )
         self.client.keep = partial(OwnGradients, self.engine)
 
     async def join(self, plan: Plan, peers: Peers) -> None:

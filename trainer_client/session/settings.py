@@ -16,6 +16,7 @@ from trainer_client.session.runs import Runs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ps_wire.tls import TLS
     from ps_wire.tracing import Tracing
     from trainer_client.session.presence import OnState
 
@@ -41,6 +42,7 @@ class Settings:
     members: Members = field(default_factory=Numbered)
     on_state: OnState | None = None
     member: str = ""
+    tls: TLS | None = None
     tracing: Tracing | None = field(default_factory=lambda: tracing.of_program())
     last_pass: Callable[[], int] = int
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -11,6 +11,9 @@ from ps_wire.errors import InvalidArgumentError, UnavailableError
 from ps_wire.limits import GRPC_OPTIONS
 from ps_wire.runtime import forks
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
+
+if TYPE_CHECKING:
+    from ps_wire.tls import TLS
 
 _OPTIONS: Final = (
     *GRPC_OPTIONS,
@@ -27,16 +30,30 @@ HTTP_SERVER: Final = "an HTTP server is there; use the port of --listen, not tha
 """Why no owner is reached at a port where there will be none."""
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to the owner at host:port. Raises `UnavailableError` in a fork of a process that had used gRPC."""
+def open_channel(address: str, tls: TLS | None = None) -> grpc.aio.Channel:
+    """A channel to the owner at host:port. Raises `UnavailableError` in a fork of a process that had used gRPC, and
+    `InvalidArgumentError` if a file of `tls` cannot be read."""
     forks.use_grpc()
-    return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    return grpc.aio.secure_channel(address, _credentials(tls), options=_options(tls))
 
 
-def open_blocking_channel(address: str) -> grpc.Channel:
+def open_blocking_channel(address: str, tls: TLS | None = None) -> grpc.Channel:
     """The same for code that waits for each answer."""
     forks.use_grpc()
-    return grpc.insecure_channel(address, options=_OPTIONS)
+    if tls is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    return grpc.secure_channel(address, _credentials(tls), options=_options(tls))
+
+
+def _credentials(tls: TLS) -> grpc.ChannelCredentials:
+    authorities, key, cert = tls.read()
+    return grpc.ssl_channel_credentials(authorities, key, cert)
+
+
+def _options(tls: TLS) -> tuple[tuple[str, Any], ...]:
+    return (*_OPTIONS, ("grpc.ssl_target_name_override", tls.server_name)) if tls.server_name else _OPTIONS
 
 
 def checked_address(address: str, *, may_be_name: bool = True) -> str:
@@ -97,7 +114,8 @@ def unanswered(error: Any, seconds: float) -> str:
 class UnaryRequests:
     """Asks owners for what needs no session: their status and history. Used on one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TLS | None = None) -> None:
+        self._tls = tls
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def ask(self, address: str, method: str, request: Any, seconds: float) -> Any:
@@ -107,7 +125,7 @@ class UnaryRequests:
         """
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = open_channel(address)
+            channel = self._channels[address] = open_channel(address, self._tls)
         try:
             return await getattr(OwnerStub(channel), method)(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:

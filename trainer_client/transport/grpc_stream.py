@@ -22,6 +22,7 @@ from trainer_client.transport.offers import open_direct, open_shared_memory
 if TYPE_CHECKING:
     from ps_wire.direct import DirectConnection
     from ps_wire.shared_memory.connection import SharedMemoryConnection
+    from ps_wire.tls import TLS
     from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 
 _METHOD: Final = "/ps_wire.v1.Owner/Session"
@@ -31,14 +32,15 @@ _LINGER: Final = 1.0
 
 
 class GrpcConnector:
-    """Opens streams to the owner at `address` (host:port), each on a channel of its own."""
+    """Opens streams to the owner at `address` (host:port), each on a channel of its own; with `tls`, encrypted."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: TLS | None = None) -> None:
         teach_malloc()
         self.address: Final = address
+        self._tls = tls
 
     async def connect(self) -> GrpcConnection:
-        return GrpcConnection(open_channel(self.address))
+        return GrpcConnection(open_channel(self.address, self._tls))
 
     async def connect_shared_memory(
         self, offer: SharedMemoryOffer, max_message_bytes: int
@@ -46,7 +48,7 @@ class GrpcConnector:
         return open_shared_memory(offer, max_message_bytes)
 
     async def connect_direct(self, offer: DirectOffer) -> DirectConnection:
-        return await open_direct(offer, self.address)
+        return await open_direct(offer, self.address, self._tls)
 
     async def close(self) -> None:
         """Does nothing: each connection closes its own channel."""

@@ -14,8 +14,10 @@ from ps_wire.direct import MAGIC, DirectConnection
 from ps_wire.shared_memory.connection import SharedMemoryConnection
 from ps_wire.shared_memory.hosts import host_id
 from ps_wire.shared_memory.peers import PeerProcess, PeerWatch
+from ps_wire.sockets.encrypted_socket import EncryptedSocket, shaken
 
 if TYPE_CHECKING:
+    from ps_wire.tls import TLS
     from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 
 _SECONDS: Final = 1.0
@@ -50,23 +52,26 @@ def open_shared_memory(offer: SharedMemoryOffer, max_message_bytes: int) -> Shar
     return connection
 
 
-async def open_direct(offer: DirectOffer, address: str) -> DirectConnection:
-    """Connects to the port that an owner has offered. Raises `ConnectionBroken` if it is not reached in time."""
+async def open_direct(offer: DirectOffer, address: str, tls: TLS | None = None) -> DirectConnection:
+    """Connects to the port that an owner has offered, which is encrypted as its gRPC port is. Raises `ConnectionBroken`
+    if it is not reached in time, or its certificate is not trusted."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         async with asyncio.timeout(_SECONDS):
             sock = await _connected(host, offer.port)
+            encrypted = None if tls is None else await _encrypted(sock, host, tls)
     except TimeoutError:
         raise ConnectionBroken(f"port {offer.port} of {host} does not answer") from None
     except OSError as error:
         raise ConnectionBroken(f"port {offer.port} of {host} cannot be reached: {error}") from None
     try:
         # The buffer of a new socket has room for it.
-        sock.send(MAGIC + offer.token)
+        first = MAGIC + offer.token
+        sock.send(first if encrypted is None else b"".join(encrypted.encrypt([first])))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEP_ALIVE.items():
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        connection = DirectConnection(sock)
+        connection = DirectConnection(encrypted or sock)
     except OSError as error:
         sock.close()
         raise ConnectionBroken(f"the direct connection broke: {error}") from None
@@ -86,6 +91,17 @@ def _look(connection: DirectConnection) -> None:
         connection.cut("the owner does not acknowledge what was sent on the direct connection")
     else:
         _look_later(connection)
+
+
+async def _encrypted(sock: socket.socket, host: str, tls: TLS) -> EncryptedSocket:
+    """The socket, once both sides have proved who they are. It is closed if that fails."""
+    try:
+        encrypted = EncryptedSocket(sock, tls.context(), server_hostname=tls.server_name or host)
+        await shaken(encrypted)
+    except BaseException:
+        sock.close()
+        raise
+    return encrypted
 
 
 async def _connected(host: str, port: int) -> socket.socket:

@@ -13,7 +13,7 @@ import trainer_client as tc
 from ps_service.cli.serving import _tell
 from tests.owner_processes import ROOT, owner_processes
 
-SERVER: Any = SimpleNamespace(address="127.0.0.1:5", http_address="127.0.0.1:6")
+SERVER: Any = SimpleNamespace(address="127.0.0.1:5", http_url="http://127.0.0.1:6")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""`ps-service certs`: a small authority of one's own, and certificates of owners and trainers that it has signed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+AUTHORITY: Final = "ca.pem"
+
+_EXTRA: Final = "needs the package trustme: pip install 'torch-parameter-server[certs]'"
+
+
+class CertsError(Exception):
+    """The certificates could not be made; the message says why."""
+
+
+def make(folder: Path, hosts: Sequence[str], trainers: Sequence[str]) -> list[Path]:
+    """Writes `ca.pem`, `owner.pem` and `owner.key` for an owner at these hosts, and the same of each trainer by its
+    name, into a folder. Returns the files. The key of the authority is kept nowhere, so nobody can sign others later.
+
+    Raises `CertsError` if trustme is not installed, or one of the files is there.
+    """
+    authority = _trustme().CA(organization_name="torch-parameter-server", key_type=_trustme().KeyType.ECDSA)
+    contents: dict[str, list[Any]] = {AUTHORITY: [authority.cert_pem]}
+    for name, names in {"owner": [*hosts], **{each: [each] for each in trainers}}.items():
+        issued = authority.issue_cert(
+            *names, common_name=names[0] if names else name, key_type=_trustme().KeyType.ECDSA
+        )
+        contents[f"{name}.pem"] = issued.cert_chain_pems
+        contents[f"{name}.key"] = [issued.private_key_pem]
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_write(folder / name, b"".join(each.bytes() for each in blobs)) for name, blobs in contents.items()]
+
+
+def _write(path: Path, content: bytes) -> Path:
+    """Writes a new file; only its owner may read a key."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if path.suffix == ".key" else 0o644)
+    except FileExistsError:
+        raise CertsError(f"{path} is there already: choose another folder, or remove it") from None
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    return path
+
+
+def _trustme() -> Any:
+    try:
+        return import_module("trustme")
+    except ImportError:
+        raise CertsError(f"ps-service certs {_EXTRA}") from None

@@ -1,0 +1,135 @@
+"""The certificates with which trainers and owners prove to each other who they are, read again when their files change.
+
+Both take PEM files. The gRPC server and channels, the direct port and the page use the same ones.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps_wire.errors import InvalidArgumentError
+
+_PATHS = str | Path
+
+
+@dataclass(frozen=True, slots=True)
+class TLS:
+    """How a trainer reaches owners over TLS. All files are in PEM, and read at each connection.
+
+    Args:
+        ca: Certificates of the authorities one of which has signed the certificate of each owner. None takes those that
+            the system trusts.
+        cert: The certificate of the trainer, if owners ask for one (`--tls-client-ca`), with its chain.
+        key: Its private key.
+        server_name: The name that the certificates of all owners have; empty: that of each owner's address.
+
+    Raises:
+        InvalidArgumentError: One of `cert` and `key` is given without the other.
+    """
+
+    ca: _PATHS | None = None
+    cert: _PATHS | None = None
+    key: _PATHS | None = None
+    server_name: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise InvalidArgumentError("give cert and key together: a certificate is used with its private key")
+
+    @classmethod
+    def of_variables(cls) -> TLS | None:
+        """What the variables `PS_TLS_CA`, `PS_TLS_CERT`, `PS_TLS_KEY` and `PS_TLS_SERVER_NAME` say; None if none of
+        them is set."""
+        ca, cert, key, name = (os.environ.get(f"PS_TLS_{each}") for each in ("CA", "CERT", "KEY", "SERVER_NAME"))
+        return cls(ca or None, cert or None, key or None, name or "") if ca or cert or key or name else None
+
+    def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """The authorities, the private key and the certificate. Raises `InvalidArgumentError` if one cannot be read."""
+        return _read(self.ca), _read(self.key), _read(self.cert)
+
+    def context(self) -> ssl.SSLContext:
+        """For sockets. Raises `InvalidArgumentError` if a file cannot be used."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if self.ca is None:
+            context.load_default_certs()
+        else:
+            _load_authorities(context, self.ca)
+        if self.cert is not None and self.key is not None:
+            _load_own(context, self.cert, self.key)
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTLS:
+    """How an owner serves over TLS. All files are in PEM.
+
+    Args:
+        cert: The certificate of the owner, with its chain. It names the hosts at which the owner is reached.
+        key: Its private key.
+        client_ca: Certificates of the authorities one of which must have signed that of each trainer; None asks for
+            none.
+    """
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def read(self) -> Certificates:
+        """What the files have now. Raises `InvalidArgumentError` if one cannot be read."""
+        cert, key = _read(self.cert), _read(self.key)
+        assert cert is not None and key is not None
+        return Certificates(cert, key, _read(self.client_ca))
+
+    def context(self) -> ssl.SSLContext:
+        """For sockets. Raises `InvalidArgumentError` if a file cannot be used."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        _load_own(context, self.cert, self.key)
+        if self.client_ca is not None:
+            _load_authorities(context, self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def stamp(self) -> tuple[tuple[int, int, int], ...]:
+        """Changes when a file does."""
+        files = [each for each in (self.cert, self.key, self.client_ca) if each is not None]
+        return tuple((found.st_mtime_ns, found.st_size, found.st_ino) for found in (each.stat() for each in files))
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """What the files of a `ServerTLS` have: its certificate, its private key, and the authorities of trainers."""
+
+    cert: bytes
+    key: bytes
+    client_ca: bytes | None
+
+
+def _read(path: _PATHS | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgumentError(f"the file {path} of TLS cannot be read: {error.strerror}") from None
+
+
+def _load_authorities(context: ssl.SSLContext, path: _PATHS) -> None:
+    try:
+        context.load_verify_locations(cafile=path)
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(f"{path} has no certificates of authorities in PEM: {error}") from None
+
+
+def _load_own(context: ssl.SSLContext, cert: _PATHS, key: _PATHS) -> None:
+    try:
+        # An encrypted key would ask for its password in the terminal.
+        context.load_cert_chain(cert, key, password=lambda: b"")
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{cert} and {key} are no certificate in PEM and its private key without a password: {error}"
+        ) from None

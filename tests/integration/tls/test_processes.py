@@ -1,0 +1,71 @@
+"""Owners as processes, in a group, over mutual TLS: with the certificates that `ps-service certs` makes."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from torch import optim
+from typer.testing import CliRunner
+
+import trainer_client as tc
+from ps_service.cli import probe
+from ps_service.cli.commands import app
+from tests.conftest import StartProcess
+
+
+@pytest.fixture
+def certs(tmp_path: Path) -> Path:
+    folder = tmp_path / "certs"
+    ran = CliRunner().invoke(app, ["certs", str(folder), "--trainer", "alice"], catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    return folder
+
+
+def flags(certs: Path) -> list[str]:
+    own = ["--tls-cert", str(certs / "owner.pem"), "--tls-key", str(certs / "owner.key")]
+    return [*own, "--tls-client-ca", str(certs / "ca.pem")]
+
+
+def test_certificates_are_made_once_and_keys_are_private(certs: Path) -> None:
+    assert sorted(each.name for each in certs.iterdir()) == [
+        "alice.key",
+        "alice.pem",
+        "ca.pem",
+        "owner.key",
+        "owner.pem",
+    ]
+    for each in certs.glob("*.key"):
+        assert stat.S_IMODE(each.stat().st_mode) == 0o600
+    before = (certs / "ca.pem").read_bytes()
+    again = CliRunner().invoke(app, ["certs", str(certs)])
+    assert again.exit_code != 0 and "is there already" in again.output
+    assert (certs / "ca.pem").read_bytes() == before
+
+
+async def test_a_group_calls_within_itself_and_takes_no_stranger(
+    start_process: StartProcess, certs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = tc.TLS(certs / "ca.pem", certs / "alice.pem", certs / "alice.key")
+    first = await start_process("--name", "ps0", "--directory", "self", *flags(certs))
+    second = await start_process("--name", "ps1", "--directory", first.address, *flags(certs))
+    async with tc.connect("ps0", "ps1", directory=first.address, tls=tls) as ps:
+        inner = await ps.module("torch.nn.Linear", 4, 4, owner="ps1", seed=1)
+        outer = await ps.module("tests.hosted_models.Delegating", owner="ps0")
+        opt = await ps.optimizer(optim.SGD, inner.parameters(), lr=0.1)
+
+        async with ps.context() as ctx:
+            await ctx.backward((await outer(torch.ones(2, 4), inner)).sum())
+            await opt.step(ctx)
+        assert (await ps.status("ps1")).optimizers[0].version == 1
+    with pytest.raises(tc.errors.UnavailableError):
+        await tc.connect(second.address, connect_timeout=0.0)
+    with pytest.raises(tc.errors.UnavailableError):
+        probe.status(first.address)
+    for name, file in {"CA": "ca.pem", "CERT": "alice.pem", "KEY": "alice.key"}.items():
+        monkeypatch.setenv(f"PS_TLS_{name}", str(certs / file))
+    assert probe.status(first.address).owner == "ps0"
+    async with tc.connect(second.address) as ps:
+        assert ps.owners == ["ps1"]
