@@ -40,7 +40,11 @@ class OwnerConfig(BaseSettings):
     imports: Annotated[tuple[str, ...], NoDecode] = Field(
         (), alias="import", description="Modules whose @hosted classes trainers may create (separated by commas)."
     )
-    directory: str = Field("", description="Host and port of the owner that keeps the directory of the group; or self.")
+    directory: str = Field(
+        "",
+        description="Host and port of the owner that keeps the directory of the group; or of three or more that do, "
+        "separated by commas; or self.",
+    )
     advertise: str = Field("", description="Address under which the group reaches this owner, if not `listen`.")
     http: str = Field(
         "",
@@ -140,6 +144,11 @@ class OwnerConfig(BaseSettings):
             }
         )
 
+    @property
+    def keepers(self) -> tuple[str, ...]:
+        """The addresses of the owners that keep the directory, if there are several."""
+        return tuple(self.directory.split(",")) if "," in self.directory else ()
+
     @field_validator("imports", "leave_out", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
@@ -155,6 +164,18 @@ class OwnerConfig(BaseSettings):
         if text != "off" and not (text.isdecimal() and int(text) <= 65535):
             raise ValueError(f"{value!r} is neither a port nor 'off'")
         return value
+
+    @field_validator("directory")
+    @classmethod
+    def _check_directory(cls, value: str) -> str:
+        if "," not in value:
+            return value
+        keepers = [each.strip() for each in value.split(",")]
+        if len(keepers) < 3 or not all(keepers) or len(set(keepers)) < len(keepers):
+            raise ValueError(
+                f"{value!r} is not one address, nor three or more different ones: of two keepers none may fail"
+            )
+        return ",".join(keepers)
 
     @field_validator("data_dir", mode="before")
     @classmethod

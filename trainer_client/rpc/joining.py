@@ -7,7 +7,7 @@ import importlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final
@@ -165,14 +165,20 @@ def init_rpc(
 
 
 async def join(
-    server: Server, settings: Settings, directory: str = "", address: str = "", id: int | None = None
+    server: Server,
+    settings: Settings,
+    directory: str = "",
+    address: str = "",
+    id: int | None = None,
+    keepers: Sequence[str] = (),
 ) -> Agent:
     """Makes an owner, which has begun to listen, the member of this process in a group; raises as `init_rpc`. Without a
-    `directory` it keeps that itself. An owner that cannot join is stopped, and writes no checkpoint."""
+    `directory` it keeps that itself, or these `keepers` do. An owner that cannot join is stopped, and writes no
+    checkpoint."""
     settings.member = server.engine.name
-    member = Agent(server, settings, address)
+    member = Agent(server, settings, address, leased=bool(keepers))
     try:
-        await member.join(Plan(directory, id, is_owner=True), GroupPeers(member))
+        await member.join(Plan(directory, id, is_owner=True, keepers=tuple(keepers)), GroupPeers(member))
     except BaseException as error:
         await member.withdraw(error)
         raise

@@ -32,7 +32,8 @@ class Plan(NamedTuple):
     """How a process joins a group: with a `rank`, or None for a free number; `size` is 0 for an open group. `directory`
     is the address of the owner that keeps the directory; empty for this process. It tells the others where that is
     through a `store`, or a `file`; None if they know. It waits so many `seconds` for the directory and for the other
-    members. An `is_owner` serves trainers, and is no program that joins by itself."""
+    members. An `is_owner` serves trainers, and is no program that joins by itself. Owners whose directory has several
+    `keepers` know the addresses of all of them."""
 
     directory: str = ""
     rank: int | None = None
@@ -41,6 +42,7 @@ class Plan(NamedTuple):
     store: GroupStore | None = None
     file: MeetingFile | None = None
     is_owner: bool = False
+    keepers: tuple[str, ...] = ()
 
     @property
     def keeps_directory(self) -> bool:
