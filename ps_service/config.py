@@ -16,6 +16,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from ps_service.group.keepers import KeeperAddress, keepers_of
 from ps_wire.limits import MIB
 
 
@@ -43,7 +44,7 @@ class OwnerConfig(BaseSettings):
     directory: str = Field(
         "",
         description="Host and port of the owner that keeps the directory of the group; or of three or more that do, "
-        "separated by commas; or self.",
+        "separated by commas, as HOST:PORT or NAME=HOST:PORT; or self.",
     )
     advertise: str = Field("", description="Address under which the group reaches this owner, if not `listen`.")
     http: str = Field(
@@ -145,9 +146,9 @@ class OwnerConfig(BaseSettings):
         )
 
     @property
-    def keepers(self) -> tuple[str, ...]:
-        """The addresses of the owners that keep the directory, if there are several."""
-        return tuple(self.directory.split(",")) if "," in self.directory else ()
+    def keepers(self) -> tuple[KeeperAddress, ...]:
+        """The owners that keep the directory, if there are several."""
+        return keepers_of(self.directory)
 
     @field_validator("imports", "leave_out", mode="before")
     @classmethod
@@ -168,14 +169,8 @@ class OwnerConfig(BaseSettings):
     @field_validator("directory")
     @classmethod
     def _check_directory(cls, value: str) -> str:
-        if "," not in value:
-            return value
-        keepers = [each.strip() for each in value.split(",")]
-        if len(keepers) < 3 or not all(keepers) or len(set(keepers)) < len(keepers):
-            raise ValueError(
-                f"{value!r} is not one address, nor three or more different ones: of two keepers none may fail"
-            )
-        return ",".join(keepers)
+        keepers_of(value)
+        return value
 
     @field_validator("data_dir", mode="before")
     @classmethod

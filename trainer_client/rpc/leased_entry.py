@@ -28,6 +28,7 @@ from trainer_client.transport.channels import keepers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ps_service.group.keepers import KeeperAddress
     from ps_service.group.registers import Claim
     from ps_service.server import Server
     from ps_wire.v1.directory_pb2 import ClaimReply
@@ -49,12 +50,13 @@ class LeasedEntry:
     `Standing` is told until when. The directory of this process has the members that the keepers tell.
     """
 
-    def __init__(self, server: Server, address: str, names: Sequence[str]) -> None:
+    def __init__(self, server: Server, address: str, known: Sequence[KeeperAddress]) -> None:
         self._server = server
         self._engine = server.engine
         self._standing = server.engine.standing
         self._address = address
-        self._keepers = tuple(names)
+        self._addresses = {each.name: each.address for each in known}
+        self._keepers = tuple(self._addresses)
         self._merged = MergedEntries()
         self._versions: dict[str, str] = {}
         self._mirrored: list[Entry] = []
@@ -79,13 +81,15 @@ class LeasedEntry:
         engine, standing = self._engine, self._standing
         folder = engine.data_dir
         place = Place() if folder is None else await BLOCKING.run(Place.read, folder)
-        keeper = next((each for each in (place.keeper, self._address) if each in self._keepers), "")
+        here = {address: name for name, address in self._addresses.items()}.get(self._address, "")
+        keeper = place.keeper if place.keeper in self._keepers else here
         number = place.number if not keeper else self._keepers.index(keeper)
         lineage = Lineage(engine.incarnations.current, engine.incarnations.earlier)
         self._lease = Lease(Entry(engine.name, self._address, number, 1, lineage, keeper), self._keepers)
         if keeper:
             engine.membership.registers = Registers(keeper, self._keepers, standing.clock(), folder is not None)
         standing.lease(self._cut_off)
+        await self._server.tell_lease(True)
         self._looks.begin()
         self._asking = [
             asyncio.get_running_loop().create_task(self._claim_again_and_again(each), context=contextvars.Context())
@@ -142,8 +146,8 @@ class LeasedEntry:
             now = self._standing.clock()
             return claim_messages.reply(registers.answer(claim, now), "", registers.entries(now))
         # It is where it was found last, or where it was at first.
-        found = self._merged.addresses(self._standing.clock()).get(keeper, keeper)
-        for address in dict.fromkeys((found, keeper)):
+        found, first = self._merged.addresses(self._standing.clock()), self._addresses[keeper]
+        for address in dict.fromkeys((found.get(keeper, first), first)):
             with suppress(UnavailableError):
                 request = claim_messages.request(claim, version)
                 reply: ClaimReply = await self._ask.ask(address, "Claim", request, _ASK_SECONDS)
@@ -186,6 +190,7 @@ class LeasedEntry:
         standing, membership = self._standing, self._engine.membership
         standing.is_sure()  # notices the end of the lease although no request comes
         self._mirror(standing.clock())
+        await self._server.tell_lease(standing.is_doubted)
         if membership.registers is not None and self._engine.data_dir is not None:
             began = standing.clock()
             if await BLOCKING.run(membership.has_data_dir):

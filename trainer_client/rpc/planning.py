@@ -21,6 +21,8 @@ from trainer_client.rpc.options import master_address
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+    from ps_service.group.keepers import KeeperAddress
+
 SELF: Final = "self"
 """The `directory` of a process that keeps the directory itself."""
 
@@ -42,7 +44,7 @@ class Plan(NamedTuple):
     store: GroupStore | None = None
     file: MeetingFile | None = None
     is_owner: bool = False
-    keepers: tuple[str, ...] = ()
+    keepers: tuple[KeeperAddress, ...] = ()
 
     @property
     def keeps_directory(self) -> bool:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,10 +15,13 @@ import pytest
 import trainer_client as tc
 from tests.forking.process import Forking
 from tests.integration.restarting import TALLY
+from tests.integration.restarts.test_followed_owners import Trainer, trained_here
+from tests.integration.support import bits
 from tests.owner_processes import OwnerProcess, StartOwner, forked_owners
 from tests.ports import ReservedPort
 
-MODELS = ("--import", "tests.integration.restarting")
+MODELS = ("--import", "tests.integration.restarting", "--import", "tests.no_locks")
+"""Data directories have no locks, as on many network file systems."""
 
 
 class Keepers:
@@ -59,3 +66,55 @@ async def test_one_joins_and_is_found_after_a_keeper_was_killed(keepers: Keepers
         assert await (await ps.create(TALLY, 0, owner="ps3")).add(1) == 1
     async with tc.connect("ps3", directory=keepers.addresses[1:]) as ps:
         assert ps.sessions["ps3"].address == new.address
+
+
+async def test_keepers_move_and_die_while_trainers_train(keepers: Keepers) -> None:
+    """The nets are on two of the keepers; each moves once, and then the third is gone for good."""
+    async with (
+        tc.connect("ps0", "ps1", directory=keepers.addresses) as one,
+        tc.connect("ps1", "ps0", directory=keepers.addresses[::-1]) as other,
+    ):
+        trainers = [await Trainer.begun(each) for each in (one, other)]
+        done = itertools.count()
+        stop = asyncio.Event()
+
+        async def train() -> list[int]:
+            made = []
+            while not stop.is_set():
+                made.append(next(done))
+                await trainers[made[-1] % 2].step(made[-1])
+            return made
+
+        training = asyncio.create_task(train())
+        for name in ("ps0", "ps1"):
+            await keepers.kill(name)
+            await keepers.start(name)
+        await keepers.kill("ps2")
+        # The two that have moved are a majority. A new one has to be told where one of them is.
+        moved = f"{keepers.addresses[0]}={keepers.owners['ps0'].address}"
+        new = await keepers.start("ps3", "--directory", ",".join([moved, *keepers.addresses[1:]]))
+        async with tc.connect("ps0", "ps1", "ps3", directory=new.address) as late:
+            assert [late.sessions[name].address for name in late.owners] == [
+                keepers.owners[name].address for name in ("ps0", "ps1", "ps3")
+            ]
+        stop.set()
+        made = await training
+        for each in trainers:
+            assert [bits(await net.state_dict()) for net in each.nets] == [bits(x) for x in trained_here(made)]
+            assert [each.ps.sessions[name].losses for name in ("ps0", "ps1")] == [0, 0]
+
+
+async def test_a_keeper_that_was_frozen_while_another_has_its_directory_grants_nothing(keepers: Keepers) -> None:
+    old = keepers.owners["ps0"]
+    async with tc.connect("ps1", directory=keepers.addresses[1:]) as ps:
+        tally = await ps.create(TALLY, 0)
+        os.kill(old.process.pid, signal.SIGSTOP)
+        moved = await keepers.start("ps0")
+        os.kill(old.process.pid, signal.SIGCONT)
+        _, said = await old.ended()
+        assert old.process.returncode == 2 and "another owner has taken the data directory" in said[-1]
+        await keepers.kill("ps2")  # the one that has moved is needed now
+        began = time.monotonic()
+        while time.monotonic() < began + 5.0:
+            await tally.add(1)
+        assert moved.process.returncode is None
