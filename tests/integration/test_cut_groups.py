@@ -109,6 +109,11 @@ async def test_every_owner_knows_every_other(group: Group) -> None:
         await group.enter("ps1")
     with pytest.raises(InvalidArgumentError, match="give all owners of a group the same list"):
         await group.enter("five", keepers=group.keepers[::-1])
+    async with Server(Engine("six")) as server:
+        six = Agent(server, Settings(connect_timeout=5.0))
+        with pytest.raises(InvalidArgumentError, match="the directory of this group has several keepers: give 'six'"):
+            await six.join(Plan(group.keepers[0].address), GroupPeers(six))
+        await six.stop()
 
 
 async def test_one_that_is_cut_off_acknowledges_nothing_and_goes_on_afterwards(group: Group) -> None:
