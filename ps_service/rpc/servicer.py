@@ -292,6 +292,11 @@ class Servicer:
 
     def sweep(self) -> None:
         """Ends the sessions whose lease has run out, and the contexts that have been unused for too long."""
+        if not self._engine.standing.is_sure():
+            # Their trainers cannot come back now.
+            for session in self._engine.sessions.all():
+                session.touch()
+            return
         try:
             self.session_handlers.sweep()
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ from ps_service.engine import Engine
 from ps_service.group.keepers import KeeperAddress
 from ps_service.server import Server
 from ps_wire.errors import InvalidArgumentError, NameConflictError, UnavailableError
+from ps_wire.limits import Limits
 from tests.allowed import allowed
 from tests.integration import restarting
 from tests.integration.restarting import TALLY
@@ -25,6 +27,9 @@ from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.peers import GroupPeers
 from trainer_client.rpc.planning import Plan
 from trainer_client.session.settings import Settings
+
+LEASE_SECONDS = 4.0
+"""For how long sessions outlive their streams. Longer than a trainer pauses between two attempts to come back."""
 
 
 class Group(AsyncExitStack):
@@ -46,7 +51,9 @@ class Group(AsyncExitStack):
         keepers: tuple[KeeperAddress, ...] = (),
         seconds: float = 20.0,
     ) -> Agent:
-        server = Server(Engine(name, allowed(restarting), data_dir=folder), listen)
+        server = Server(
+            Engine(name, allowed(restarting), data_dir=folder, limits=Limits(lease_seconds=LEASE_SECONDS)), listen
+        )
         await server.start()
         agent = Agent(server, Settings(connect_timeout=5.0, reconnect_timeout=1.0), leased=True)
         self.push_async_callback(agent.stop)
@@ -129,6 +136,8 @@ async def test_one_that_is_cut_off_acknowledges_nothing_and_goes_on_afterwards(g
         with pytest.raises(tc.errors.UnavailableError, match="'ps0' does not reach a majority of the keepers"):
             await tc.connect(agent.server.address, connect_timeout=1.5)
         await until(lambda: agent.session_here.state == "closed", 0.05)
+        over = time.monotonic() + LEASE_SECONDS + 1.0
+        await until(lambda: time.monotonic() > over, 0.05)
         assert len(done) == before > 0 and all(map(sure, group.agents[1:]))
         group.away.clear()
         await until(lambda: len(done) > before + 3, 0.01)
