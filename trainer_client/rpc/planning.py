@@ -69,6 +69,11 @@ def planned(
             raise InvalidArgumentError(
                 "give either world_size, for a group that begins as a whole, or directory, for an open group"
             )
+        if "," in directory:
+            raise InvalidArgumentError(
+                f"{directory!r} is not one address: programs join groups whose directory one owner keeps. As trainers, "
+                "with connect(directory=[...]), they can use any"
+            )
         place = "" if directory == SELF else directory
         return Plan(place, rank if rank >= 0 else None, 0, seconds), listen
     rank = rank if rank >= 0 else _rank_of_environment(init_method)
