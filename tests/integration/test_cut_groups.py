@@ -10,7 +10,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import trainer_client as tc
 from ps_service.engine import Engine
@@ -93,6 +95,13 @@ async def add(tally: Any, done: list[int]) -> None:
         done.append(await tally.add(1))
 
 
+async def is_ready(agent: Agent) -> bool:
+    """Whether a health check says that the owner serves."""
+    async with grpc.aio.insecure_channel(agent.server.address) as channel:
+        reply = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+
 def sure(agent: Agent) -> bool:
     return agent.engine.standing.is_sure()
 
@@ -138,11 +147,12 @@ async def test_one_that_is_cut_off_acknowledges_nothing_and_goes_on_afterwards(g
         await until(lambda: agent.session_here.state == "closed", 0.05)
         over = time.monotonic() + LEASE_SECONDS + 1.0
         await until(lambda: time.monotonic() > over, 0.05)
-        assert len(done) == before > 0
+        assert len(done) == before > 0 and not await is_ready(agent)
         await until(lambda: all(map(sure, group.agents[1:])), 0.01)
         group.away.clear()
         await until(lambda: len(done) > before + 3, 0.01)
         adding.cancel()
+        assert await is_ready(agent) and await is_ready(group.agents[1])
         assert done == list(range(1, len(done) + 1))
         assert ps.sessions["ps0"].losses == 0
         assert [each.name for each in (await ps.status()).members] == ["ps0", "ps1", "ps2"]

@@ -57,7 +57,7 @@ async def keepers(forking: Forking, tmp_path: Path) -> AsyncIterator[Keepers]:
         each.close()
 
 
-async def test_one_joins_and_is_found_after_a_keeper_was_killed(keepers: Keepers) -> None:
+async def test_one_joins_and_is_found_after_a_keeper_was_killed(keepers: Keepers, tmp_path: Path) -> None:
     async with tc.connect(directory=keepers.addresses) as ps:
         assert await ps.find_owners(3) == ["ps0", "ps1", "ps2"]
         await keepers.kill("ps0")
@@ -66,6 +66,10 @@ async def test_one_joins_and_is_found_after_a_keeper_was_killed(keepers: Keepers
         assert await (await ps.create(TALLY, 0, owner="ps3")).add(1) == 1
     async with tc.connect("ps3", directory=keepers.addresses[1:]) as ps:
         assert ps.sessions["ps3"].address == new.address
+    other = await keepers.start("ps3", "--data-dir", str(tmp_path / "other"))
+    _, said = await other.ended()
+    assert f"the name 'ps3' is not unique: the member at {new.address} has it" in said[-1]
+    assert other.process.returncode == 2
 
 
 async def test_keepers_move_and_die_while_trainers_train(keepers: Keepers) -> None:
