@@ -297,9 +297,9 @@ class Server:
         await self._health.drain()
         self.when_replaced()
 
-    async def tell_lease(self, is_missing: bool) -> None:
+    def tell_lease(self, is_missing: bool) -> None:
         """Health checks hear whether the owner has no lease on its name."""
-        await self._health.tell("no lease", is_missing)
+        self._health.tell_soon("no lease", is_missing)
 
     def _end_waits(self) -> None:
         """Ends the steps that wait for other trainers, who may not step any more."""

@@ -88,9 +88,15 @@ class Lease:
             )
         return None
 
-    def missing(self) -> dict[str, Outcome | None]:
-        """The keepers that have not granted the present entry, and what they have answered last."""
-        found = {each: self._refused.get(each) for each in self._keepers if each not in self._granted}
+    def unanswered(self, keeper: str) -> None:
+        """A keeper has not answered the last claim."""
+        self._refused.pop(keeper, None)
+
+    def missing(self, now: float) -> dict[str, Outcome | None]:
+        """The keepers whose grant of the present entry is over, or has not come, and what they have answered last; None
+        if they do not answer."""
+        since = now - LEASE_SECONDS
+        found = {each: self._refused.get(each) for each in self._keepers if self._granted.get(each, -math.inf) < since}
         return {keeper: None if answer is None else answer.outcome for keeper, answer in found.items()}
 
     def _lost(self, others: Sequence[Entry]) -> PsError | None:

@@ -89,7 +89,7 @@ class LeasedEntry:
         if keeper:
             engine.membership.registers = Registers(keeper, self._keepers, standing.clock(), folder is not None)
         standing.lease(self._cut_off)
-        await self._server.tell_lease(True)
+        self._server.tell_lease(True)
         self._looks.begin()
         self._asking = [
             asyncio.get_running_loop().create_task(self._claim_again_and_again(each), context=contextvars.Context())
@@ -131,7 +131,9 @@ class LeasedEntry:
             claim, sent = lease.claim(), standing.clock()
             try:
                 reply = await self._answer(keeper, claim)
-                if reply is not None:
+                if reply is None:
+                    lease.unanswered(keeper)
+                else:
                     self._hear(keeper, claim, sent, reply)
             except Exception:
                 _log.exception("a claim at the keeper %s failed; it will be repeated", keeper)
@@ -164,6 +166,7 @@ class LeasedEntry:
         lease, was_doubted = self._claimed, self._standing.is_doubted
         lease.heard(claim, sent, answer)
         self._standing.extend(lease.until)
+        self._server.tell_lease(self._standing.is_doubted)
         self._mirror(now)
         why = lease.verdict(now)
         if not self._joined.done():
@@ -190,7 +193,6 @@ class LeasedEntry:
         standing, membership = self._standing, self._engine.membership
         standing.is_sure()  # notices the end of the lease although no request comes
         self._mirror(standing.clock())
-        await self._server.tell_lease(standing.is_doubted)
         if membership.registers is not None and self._engine.data_dir is not None:
             began = standing.clock()
             if await BLOCKING.run(membership.has_data_dir):
@@ -199,6 +201,7 @@ class LeasedEntry:
     def _cut_off(self) -> None:
         """The lease has run out."""
         self._server.servicer.session_handlers.end_streams()
+        self._server.tell_lease(True)
         _log.warning(
             "%s takes and answers nothing until a majority of the keepers of its directory has granted its name (%s)",
             *(self._engine.name, self._missing),
@@ -228,7 +231,7 @@ class LeasedEntry:
 
     @property
     def _missing(self) -> str:
-        missing = self._claimed.missing().items()
+        missing = self._claimed.missing(self._standing.clock()).items()
         return ", ".join(f"{keeper}: {_ANSWERS[outcome]}" for keeper, outcome in missing if outcome in _ANSWERS)
 
 

@@ -127,12 +127,16 @@ def test_a_lease_counts_from_when_a_majority_was_asked() -> None:
     lease = Lease(FIRST, KEEPERS)
     granted(lease, "a", 5.0)
     granted(lease, "nobody", 5.0)
-    assert not lease.had and lease.missing() == {"b": None, "c": None}
+    assert not lease.had and lease.missing(5.0) == {"b": None, "c": None}
     granted(lease, "b", 4.0)
     assert lease.until == 4.0 + LEASE_SECONDS
     granted(lease, "b", 3.0)
     granted(lease, "c", 4.5)
     assert lease.until == 4.5 + LEASE_SECONDS
+    refused(lease, "b", Outcome.NOT_READY)
+    assert lease.missing(lease.until) == {"b": Outcome.NOT_READY}
+    lease.unanswered("b")
+    assert lease.missing(99.0) == {"a": None, "b": None, "c": None}
 
 
 def test_grants_of_an_earlier_epoch_do_not_count_together_with_later_ones() -> None:
