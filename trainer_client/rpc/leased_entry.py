@@ -41,6 +41,9 @@ BEAT_SECONDS: Final = 0.5
 _ASK_SECONDS: Final = 1.0
 """Seconds that a keeper may take for an answer."""
 
+_LEAVE_SECONDS: Final = 0.5
+"""Seconds for which an owner that ends waits until keepers have heard of it."""
+
 _LOOK_SECONDS: Final = 0.25
 """Seconds between looks at the lease, and at the data directory of a keeper."""
 
@@ -158,11 +161,14 @@ class LeasedEntry:
 
     def _hear(self, keeper: str, claim: Claim, sent: float, reply: ClaimReply) -> None:
         answer, now = claim_messages.answer_of(reply), self._standing.clock()
-        if answer.keeper != keeper and answer.outcome is not Outcome.OTHER_KEEPERS:
+        if answer.outcome is Outcome.OTHER_KEEPERS:
+            answer = answer._replace(keeper=keeper)  # whatever it is called there
+        elif answer.keeper != keeper:
             return  # another one is at this address by now
-        is_new = reply.version != self._versions.get(keeper) or not reply.version
-        self._versions[keeper] = reply.version
-        self._merged.hear(keeper, now, claim_messages.entries_of(reply) if is_new else None)
+        else:
+            is_new = reply.version != self._versions.get(keeper) or not reply.version
+            self._versions[keeper] = reply.version
+            self._merged.hear(keeper, now, claim_messages.entries_of(reply) if is_new else None)
         lease, was_doubted = self._claimed, self._standing.is_doubted
         lease.heard(claim, sent, answer)
         self._standing.extend(lease.until)
@@ -221,7 +227,9 @@ class LeasedEntry:
     async def _give_back(self) -> None:
         """Tells all keepers that this owner does not act for its name any more."""
         claim = self._claimed.claim(leaves=True)
-        await asyncio.gather(*(self._answer(each, claim) for each in self._keepers))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await asyncio.gather(*(self._answer(each, claim) for each in self._keepers))
 
     def _what(self) -> str:
         return (
