@@ -16,6 +16,7 @@ import trainer_client as tc
 from tests.forking.process import Forking
 from tests.integration.restarting import TALLY
 from tests.integration.restarts.test_followed_owners import Trainer, trained_here
+from tests.integration.restarts.test_moved_owners import members
 from tests.integration.support import bits
 from tests.owner_processes import OwnerProcess, StartOwner, forked_owners
 from tests.ports import ReservedPort
@@ -70,6 +71,13 @@ async def test_one_joins_and_is_found_after_a_keeper_was_killed(keepers: Keepers
     _, said = await other.ended()
     assert f"the name 'ps3' is not unique: the member at {new.address} has it" in said[-1]
     assert other.process.returncode == 2
+    # It gives its name back, also if a keeper does not answer.
+    os.kill(new.process.pid, signal.SIGTERM)
+    _, said = await new.ended()
+    assert new.process.returncode == 0 and not any("hosted code" in each for each in said)
+    async with asyncio.timeout(5.0):
+        while "ps3" in await members(keepers.owners["ps1"]):
+            pass  # an owner hears of it with its next claim
 
 
 async def test_keepers_move_and_die_while_trainers_train(keepers: Keepers) -> None:
