@@ -130,3 +130,19 @@ async def test_a_keeper_that_was_frozen_while_another_has_its_directory_grants_n
         while time.monotonic() < began + 5.0:
             await tally.add(1)
         assert moved.process.returncode is None
+
+
+async def test_a_group_that_is_killed_as_a_whole_comes_back(keepers: Keepers) -> None:
+    async with tc.connect("ps0", "ps1", directory=keepers.addresses) as ps:
+        trainer = await Trainer.begun(ps)
+        await trainer.step(0)
+        await asyncio.gather(*map(keepers.kill, keepers.owners))
+        step = asyncio.ensure_future(trainer.step(1))
+        await keepers.begin()
+        await step
+        assert [bits(await net.state_dict()) for net in trainer.nets] == [bits(each) for each in trained_here(range(2))]
+        assert [ps.sessions[name].losses for name in ("ps0", "ps1")] == [0, 0]
+    async with asyncio.timeout(5.0):
+        while len(found := await members(keepers.owners["ps2"])) < 3:
+            pass  # an owner hears of another with its next claim
+    assert {name: number for name, (_, number) in found.items()} == {"ps0": 0, "ps1": 1, "ps2": 2}
