@@ -63,6 +63,11 @@ crash-test: $(READY)  ## Kill owners and trainers for five minutes, and look for
 	@echo "== $@"
 	@exec $(BIN)/python -m tests.crash $(ARGS)
 
+.PHONY: simulation
+simulation: $(READY)  ## Try thousands of orders of what may happen to the keepers of a directory and to owners (ORDERS=...)
+	@echo "== $@"
+	@ORDERS=$(or $(ORDERS),1000) exec $(BIN)/pytest --numprocesses 2 $(ARGS) tests/ps_service/group/test_directory_simulation.py
+
 .PHONY: torchrec-test
 torchrec-test: $(TORCHREC_READY)  ## Run the tests beside TorchRec's own modules, in an environment with TorchRec (ARGS=...)
 	@echo "== $@"

@@ -16,6 +16,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from ps_service.group.keepers import KeeperAddress, keepers_of
 from ps_wire.limits import MIB
 
 
@@ -40,7 +41,11 @@ class OwnerConfig(BaseSettings):
     imports: Annotated[tuple[str, ...], NoDecode] = Field(
         (), alias="import", description="Modules whose @hosted classes trainers may create (separated by commas)."
     )
-    directory: str = Field("", description="Host and port of the owner that keeps the directory of the group; or self.")
+    directory: str = Field(
+        "",
+        description="Host and port of the owner that keeps the directory of the group; or of three or more that do, "
+        "separated by commas, as HOST:PORT or NAME=HOST:PORT; or self.",
+    )
     advertise: str = Field("", description="Address under which the group reaches this owner, if not `listen`.")
     http: str = Field(
         "",
@@ -140,6 +145,11 @@ class OwnerConfig(BaseSettings):
             }
         )
 
+    @property
+    def keepers(self) -> tuple[KeeperAddress, ...]:
+        """The owners that keep the directory, if there are several."""
+        return keepers_of(self.directory)
+
     @field_validator("imports", "leave_out", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
@@ -154,6 +164,12 @@ class OwnerConfig(BaseSettings):
         text = str(value)
         if text != "off" and not (text.isdecimal() and int(text) <= 65535):
             raise ValueError(f"{value!r} is neither a port nor 'off'")
+        return value
+
+    @field_validator("directory")
+    @classmethod
+    def _check_directory(cls, value: str) -> str:
+        keepers_of(value)
         return value
 
     @field_validator("data_dir", mode="before")

@@ -80,7 +80,7 @@ class Sessions:
             self.others.directory = await self.others.connect(candidates.given[0])
         else:
             self.others.candidates = candidates
-            self.others.directory = await self.others.ask_candidates()
+            await self.others.asked()
 
     async def _find(self, names: Sequence[str], directory: Session | None) -> None:
         """Connects to owners by name; they are the first of the sessions, in this order."""
