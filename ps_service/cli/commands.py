@@ -1,4 +1,4 @@
-"""The commands of `ps-service`: serve, status, sessions, evict, checkpoint, inspect, replay, plan and restore."""
+"""The commands of `ps-service`: serve, status, sessions, evict, checkpoint, inspect, replay, plan, restore and ray."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from ps_service.cli.ending import asking, fail, reading
 from ps_service.cli.engines import engine_of
 from ps_service.cli.inspecting import inspect
 from ps_service.cli.options import completion_script, laid_out, tell, with_settings
+from ps_service.cli.ray_commands import ray_app
 from ps_service.durability import past
 from ps_service.durability.past import Moment
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
@@ -226,6 +227,7 @@ def checkpoint(
 
 
 app.command()(inspect)
+app.add_typer(ray_app, name="ray", short_help="Starts, shows and ends owners that Ray places and restarts.")
 
 
 @app.command()
@@ -361,8 +363,9 @@ for _each in app.registered_commands:
 
 def _flags(command: Any) -> list[str]:
     """The long flags of a command, without those that switch off what is off anyway."""
-    own = [flag for each in command.params for flag in (*each.opts, *each.secondary_opts) if flag.startswith("--")]
-    return [*own, "--help"]
+    parts = getattr(command, "commands", {"": command}).values()
+    own = [flag for part in parts for each in part.params for flag in (*each.opts, *each.secondary_opts)]
+    return [*dict.fromkeys(flag for flag in own if flag.startswith("--")), "--help"]
 
 
 def main() -> None:
