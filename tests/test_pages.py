@@ -30,7 +30,15 @@ from ps_wire.v1.errors_pb2 import ErrorCode
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "docs/guide/*.md", "deploy/*.md", "benchmarks/*.md", "examples/*/*.md")
+    for pattern in (
+        "*.md",
+        "docs/*.md",
+        "docs/guide/*.md",
+        "deploy/*.md",
+        "deploy/*/*.md",
+        "benchmarks/*.md",
+        "examples/*/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 GUIDE = ROOT / "docs" / "guide"
