@@ -22,6 +22,9 @@ from ps_wire.supervisors import NAMESPACE, is_supervisor_in, supervisor_name
 _CALLS: Final = 16
 """Calls that a supervisor answers at the same time; `stop` takes as long as its owner drains."""
 
+_TOLD_BY_RAY: Final = ("placing", "unknown")
+"""States of owners whose supervisors did not tell them."""
+
 _ANSWER_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.25
 
@@ -111,26 +114,30 @@ class Cluster:
             raise UnavailableError(f"no cluster {name!r} runs on this Ray")
 
     def status(self) -> list[OwnerState]:
-        """Where each owner is. One whose supervisor does not answer, as on a lost node, has the state `unknown`."""
+        """Where each owner is. One for which Ray has no node yet has the state `placing`, and one whose supervisor does
+        not answer, as on a node that is lost, `unknown`."""
         asked = {owner: actor.describe.remote() for owner, actor in self._supervisors.items()}
         ends = time.monotonic() + _ANSWER_SECONDS
-        found = []
-        for owner, answer in asked.items():
-            try:
-                told: OwnerState = ray.get(answer, timeout=max(ends - time.monotonic(), 0.0))
-                found.append(replace(told, moves=ray_state.times_restarted(self._supervisors[owner])))
-            except (ray.exceptions.RayError, TimeoutError) as error:
-                again = isinstance(error, ray.exceptions.ActorUnavailableError)
-                why = "its supervisor is being started again" if again else "its supervisor does not answer"
-                found.append(OwnerState(owner, "unknown", error=why))
-        return found
+        return [self._state(owner, answer, max(ends - time.monotonic(), 0.0)) for owner, answer in asked.items()]
+
+    def _state(self, owner: str, answer: Any, seconds: float) -> OwnerState:
+        try:
+            told: OwnerState = ray.get(answer, timeout=seconds)
+            return replace(told, moves=ray_state.state_of(self._supervisors[owner]).restarts)
+        except (ray.exceptions.RayError, TimeoutError):
+            found = ray_state.state_of(self._supervisors[owner])
+        if found.is_placed:
+            return OwnerState(owner, "unknown", moves=found.restarts, error="its supervisor does not answer")
+        return OwnerState(
+            owner, "placing", moves=found.restarts, error="Ray starts its supervisor when a node has room"
+        )
 
     def wait(self, seconds: float = 120.0) -> None:
         """Waits until all owners serve. Raises `UnavailableError` if they do not in time."""
         ends, reasons = time.monotonic() + seconds, dict[str, str]()
         while away := [each for each in self.status() if each.state != "serving"]:
             # A supervisor that was started again does not know what was before.
-            reasons.update((each.name, each.error) for each in away if each.error and each.state != "unknown")
+            reasons.update((each.name, each.error) for each in away if each.error and each.state not in _TOLD_BY_RAY)
             if time.monotonic() > ends:
                 told = "; ".join(f"{each.name} is {each.state}: {reasons.get(each.name, each.error)}" for each in away)
                 raise UnavailableError(f"not all owners serve after {max(seconds, 0.0):.0f} s: {told}")
@@ -139,10 +146,11 @@ class Cluster:
     def down(self, timeout: float | None = None) -> None:
         """Drains all owners, at the same time, waits until they have ended, and removes their supervisors.
 
-        Raises `UnavailableError` if an owner has not ended in time, or its supervisor does not answer; the others have
-        ended then, and their data is whole.
+        An owner whose supervisor does not answer is not waited for: it drains by itself. Raises `UnavailableError` if
+        another one has not ended in time; those that have left their state whole.
         """
-        stopping = {owner: actor.stop.remote(timeout) for owner, actor in self._supervisors.items()}
+        there = [each.name for each in self.status() if each.state not in _TOLD_BY_RAY]
+        stopping = {owner: self._supervisors[owner].stop.remote(timeout) for owner in there}
         left = []
         for owner, stopped in stopping.items():
             try:

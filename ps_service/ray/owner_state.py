@@ -11,7 +11,8 @@ class OwnerState:
 
     Attributes:
         name: Its name.
-        state: `serving`, `starting`, `draining`, `stopped`, or `unknown` if its supervisor does not answer.
+        state: `serving`, `starting`, `draining`, `stopped`; `placing` while Ray has no node for it, or `unknown` if its
+            supervisor does not answer.
         address: Host and port, if it serves.
         node: The id of its node in Ray.
         host: The address of that node.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
-"""Seconds between looks at whether the node is drained."""
+"""Seconds between looks at what is known of the node; the end of the owner is noticed at once."""
 
 _MOST_FAILURES: Final = 3
 """Starts on this node that may fail one after the other before another node is tried."""

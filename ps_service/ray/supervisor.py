@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 import ray
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from ps_service.ray.owner_state import OwnerState
 
 _log = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+"""Seconds between questions of whether the node is drained."""
 
 
 class Supervisor:
@@ -47,19 +51,26 @@ class Supervisor:
 
 
 class RayNode:
-    """The node of this actor."""
+    """The node of this actor. A thread of its own looks at whether it is drained: while Ray's head is away, the answer
+    takes up to a minute."""
 
     def __init__(self) -> None:
         self.host: str = ray.util.get_node_ip_address()
         self.node: str = ray.get_runtime_context().get_node_id()
+        self._draining = False
+        threading.Thread(target=self._look, name="ps-draining", daemon=True).start()
 
     def is_draining(self) -> bool:
-        """Whether Ray drains the node. While Ray's head is away it is not known, and does not happen."""
-        try:
-            return ray_state.is_draining(self.node)
-        except Exception as error:  # whatever another package raises
-            _log.info("Ray cannot be asked whether this node is drained: %s", error)
-            return False
+        """Whether Ray drains the node, by the latest answer."""
+        return self._draining
+
+    def _look(self) -> None:
+        while not self._draining:
+            time.sleep(_LOOK_SECONDS)
+            try:
+                self._draining = ray_state.is_draining(self.node)
+            except Exception as error:  # whatever another package raises
+                _log.info("Ray cannot be asked whether this node is drained: %s", error)
 
     def leave(self) -> None:
         """Ends the process of the actor. Ray takes that for a crash, and starts it again, on a node that stays."""

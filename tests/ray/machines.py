@@ -25,7 +25,8 @@ SECONDS: Final = 120.0
 
 
 class Machines:
-    """A head that runs nothing, and nodes for owners. `close` ends all of it."""
+    """A head that runs nothing, and nodes for owners. `close` ends all of it. A head can come back only where
+    RAY_REDIS_ADDRESS names a store for what it knows."""
 
     def __init__(self, nodes: int = 2) -> None:
         self._nodes: dict[str, Any] = {}
@@ -66,6 +67,14 @@ class Machines:
         for pid in [*(each.pid for each in psutil.Process(raylet.pid).children(recursive=True)), raylet.pid, *owners]:
             _kill(pid)
         raylet.wait()
+
+    def kill_head(self) -> None:
+        """Ends the server of Ray's head."""
+        self.raylets.head_node.kill_gcs_server()
+
+    def start_head(self) -> None:
+        """Starts it again, at its address."""
+        self.raylets.head_node.start_gcs_server()
 
     def forget(self, node: str) -> None:
         """Ends what is left of a node that is gone."""

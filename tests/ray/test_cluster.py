@@ -23,6 +23,7 @@ from ps_wire.errors import NameConflictError, UnavailableError
 from tests.conftest import ROOT
 from tests.ray import trainers
 from tests.ray.machines import LABELS, Machines
+from trainer_client.transport.ray_owners import on_ray
 
 FLAGS = ("--no-compile-tables",)
 
@@ -91,6 +92,16 @@ def test_owners_that_cannot_start_are_told(machines: Machines) -> None:
     with pytest.raises(UnavailableError, match=r"is being started, or moves|does not answer|started again"):
         connecting.__enter__()
     ps_service.ray.Cluster("ps").down()
+
+
+def test_owners_without_a_node_are_told_and_can_be_ended(machines: Machines) -> None:
+    with pytest.raises(UnavailableError, match="ps0 is placing: Ray starts its supervisor when a node has room"):
+        ps_service.ray.start("ps", 1, labels={"role": "nobody"}, wait=0.0)
+    with pytest.raises(UnavailableError, match="'ps/ps0' does not answer within"):
+        on_ray("ray:ps").names()  # type: ignore[union-attr]
+    ps_service.ray.Cluster("ps").down()
+    with pytest.raises(UnavailableError, match="no cluster 'ps'"):
+        ps_service.ray.Cluster("ps")
 
 
 async def test_a_cluster_that_is_started_later_is_waited_for(machines: Machines) -> None:
