@@ -48,12 +48,11 @@ def up(
         ps-service ray up --owners 4 --import my_models --data-dir /shared/ps -- --durability always
     """
     amounts = {key: _number(key, amount) for key, amount in _pairs("--resource", resource).items()}
+    needs = {"cpus": cpus, "memory": _bytes(memory), "labels": _pairs("--label", label), "resources": amounts}
     with asking():
         cluster = _ray().start(
-            name, owners, imports or (), data_dir,
-            cpus=cpus, memory=_bytes(memory), labels=_pairs("--label", label), resources=amounts, strict=strict,
-            flags=context.args, wait=wait,
-        )  # fmt: skip
+            name, owners, imports or (), data_dir, **needs, strict=strict, flags=context.args, wait=wait
+        )
         _show(cluster.status())
 
 
