@@ -72,7 +72,7 @@ torchrec-test: $(TORCHREC_READY)  ## Run the tests beside TorchRec's own modules
 .PHONY: ray-test
 ray-test: $(RAY_READY)  ## Run the tests of owners on Ray, with raylets as machines (ARGS=...)
 	@echo "== $@"
-	@exec .venv-ray/bin/pytest -s $(ARGS) tests/ray
+	@exec .venv-ray/bin/pytest $(ARGS) tests/ray
 
 .PHONY: torch-suite
 torch-suite: $(SUITE_READY)  ## Run torch's own tests of its rpc on this project, and count (ARGS=...)

@@ -123,9 +123,12 @@ class Endings:
         for row in self.rows:
             known = "" if row.knows is None else f"{row.knows:.1f} s"
             print(f"| {row.ending} | {known} | {row.connected:.1f} s | {row.pause:.1f} s | {row.repeated} |")
+        print(f"\n{sum(self.trainers.steps)} steps of two trainers; {self.trainers.repeated} passes were repeated")
 
 
-async def test_nothing_is_lost_however_an_owner_ends(machines: Machines, tmp_path: Path) -> None:
+async def test_nothing_is_lost_however_an_owner_ends(
+    machines: Machines, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster = ps_service.ray.start(
         "ps", 2, data_dir=tmp_path / "shared", labels=LABELS, flags=["--no-compile-tables", "--drain-seconds", "5"]
     )
@@ -142,8 +145,8 @@ async def test_nothing_is_lost_however_an_owner_ends(machines: Machines, tmp_pat
         endings.cut_power()
         endings.drain()
     finally:
-        endings.tell()
+        with capsys.disabled():
+            endings.tell()
         trainers.stop()
     cluster.down()
-    print(f"{sum(trainers.steps)} steps of two trainers, of which {trainers.repeated} passes were repeated")
     await trainers.check()

@@ -55,7 +55,9 @@ def machines_with_store(redis: None) -> Iterator[Machines]:
     machines.close()
 
 
-async def test_owners_and_trainers_go_on_without_it(machines_with_store: Machines, tmp_path: Path) -> None:
+async def test_owners_and_trainers_go_on_without_it(
+    machines_with_store: Machines, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     machines = machines_with_store
     cluster = ps_service.ray.start(
         "ps", 2, data_dir=tmp_path / "shared", labels=LABELS, flags=["--no-compile-tables", "--drain-seconds", "5"]
@@ -67,19 +69,21 @@ async def test_owners_and_trainers_go_on_without_it(machines_with_store: Machine
         since, made = time.monotonic(), trainers.steps
         machines.kill_head()
         waited(lambda: trainers.have_made([each + 50 for each in made]))
-        print(f"\nRay's head is away: longest pause {trainers.longest_pause(since):.1f} s")
+        told = [f"Ray's head is away: longest pause {trainers.longest_pause(since):.1f} s"]
         # Its supervisor starts it again, and trainers find it, without the head.
         since = time.monotonic()
         os.kill(before["ps1"].pid, signal.SIGKILL)
         made = trainers.steps
         waited(lambda: trainers.last_connected(since) and trainers.have_made([each + 5 for each in made]))
-        print(f"SIGKILL of an owner meanwhile: longest pause {trainers.longest_pause(since):.1f} s")
+        told.append(f"SIGKILL of an owner meanwhile: longest pause {trainers.longest_pause(since):.1f} s")
         since = time.monotonic()
         machines.start_head()
         after = {each.name: each for each in cluster.status()}
         assert {each.state for each in after.values()} == {"serving"}
         assert after["ps0"].pid == before["ps0"].pid and after["ps1"].pid != before["ps1"].pid
-        print(f"Ray's head is back: longest pause {trainers.longest_pause(since):.1f} s")
+        told.append(f"Ray's head is back: longest pause {trainers.longest_pause(since):.1f} s")
+        with capsys.disabled():
+            print("", *told, sep="\n")
         # It restarts supervisors as before.
         ray.kill(ray.get_actor(supervisor_name("ps", "ps1"), namespace=NAMESPACE), no_restart=False)
         waited(lambda: cluster.status()[1].moves == 1 and cluster.status()[1].state == "serving")
