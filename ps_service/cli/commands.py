@@ -1,4 +1,4 @@
-"""The commands of `ps-service`: serve, status, sessions, evict, checkpoint, inspect, replay, plan, restore and ray."""
+"""The commands of `ps-service`: serve, status, sessions, evict, checkpoint, inspect, replay, plan and restore."""
 
 from __future__ import annotations
 
@@ -227,7 +227,6 @@ def checkpoint(
 
 
 app.command()(inspect)
-app.add_typer(ray_app, name="ray", short_help="Starts, shows and ends owners that Ray places and restarts.")
 
 
 @app.command()
@@ -359,6 +358,7 @@ def _rebuilt(file: Path | None, imports: Sequence[str] | None, folder: Path, out
 
 for _each in app.registered_commands:
     tell(_each)
+app.add_typer(ray_app, name="ray", short_help="Starts, shows and ends owners that Ray places and restarts.")
 
 
 def _flags(command: Any) -> list[str]:

@@ -46,8 +46,8 @@ def start(
 ) -> Cluster:
     """Starts owners on the nodes of the Ray cluster that this program is connected to, or can connect to.
 
-    They do not end with this program, and Ray starts them again elsewhere when a node is lost or drained: with a log
-    (`ps-service serve --durability`) nothing that was acknowledged is lost then.
+    They do not end with this program, and Ray starts them again elsewhere when a node is lost or drained, with what
+    they have in their data directory.
 
     Args:
         name: Name of the cluster, for `tc.connect(directory="ray:NAME")`. The owners are called `NAME0`, `NAME1` …
@@ -86,7 +86,7 @@ def start(
     # Ray's workers run behind all other programs otherwise.
     environment["env_vars"] = {"RAY_worker_niceness": "0", **environment.get("env_vars", {})}
     for index, each in enumerate(names):
-        folder = str(Path(data_dir) / each) if data_dir else ""
+        folder = str(Path(data_dir).absolute() / each) if data_dir else ""
         ray.remote(Supervisor).options(
             name=supervisor_name(name, each),
             namespace=NAMESPACE,

@@ -69,6 +69,13 @@ class Supervision:
 
     def run(self) -> None:
         """Starts the owner, again and again, until it is stopped or this node is left."""
+        try:
+            self._run()
+        except Exception:
+            _log.exception("%s cannot be supervised here", self.spec.name)
+            self._leave("no process can be started")
+
+    def _run(self) -> None:
         failures = 0
         while (owner := self._begin()) is not None:
             drained = self._watch(owner)

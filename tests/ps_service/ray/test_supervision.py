@@ -127,6 +127,16 @@ async def test_a_start_that_fails_is_tried_again_at_another_port() -> None:
     await supervised.close()
 
 
+async def test_a_node_that_starts_no_process_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> OwnerProcess:
+        raise OSError("too many processes")
+
+    monkeypatch.setattr(Supervised, "_start", refuse)
+    supervised = Supervised(SERVES)
+    await supervised.ended()
+    assert supervised.node.left.is_set()
+
+
 async def test_stopped_for_good_it_is_not_started_again() -> None:
     supervised = Supervised(SERVES)
     await supervised.serves()
