@@ -30,6 +30,7 @@ from ps_service.cli.ending import asking, fail, reading
 from ps_service.cli.engines import engine_of
 from ps_service.cli.inspecting import inspect
 from ps_service.cli.options import completion_script, laid_out, tell, with_settings
+from ps_service.cli.ray_commands import ray_app
 from ps_service.durability import past
 from ps_service.durability.past import Moment
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
@@ -357,12 +358,14 @@ def _rebuilt(file: Path | None, imports: Sequence[str] | None, folder: Path, out
 
 for _each in app.registered_commands:
     tell(_each)
+app.add_typer(ray_app, name="ray", short_help="Starts, shows and ends owners that Ray places and restarts.")
 
 
 def _flags(command: Any) -> list[str]:
     """The long flags of a command, without those that switch off what is off anyway."""
-    own = [flag for each in command.params for flag in (*each.opts, *each.secondary_opts) if flag.startswith("--")]
-    return [*own, "--help"]
+    parts = getattr(command, "commands", {"": command}).values()
+    own = [flag for part in parts for each in part.params for flag in (*each.opts, *each.secondary_opts)]
+    return [*dict.fromkeys(flag for flag in own if flag.startswith("--")), "--help"]
 
 
 def main() -> None:
