@@ -18,6 +18,7 @@ READY := .venv/.ready
 PROTO_READY := .venv-proto/.ready
 SUITE_READY := .venv/.torch-suite
 TORCHREC_READY := .venv-torchrec/.ready
+RAY_READY := .venv-ray/.ready
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help
@@ -63,10 +64,20 @@ crash-test: $(READY)  ## Kill owners and trainers for five minutes, and look for
 	@echo "== $@"
 	@exec $(BIN)/python -m tests.crash $(ARGS)
 
+.PHONY: simulation
+simulation: $(READY)  ## Try thousands of orders of what may happen to the keepers of a directory and to owners (ORDERS=...)
+	@echo "== $@"
+	@ORDERS=$(or $(ORDERS),1000) exec $(BIN)/pytest --numprocesses 2 $(ARGS) tests/ps_service/group/test_directory_simulation.py
+
 .PHONY: torchrec-test
 torchrec-test: $(TORCHREC_READY)  ## Run the tests beside TorchRec's own modules, in an environment with TorchRec (ARGS=...)
 	@echo "== $@"
 	@exec .venv-torchrec/bin/pytest $(ARGS) tests/torchrec
+
+.PHONY: ray-test
+ray-test: $(RAY_READY)  ## Run the tests of owners on Ray, with raylets as machines (ARGS=...)
+	@echo "== $@"
+	@exec .venv-ray/bin/pytest $(ARGS) tests/ray
 
 .PHONY: torch-suite
 torch-suite: $(SUITE_READY)  ## Run torch's own tests of its rpc on this project, and count (ARGS=...)
@@ -147,6 +158,12 @@ $(TORCHREC_READY): pyproject.toml constraints.txt tests/torchrec/requirements.tx
 	@[[ -x .venv-torchrec/bin/python ]] || $(PYTHON) -m venv .venv-torchrec
 	@.venv-torchrec/bin/python $(PIP_INSTALL) -c constraints.txt -e '.[server,tables,test]' -r tests/torchrec/dependencies.txt
 	@.venv-torchrec/bin/python $(PIP_INSTALL) --no-deps -r tests/torchrec/requirements.txt
+	@touch $@
+
+$(RAY_READY): pyproject.toml constraints.txt tests/ray/requirements.txt
+	@echo "Installing the project and Ray into .venv-ray"
+	@[[ -x .venv-ray/bin/python ]] || $(PYTHON) -m venv .venv-ray
+	@.venv-ray/bin/python $(PIP_INSTALL) -c constraints.txt -e '.[server,tables,test,ray]' -r tests/ray/requirements.txt
 	@touch $@
 
 $(PROTO_READY): proto/requirements.txt

@@ -51,7 +51,12 @@ $ autoload -U +X bashcompinit && bashcompinit && source <(ps-service completion)
 def page() -> str:
     """The page, as Markdown."""
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    return _HEAD + "".join(f"{_section(name, each)}\n" for name, each in commands.items()) + _TAIL
+    named = [
+        (f"{name} {part}".rstrip(), each)
+        for name, command in commands.items()
+        for part, each in getattr(command, "commands", {"": command}).items()
+    ]
+    return _HEAD + "".join(f"{_section(name, each)}\n" for name, each in named) + _TAIL
 
 
 def _section(name: str, command: Any) -> str:

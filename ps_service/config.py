@@ -16,6 +16,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from ps_service.group.keepers import KeeperAddress, keepers_of
 from ps_wire.limits import MIB
 from ps_wire.tls import TLS, ServerTLS
 
@@ -41,7 +42,11 @@ class OwnerConfig(BaseSettings):
     imports: Annotated[tuple[str, ...], NoDecode] = Field(
         (), alias="import", description="Modules whose @hosted classes trainers may create (separated by commas)."
     )
-    directory: str = Field("", description="Host and port of the owner that keeps the directory of the group; or self.")
+    directory: str = Field(
+        "",
+        description="Host and port of the owner that keeps the directory of the group; or of three or more that do, "
+        "separated by commas, as HOST:PORT or NAME=HOST:PORT; or self.",
+    )
     advertise: str = Field("", description="Address under which the group reaches this owner, if not `listen`.")
     http: str = Field(
         "",
@@ -165,6 +170,11 @@ class OwnerConfig(BaseSettings):
         """The certificates with which it reaches the other owners of its group."""
         return None if self.tls is None else TLS(self.tls_ca or self.tls_client_ca, self.tls_cert, self.tls_key)
 
+    @property
+    def keepers(self) -> tuple[KeeperAddress, ...]:
+        """The owners that keep the directory, if there are several."""
+        return keepers_of(self.directory)
+
     @field_validator("imports", "leave_out", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
@@ -179,6 +189,12 @@ class OwnerConfig(BaseSettings):
         text = str(value)
         if text != "off" and not (text.isdecimal() and int(text) <= 65535):
             raise ValueError(f"{value!r} is neither a port nor 'off'")
+        return value
+
+    @field_validator("directory")
+    @classmethod
+    def _check_directory(cls, value: str) -> str:
+        keepers_of(value)
         return value
 
     @field_validator("data_dir", "tls_cert", "tls_key", "tls_client_ca", "tls_ca", mode="before")

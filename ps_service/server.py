@@ -23,6 +23,7 @@ from ps_service.execution.periodic import Periodic
 from ps_service.memory.malloc import LOOK_SECONDS, MemoryKeeper, keep_free_memory
 from ps_service.monitoring.sampler import Sampler
 from ps_service.requests.administration import end_replaced
+from ps_service.rpc import claims
 from ps_service.rpc.certificates import OwnerCertificates
 from ps_service.rpc.grpc_stream import HEALTH, OPTIONS, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
@@ -178,13 +179,14 @@ class Server:
             await BLOCKING.run(self._keeper.resume)
             self._keeper.drop_strangers()
             self.engine.checkpoints.write = self._keeper.write_now
+            self.engine.membership.has_data_dir = self._keeper.has_epoch
         end, loop = partial(end_replaced, self.engine), asyncio.get_running_loop()
         self.engine.directory.when_replaced = lambda entry, by: loop.call_soon_threadsafe(end, entry, by)
         keep_free_memory()
         forks.use_grpc()
         # A gRPC server belongs to the event loop that runs when it is created.
         self._server = grpc.aio.server(options=OPTIONS)
-        self._server.add_generic_rpc_handlers((self.servicer.handlers(),))
+        self._server.add_generic_rpc_handlers((self.servicer.handlers(), claims.handlers(self.engine)))
         self._health.add_to(self._server)
         reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), self._server)
         try:
@@ -309,6 +311,10 @@ class Server:
         self.engine.events.note("replaced", f"{self.engine.name} has stopped: {why}", "error")
         await self._health.drain()
         self.when_replaced()
+
+    def tell_lease(self, is_missing: bool) -> None:
+        """Health checks hear whether the owner has no lease on its name."""
+        self._health.tell_soon("no lease", is_missing)
 
     def _end_waits(self) -> None:
         """Ends the steps that wait for other trainers, who may not step any more."""

@@ -19,15 +19,15 @@ def also(packages):
 
 found = {}
 import ps_service.cli
-found["inspect"] = also({"torch", "grpc", "aiohttp", "prometheus_client"})
+found["inspect"] = also({"torch", "grpc", "aiohttp", "prometheus_client", "ray"})
 import trainer_client
 from ps_service.engine import Engine
 Engine("ps0").close()
-found["engine"] = also({"opentelemetry", "aiohttp", "prometheus_client", "torch._dynamo"})
+found["engine"] = also({"opentelemetry", "ray", "aiohttp", "prometheus_client", "torch._dynamo"})
 import ps_service.server
-found["server"] = also({"opentelemetry", "aiohttp", "prometheus_client", "torch._dynamo"})
+found["server"] = also({"opentelemetry", "ray", "aiohttp", "prometheus_client", "torch._dynamo"})
 import ps_service.cli.commands
-found["command line"] = also({"aiohttp", "prometheus_client", "torch._dynamo", "sympy"})
+found["command line"] = also({"ray", "aiohttp", "prometheus_client", "torch._dynamo", "sympy"})
 
 import ps_service.cli.serving, torch
 from ps_service.training.optimizers import HostedOptimizer

@@ -24,6 +24,8 @@ PLAIN = {
     "ps_service/cli/serving.py": NO_THREAD,
     "ps_service/collectives/communicators.py": SHORT,
     "ps_service/passes/calls.py": SHORT,
+    "ps_service/ray/owner_process.py": NO_THREAD,
+    "ps_service/ray/supervision.py": NO_THREAD,
     "ps_service/durability/log/owners_log.py": SHORT,
     "ps_service/durability/log/log.py": SHORT,
     "ps_service/durability/log/segments.py": NO_THREAD,

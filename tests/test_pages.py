@@ -30,7 +30,15 @@ from ps_wire.v1.errors_pb2 import ErrorCode
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "docs/guide/*.md", "deploy/*.md", "benchmarks/*.md", "examples/*/*.md")
+    for pattern in (
+        "*.md",
+        "docs/*.md",
+        "docs/guide/*.md",
+        "deploy/*.md",
+        "deploy/*/*.md",
+        "benchmarks/*.md",
+        "examples/*/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 GUIDE = ROOT / "docs" / "guide"
@@ -143,10 +151,12 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
     for module in re.findall(r"python -m ((?:examples|benchmarks|ps_service|tests)[\w.]*)", text):
         assert find_spec(module.rstrip(".")), module
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    for name, arguments in re.findall(r"ps-service ([a-z]+)([^\n`#]*)", text):
+    for name, part, arguments in re.findall(r"ps-service ([a-z]+)(?: (up|status|down)\b)?([^\n`#]*)", text):
         assert name in commands, name
-        known = {option for each in commands[name].params for option in (*each.opts, *each.secondary_opts)}
-        assert set(re.findall(r"--[a-z-]+", arguments)) <= known | {"--help"}, arguments
+        command = commands[name].commands[part] if name == "ray" and part else commands[name]
+        known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+        own, _, _ = arguments.partition(" -- ")
+        assert set(re.findall(r"--[a-z-]+", own)) <= known | {"--help"}, arguments
 
 
 def test_extras_that_are_shown_exist() -> None:
@@ -168,9 +178,10 @@ def test_variables_and_errors_that_are_named_exist(page: Path) -> None:
         if path.suffix != ".md"
     }
     trainers = {f"{PREFIX}{field.name.upper()}" for field in fields(TrainerSettings)}
+    reached = {f"PS_TLS_{each}" for each in ("CA", "CERT", "KEY", "SERVER_NAME")}
     commands = get_command(app).commands.values()  # type: ignore[attr-defined]
     arguments = {each.envvar for command in commands for each in command.params}
-    assert set(re.findall(r"`(PS_[A-Z_]+)`", text)) <= settings | deployed | trainers | arguments
+    assert set(re.findall(r"`(PS_[A-Z_]+)`", text)) <= settings | deployed | trainers | arguments | reached
     ours = {name for name in vars(errors) if name.endswith("Error")} | {"CheckpointError"}
     assert {
         name for name in re.findall(r"`(?:tc\.)?(?:errors\.)?([A-Z]\w+Error)`", text) if not hasattr(builtins, name)

@@ -13,7 +13,16 @@ from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.servicer import Servicer
 from ps_service.rpc.unary_metadata import STATUS
 from ps_wire import errors
-from ps_wire.v1 import checkpoint_pb2, errors_pb2, frames_pb2, operations_pb2, owner_pb2, probes_pb2, values_pb2
+from ps_wire.v1 import (
+    checkpoint_pb2,
+    directory_pb2,
+    errors_pb2,
+    frames_pb2,
+    operations_pb2,
+    owner_pb2,
+    probes_pb2,
+    values_pb2,
+)
 from ps_wire.v1.errors_pb2 import ErrorCode
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from ps_wire.v1.operations_pb2 import CallReply
@@ -22,7 +31,16 @@ from ps_wire.v1.values_pb2 import Tensor
 PROTO = Path(__file__).parent.parent / "proto"
 FILES: dict[str, FileDescriptor] = {
     module.DESCRIPTOR.name: module.DESCRIPTOR
-    for module in (checkpoint_pb2, errors_pb2, frames_pb2, operations_pb2, owner_pb2, probes_pb2, values_pb2)
+    for module in (
+        checkpoint_pb2,
+        directory_pb2,
+        errors_pb2,
+        frames_pb2,
+        operations_pb2,
+        owner_pb2,
+        probes_pb2,
+        values_pb2,
+    )
 }
 ASKED = {field.name: field for field in Request.DESCRIPTOR.oneofs_by_name["operation"].fields}
 ANSWERED = {field.name: field for field in Reply.DESCRIPTOR.oneofs_by_name["outcome"].fields if field.name != "error"}

@@ -6,11 +6,39 @@ import os
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
+
+from ps_service.cli.ending import fail
 
 AUTHORITY: Final = "ca.pem"
 
 _EXTRA: Final = "needs the package trustme: pip install 'torch-parameter-server[certs]'"
+
+
+def certs(
+    folder: Annotated[Path, typer.Argument(help="Where the files are written.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="Host at which owners are reached, for their certificate (several times).")
+    ] = None,
+    trainer: Annotated[list[str] | None, typer.Option(help="Name of a trainer's certificate (several times).")] = None,
+) -> None:
+    """Makes a small authority, and certificates for owners and trainers, for a cluster of one's own.
+
+        ps-service certs certs --host ps0 --host 10.0.0.7
+        ps-service serve --tls-cert certs/owner.pem --tls-key certs/owner.key --tls-client-ca certs/ca.pem
+
+    Trainers have `tc.connect(..., tls=tc.TLS(ca="certs/ca.pem", cert="certs/trainer.pem", key="certs/trainer.key"))`,
+    or the variables PS_TLS_CA, PS_TLS_CERT and PS_TLS_KEY, which the commands of ps-service read, too. The key of the
+    authority is not kept: to add a certificate, make all of them anew.
+    """
+    try:
+        made = make(folder, host or ["localhost", "127.0.0.1", "::1"], trainer or ["trainer"])
+    except (OSError, CertsError) as error:
+        fail(str(error))
+    for path in made:
+        print(path)
 
 
 class CertsError(Exception):

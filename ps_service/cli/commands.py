@@ -16,7 +16,6 @@ from rich.console import Console
 from typer.main import get_command
 
 from ps_service import config
-from ps_service.cli import certs as making_certs
 from ps_service.cli import (
     logs,
     planning,
@@ -27,10 +26,12 @@ from ps_service.cli import (
     status_view,
     watching,
 )
+from ps_service.cli.certs import certs
 from ps_service.cli.ending import asking, fail, reading
 from ps_service.cli.engines import engine_of
 from ps_service.cli.inspecting import inspect
 from ps_service.cli.options import completion_script, laid_out, tell, with_settings
+from ps_service.cli.ray_commands import ray_app
 from ps_service.durability import past
 from ps_service.durability.past import Moment
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
@@ -332,31 +333,6 @@ def restore(
 
 
 @app.command()
-def certs(
-    folder: Annotated[Path, typer.Argument(help="Where the files are written.")],
-    host: Annotated[
-        list[str] | None, typer.Option(help="Host at which owners are reached, for their certificate (several times).")
-    ] = None,
-    trainer: Annotated[list[str] | None, typer.Option(help="Name of a trainer's certificate (several times).")] = None,
-) -> None:
-    """Makes a small authority, and certificates for owners and trainers, for a cluster of one's own.
-
-        ps-service certs certs --host ps0 --host 10.0.0.7
-        ps-service serve --tls-cert certs/owner.pem --tls-key certs/owner.key --tls-client-ca certs/ca.pem
-
-    Trainers have `tc.connect(..., tls=tc.TLS(ca="certs/ca.pem", cert="certs/trainer.pem", key="certs/trainer.key"))`,
-    or the variables PS_TLS_CA, PS_TLS_CERT and PS_TLS_KEY, which the commands of ps-service read, too. The key of the
-    authority is not kept: to add a certificate, make all of them anew.
-    """
-    try:
-        made = making_certs.make(folder, host or ["localhost", "127.0.0.1", "::1"], trainer or ["trainer"])
-    except (OSError, making_certs.CertsError) as error:
-        fail(str(error))
-    for path in made:
-        print(path)
-
-
-@app.command()
 def completion() -> None:
     """Prints a script for the completion of commands and options in bash and zsh.
 
@@ -381,14 +357,18 @@ def _rebuilt(file: Path | None, imports: Sequence[str] | None, folder: Path, out
     return past.build_held(folder, Moment(), output, partial(_engine, file, imports))
 
 
+app.command()(certs)
+
 for _each in app.registered_commands:
     tell(_each)
+app.add_typer(ray_app, name="ray", short_help="Starts, shows and ends owners that Ray places and restarts.")
 
 
 def _flags(command: Any) -> list[str]:
     """The long flags of a command, without those that switch off what is off anyway."""
-    own = [flag for each in command.params for flag in (*each.opts, *each.secondary_opts) if flag.startswith("--")]
-    return [*own, "--help"]
+    parts = getattr(command, "commands", {"": command}).values()
+    own = [flag for part in parts for each in part.params for flag in (*each.opts, *each.secondary_opts)]
+    return [*dict.fromkeys(flag for flag in own if flag.startswith("--")), "--help"]
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from ps_service.cli.stop_requests import StopRequests
 from ps_service.tables.preparing import compile_soon
 from ps_service.training.torch_step import warm_soon
 from ps_wire.errors import PsError
+from ps_wire.runtime.nothing import nothing
 from ps_wire.shared_memory import descriptors
 from trainer_client.rpc.joining import join
 from trainer_client.session.settings import Settings
@@ -50,6 +51,8 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     if settings.until_eof:
         stop.watch_input()
     server.engine.membership.awaited = bool(settings.directory)
+    if settings.keepers:
+        server.engine.standing.lease(nothing)  # until it has joined
     replaced = asyncio.Event()
     server.when_replaced = replaced.set
     if not await _start(server, stop):
@@ -103,10 +106,10 @@ async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
     """Makes the owner a member of a group, if one is configured."""
     if not settings.directory:
         return None
-    directory = "" if settings.directory == "self" else settings.directory
+    directory = "" if settings.directory == "self" or settings.keepers else settings.directory
     own = Settings(shared_memory=settings.shared_memory, direct=settings.direct_port != "off", tls=settings.peer_tls)
     try:
-        return await join(server, own, directory, settings.advertise)
+        return await join(server, own, directory, settings.advertise, keepers=settings.keepers)
     except PsError as error:
         raise OSError(f"cannot join the group at {settings.directory}: {error}") from error
 

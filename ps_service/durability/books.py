@@ -50,7 +50,8 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
             _fill(message.passes.add(trainer=trainer, lost=sorted(lost)).ended, ended)
     for trainer, number in engine.contexts.killed().items():
         message.passes.add(trainer=trainer, killed=number)
-    message.members.extend(map(members.record, engine.directory.members()))
+    # Those of other keepers have no session here.
+    message.members.extend(members.record(each) for each in engine.directory.members() if each.session)
     return Bookkeeping(message, answers)
 
 

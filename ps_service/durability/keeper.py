@@ -226,6 +226,15 @@ class Keeper:
             _log.warning("the epoch in %s cannot be read: %s", self._store.folder, error)
         return ""
 
+    def has_epoch(self) -> bool:
+        """Whether no other owner has taken the data directory; false also if that cannot be told."""
+        try:
+            if self._epoch is not None:
+                self._epoch.check()
+        except OSError:
+            return False
+        return True
+
     def look_at_log(self) -> None:
         """Tries whether a log that was full can be written again, and tells when its state has changed."""
         effects = self._effects

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -83,6 +83,7 @@ class Directory:
         self._departures = Departures()
         self._waits: list[Wait] = []
         self._closed = ""
+        self._is_mirror = False
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -119,6 +120,11 @@ class Directory:
         _check(name, address)
         with self._lock:
             self._check_session(session)
+            if self._is_mirror:
+                raise InvalidArgumentError(
+                    f"the directory of this group has several keepers: give {name!r} the addresses of all of them, as "
+                    "in ps-service serve --directory A,B,C. Programs join groups whose directory one owner keeps"
+                )
             if self._formation is not None:
                 raise InvalidArgumentError(
                     f"{MIXED_GROUPS} All members of this group gave world_size=, and {name!r} did not"
@@ -147,6 +153,13 @@ class Directory:
                 self.when_replaced(before, entry)
             self._check_waits()
             return entry
+
+    def mirror(self, entries: Iterable[MemberEntry]) -> None:
+        """Has these members from now on, as several keepers tell them. None can enter or leave here."""
+        with self._lock:
+            self._is_mirror = True
+            self._entries = {entry.name: entry for entry in entries}
+            self._check_waits()
 
     def arrive(self, session: bytes, name: str, address: str, id: int, size: int) -> Wait:
         """A member of a group that begins as a whole arrives, and waits for the others (see `Formation`).

@@ -5,7 +5,7 @@ Who puts an owner and a client together (the command line, `trainer_client.rpc`)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from ps_service.hosting.references import RRef
 from ps_wire.errors import ForeignHandleError, UnavailableError
 
 if TYPE_CHECKING:
+    from ps_service.group.registers import Registers
     from ps_wire.refs import ContextId, Ref
     from ps_wire.v1.operations_pb2 import Member, MembersReply, MembersRequest
 
@@ -130,6 +131,10 @@ class Membership:
     def __init__(self) -> None:
         self.awaited = self.joined = False
         self.peers = Peers()
+        # Of a keeper of a directory that has several.
+        self.registers: Registers | None = None
+        # Whether no other process has taken the data directory, as far as can be told. May block.
+        self.has_data_dir: Callable[[], bool] = lambda: True
 
     def join(self, peers: Peers) -> None:
         """The owner has joined a group with these peers."""

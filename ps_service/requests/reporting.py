@@ -182,7 +182,7 @@ def _write_group(engine: Engine, most: int, reply: pb.StatusReply) -> None:
     reply.members_known = len(members)
     for member in members[:most]:
         describe(reply.members.add(), member)
-        reply.members[-1].away = engine.sessions.is_away(member.session)
+        reply.members[-1].away = bool(member.session) and engine.sessions.is_away(member.session)
     communicators = engine.communicators.snapshot()
     reply.communicators_open = len(communicators)
     reply.communicators.extend(pb.CommunicatorStatus(**each.as_plain()) for each in communicators[:most])

@@ -21,7 +21,6 @@ from ps_service.sessions import arrivals
 from ps_service.sessions.effects import synced
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.sessions import Process
-from ps_service.sessions.standing import DOUBT
 from ps_wire import errors
 from ps_wire.connections import frames
 from ps_wire.connections.connection import Connection, ConnectionBroken
@@ -191,7 +190,7 @@ class Servicer:
         if engine.gate.why:
             raise ReplacedError(engine.gate.why)
         if not engine.standing.is_sure():
-            raise UnavailableError(DOUBT.format(engine.name))
+            raise UnavailableError(engine.standing.doubt.format(engine.name))
         known = engine.sessions.get(hello.trainer) is not None
         # A trainer that reconnects while the owner drains may still have an open pass.
         may_return = known and hello.incarnation in engine.incarnations and engine.gate.state is Gate.State.DRAINING
@@ -294,6 +293,11 @@ class Servicer:
 
     def sweep(self) -> None:
         """Ends the sessions whose lease has run out, and the contexts that have been unused for too long."""
+        if not self._engine.standing.is_sure():
+            # Their trainers cannot come back now.
+            for session in self._engine.sessions.all():
+                session.touch()
+            return
         try:
             self.session_handlers.sweep()
         finally:

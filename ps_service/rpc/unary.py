@@ -35,7 +35,6 @@ from ps_service.sessions import arrivals
 from ps_service.sessions.effects import synced
 from ps_service.sessions.reply_cache import confirmed_by
 from ps_service.sessions.request_sources import Running
-from ps_service.sessions.standing import DOUBT
 from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError, UnavailableError
 from ps_wire.limits import SMALL_BYTES
 from ps_wire.numbers import LONGEST_SECONDS
@@ -157,7 +156,7 @@ class UnaryMethods:
             self._engine.counters.refuse(error.code)
             result = failure(error)
         if not self._engine.standing.is_sure():
-            result = failure(UnavailableError(DOUBT.format(self._engine.name)))
+            result = failure(UnavailableError(self._engine.standing.doubt.format(self._engine.name)))
         log = self._engine.durability.log
         if log is not None and log.acknowledges and result.position:
             failed = await synced(log, result.position)
@@ -177,7 +176,7 @@ class UnaryMethods:
     def _check(self, metadata: dict[str, Any]) -> None:
         """Refuses a caller that names an incarnation whose state is lost, and any while the owner may be replaced."""
         if not self._engine.gate.why and not self._engine.standing.is_sure():
-            raise UnavailableError(DOUBT.format(self._engine.name))
+            raise UnavailableError(self._engine.standing.doubt.format(self._engine.name))
         seen = metadata.get(INCARNATION_KEY)
         if seen is not None and seen not in self._engine.incarnations:
             raise SessionLostError(

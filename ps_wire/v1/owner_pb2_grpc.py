@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from ps_wire.v1 import directory_pb2 as ps__wire_dot_v1_dot_directory__pb2
 from ps_wire.v1 import frames_pb2 as ps__wire_dot_v1_dot_frames__pb2
 from ps_wire.v1 import operations_pb2 as ps__wire_dot_v1_dot_operations__pb2
 
@@ -1773,6 +1774,81 @@ class Owner(object):
             '/ps_wire.v1.Owner/Durable',
             ps__wire_dot_v1_dot_operations__pb2.DurableRequest.SerializeToString,
             ps__wire_dot_v1_dot_operations__pb2.DurableReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class DirectoryStub(object):
+    """Served by the keepers of a directory that has several. Only owners use it.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Claim = channel.unary_unary(
+                '/ps_wire.v1.Directory/Claim',
+                request_serializer=ps__wire_dot_v1_dot_directory__pb2.ClaimRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_directory__pb2.ClaimReply.FromString,
+                _registered_method=True)
+
+
+class DirectoryServicer(object):
+    """Served by the keepers of a directory that has several. Only owners use it.
+    """
+
+    def Claim(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_DirectoryServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Claim': grpc.unary_unary_rpc_method_handler(
+                    servicer.Claim,
+                    request_deserializer=ps__wire_dot_v1_dot_directory__pb2.ClaimRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_directory__pb2.ClaimReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'ps_wire.v1.Directory', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('ps_wire.v1.Directory', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Directory(object):
+    """Served by the keepers of a directory that has several. Only owners use it.
+    """
+
+    @staticmethod
+    def Claim(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Directory/Claim',
+            ps__wire_dot_v1_dot_directory__pb2.ClaimRequest.SerializeToString,
+            ps__wire_dot_v1_dot_directory__pb2.ClaimReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -13,8 +13,8 @@ import pytest
 from tests.forking.process import AsyncForked, Forking
 from tests.pages.snippets import ROOT, Page, Snippet, with_addresses
 
-WITHOUT_PYTHON = {"README.md", "other-languages.md"}
-"""Pages of the guide that have no snippets."""
+WITHOUT_PYTHON = {"README.md", "other-languages.md", "ray.md"}
+"""Pages of the guide that have no snippets, or only such as need a cluster."""
 
 GUIDE = sorted(
     f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md") if path.name not in WITHOUT_PYTHON

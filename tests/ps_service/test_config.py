@@ -179,6 +179,7 @@ def test_a_variable_without_the_prefix_is_ignored(monkeypatch: pytest.MonkeyPatc
         ("listen", "localhost:65536", "'localhost:65536' is not HOST:PORT"),
         ("listen", "localhost:http", "'localhost:http' is not HOST:PORT"),
         ("listen", "localhost:-1", "'localhost:-1' is not HOST:PORT"),
+        ("directory", "127.0.0.1:1,127.0.0.1:2", "of two keepers none may fail"),
         ("direct_port", "65536", "'65536' is neither a port nor 'off'"),
         ("direct_port", "on", "'on' is neither a port nor 'off'"),
         ("device", "gpu7", "'gpu7' is not a device"),

@@ -15,6 +15,7 @@ from trainer_client.client.portal import Portal
 from trainer_client.session.settings import Settings
 from trainer_client.transport.channels import checked_address
 from trainer_client.transport.grpc_stream import GrpcConnector
+from trainer_client.transport.ray_owners import on_ray
 from trainer_client.transport.resolvers import Candidates
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def connect(
         async with tc.connect("ps0", "ps1", directory="127.0.0.1:50051") as ps: ...     # found by their names
         async with tc.connect(directory="127.0.0.1:50051") as ps: ...   # all owners of the group; see `find_owners`
         async with tc.connect("ps0", directory=find) as ps: ...         # find("ps0") gives the address
+        async with tc.connect(directory="ray:ps") as ps: ...    # all owners that `ps-service ray up --name ps` started
 
     An owner that was found by its name may move: each time that its stream breaks, it is looked for again.
 
@@ -118,7 +120,8 @@ def connect(
             owners of the group. Programs that have joined it with `init_rpc` are not among these.
         directory: Address of an owner in the group of those owners (`ps-service serve --directory`). Or several, of
             which one has to answer; a host name stands for all addresses that DNS has for it. Or a function that gives
-            the address of the owner with a name, at each dial; it may be async, and otherwise runs in a thread.
+            the address of the owner with a name, at each dial; it may be async, and otherwise runs in a thread. Or
+            `ray:NAME`, in a program that is connected to Ray: the owners of the cluster NAME there, or some of them.
         timeout: Default timeout of calls, in seconds; None is no limit.
         connect_timeout: Seconds to wait for an owner that cannot be reached yet, or is not in the directory yet; with
             `directory` alone, also for the first owner of the group.
@@ -134,7 +137,7 @@ def connect(
 
     Raises:
         InvalidArgumentError: No address was given, or one that is not host:port; or a name was given twice, or none
-            with a function.
+            with a function; or this program is not connected to Ray.
         UnavailableError: When entered: an owner cannot be reached in time, the group has none in time, or this process
             is a fork of one that has used gRPC.
         UnknownNameError: When entered: an owner has not entered the directory in time.
@@ -144,6 +147,8 @@ def connect(
     settings.seeding.begin(seed)
     if directory:
         names = _checked(owners)
+        if (there := on_ray(directory)) is not None:
+            return Connecting((), settings, names, there)
         if not callable(directory):
             candidates = Candidates([directory] if isinstance(directory, str) else directory)
             return Connecting((), settings, names, candidates)

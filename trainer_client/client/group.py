@@ -59,7 +59,7 @@ class Group:
             while True:
                 left = max(ends - loop.time(), 0.0)
                 try:
-                    directory = await self._directory()
+                    directory = await self._others.asked()
                     members = await self._others.members(
                         directory, MembersRequest(owners_at_least=at_least, wait_seconds=left)
                     )
@@ -72,16 +72,6 @@ class Group:
         if len(_owners(members)) < at_least:
             raise UnavailableError(self._too_few(members, at_least))
         return members
-
-    async def _directory(self) -> Session:
-        """The session with the owner that is asked, opened again if it was given up."""
-        directory = self._others.directory
-        assert directory is not None, "the client was told a directory"
-        if directory.state == "closed" and self._others.candidates is not None:
-            directory = self._others.directory = await self._others.ask_candidates()
-        elif directory.state == "closed":
-            directory = self._others.directory = await self._others.reach(directory.owner, directory.address)
-        return directory
 
     async def _reach(self, owner: Member) -> bool:
         """Connects to an owner, if there is no session with it; says whether the group still has it then."""

@@ -14,7 +14,8 @@ from trainer_client.client.group import Group
 from trainer_client.handles.other_owners import OtherOwners
 from trainer_client.pending import Pending
 from trainer_client.session.session import Session
-from trainer_client.transport.resolvers import Candidates, Find
+from trainer_client.transport.ray_owners import RayOwners
+from trainer_client.transport.resolvers import Candidates, Find, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,7 +50,7 @@ class Sessions:
 
     async def open(self, names: Sequence[str] = (), directory: Directory = None) -> None:
         """Connects to every owner: by name if names are looked up in a directory, else to all of its group. The program
-        may give a function in the place of a directory.
+        may give a function in the place of a directory, or the owners of a cluster on Ray.
 
         Closes all sessions if it fails.
         """
@@ -65,6 +66,8 @@ class Sessions:
                 await self._ask(directory)
             elif directory is not None:
                 self.others.find_address = directory
+            if isinstance(directory, RayOwners) and not names:
+                names = await listed(directory.names, self._patience)
             if names:
                 await self._find(names, self.others.directory)
             elif directory is not None:
@@ -80,7 +83,7 @@ class Sessions:
             self.others.directory = await self.others.connect(candidates.given[0])
         else:
             self.others.candidates = candidates
-            self.others.directory = await self.others.ask_candidates()
+            await self.others.asked()
 
     async def _find(self, names: Sequence[str], directory: Session | None) -> None:
         """Connects to owners by name; they are the first of the sessions, in this order."""

@@ -119,11 +119,12 @@ class OtherOwners:
         """Like `connect`, but other sessions do not find the owner by its name before `add` was called.
 
         If the session `follows`, the owner is looked for each time that the stream breaks, and at first if it has no
-        address: by its name; without one it is any of the candidates.
+        address: by its name; without one it is any of the candidates at first.
         """
         if self._dial is None:
             raise UnknownNameError(f"this client cannot connect to {address}: it has no connector for addresses")
-        connector = self._dial(address) if not follows else self._following(owner, address)
+        following = self._following(owner, address) if follows else None
+        connector = following or self._dial(address)
         session = Session(connector, self._trainer, self._settings, self, owner)
         try:
             await session.open()
@@ -131,6 +132,8 @@ class OtherOwners:
             await session.close(fails=True)
             raise
         self._opened.append(session)
+        if following is not None and not owner:
+            following.find_with(partial(self._look_among_candidates, session.owner))
         return session
 
     def add(self, session: Session) -> None:
@@ -179,12 +182,26 @@ class OtherOwners:
             known.requests.reopen()
             await known.settled()
             return known
-        if not address and self.find_address is None:
+        if not address and self.candidates is not None and not self._has_directory:
+            address = await self._look_for(owner)
+        elif not address and self.find_address is None:
             address = (await self.find(owner)).address
         self._sessions.pop(owner, None)
         return await self.connect(address, owner, follows=True)
 
-    async def ask_candidates(self) -> Session:
+    async def asked(self) -> Session:
+        """The session with the owner to ask; with another of the candidates, if that is away."""
+        if self.directory is None or (self.candidates is not None and not self._has_directory):
+            self.directory = await self._ask_candidates()
+        elif self.directory.state == "closed":
+            self.directory = await self.reach(self.directory.owner, self.directory.address)
+        return self.directory
+
+    @property
+    def _has_directory(self) -> bool:
+        return self.directory is not None and self.directory.state == "connected"
+
+    async def _ask_candidates(self) -> Session:
         """The session with an owner that can be asked: opened with one of the candidates, unless that is known."""
         session = await self.open("", follows=True)
         known = self._sessions.get(session.owner)
@@ -201,6 +218,14 @@ class OtherOwners:
             assert self.candidates is not None
             return FollowingConnector(self.candidates.next, self._dial, str(self.candidates))
         return FollowingConnector(partial(self._look_for, owner), self._dial, owner, address)
+
+    async def _look_among_candidates(self, owner: str) -> str:
+        """Where an owner is now, or may be: nobody else may know."""
+        assert self.candidates is not None
+        try:
+            return await self._look_for(owner)
+        except UnavailableError:
+            return await self.candidates.next()
 
     async def _look_for(self, owner: str) -> str:
         """Where an owner is now. Raises if that cannot be found out."""

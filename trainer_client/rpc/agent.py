@@ -29,11 +29,13 @@ from trainer_client.pending import Pending
 from trainer_client.profiling.members import NO_NUMBER
 from trainer_client.rpc.entry import Entry
 from trainer_client.rpc.gradients import OwnGradients
+from trainer_client.rpc.leased_entry import LeasedEntry
 from trainer_client.rpc.options import UNSET, DeviceMaps
 from trainer_client.rpc.planning import Plan
 from trainer_client.rpc.waiting import Deadline, in_time, told
 from trainer_client.rpc.workers import WorkerInfo
 from trainer_client.transport.channels import UnaryRequests
+from trainer_client.transport.following import FollowingConnector
 from trainer_client.transport.grpc_stream import GrpcConnector
 from trainer_client.transport.in_process import MemoryConnector
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from ps_service.group.peers import Peers
     from ps_service.hosting.references import RRef as HostedRRef
     from ps_service.server import Server
+    from ps_wire.connections.connection import Connector
     from trainer_client.handles.references import RRef as Handle
     from trainer_client.session.session import Session
     from trainer_client.session.settings import Settings
@@ -59,9 +62,10 @@ _LAST_ONE_SECONDS: Final = 0.5
 
 class Agent:
     """An owner, which listens already, and a client on one event loop. `entry` is None before it joins, and `together`,
-    the names of the members that began together, in an open group. `unary` asks others without a session."""
+    the names of the members that began together, in an open group. `unary` asks others without a session. One that is
+    `leased` joins a group whose directory has several keepers."""
 
-    def __init__(self, server: Server, settings: Settings, address: str = "") -> None:
+    def __init__(self, server: Server, settings: Settings, address: str = "", leased: bool = False) -> None:
         self.server = server
         self.engine = server.engine
         self.name = server.engine.name
@@ -69,6 +73,7 @@ class Agent:
         self.settings = settings
         settings.members = self
         self.entry: Entry | None = None
+        self._leased: LeasedEntry | None = None
         self.together: tuple[str, ...] | None = None
         self.placement = DeviceMaps(None, None)
         self.keeps_directory = True
@@ -80,13 +85,18 @@ class Agent:
         self.unary = UnaryRequests(settings.tls)
         self._beats: Periodic | None = None
         self._asking: asyncio.Task[None] | None = None
-        self.client = Client(
-            [MemoryConnector(server.servicer.serve)], settings, partial(GrpcConnector, tls=settings.tls)
-        )
+        here: Connector = MemoryConnector(server.servicer.serve)
+        if leased:
+            # The session with the own owner opens again although there was no lease for long.
+            here = FollowingConnector(_here, lambda _: MemoryConnector(server.servicer.serve), self.name, here.address)
+        self.client = Client([here], settings, partial(GrpcConnector, tls=settings.tls))
         self.client.keep = partial(OwnGradients, self.engine)
 
     async def join(self, plan: Plan, peers: Peers) -> None:
         """Enters the group; raises as `init_rpc`. `peers` lets the code that this process hosts reach the others."""
+        if plan.keepers:
+            await self._lease(plan, peers)
+            return
         await self.client.open()
         others = self.client.others
         chain = self.engine.incarnations
@@ -117,6 +127,14 @@ class Agent:
             self._workers.update((member.name, WorkerInfo(member.name, member.id)) for member in members)
             others.addresses.update((member.name, member.address) for member in members)
 
+    async def _lease(self, plan: Plan, peers: Peers) -> None:
+        """Enters a group whose directory has several keepers. The directory of this process has what they tell."""
+        self._leased = LeasedEntry(self.server, self.address, plan.keepers, self.settings.tls)
+        await self._leased.begin(plan.seconds)
+        await self.client.open()
+        self.client.others.directory = self.session_here
+        self.engine.membership.join(peers)
+
     def _watch(self, entry: Entry) -> None:
         """Has the owner ask the directory whether it was replaced, whenever it did not run for a while."""
         standing, handlers = self.engine.standing, self.server.servicer.session_handlers
@@ -141,7 +159,7 @@ class Agent:
         if self.engine.durable:
             # Passes that finish here may still call other members.
             await self.server.quiet(drain_seconds)
-        elif self.keeps_directory:
+        elif self.keeps_directory and self._leased is None:
             directory = self.engine.directory
             await _within(_TELL_SECONDS, directory.told(self.client.trainer))
             directory.close(f"{self.name}, which kept the directory, has left the group")
@@ -153,7 +171,10 @@ class Agent:
         try:
             await self._close_client()
         finally:
-            await self.server.drain(drain_seconds)
+            try:
+                await self.server.drain(drain_seconds)
+            finally:
+                await self._give_back()
 
     async def stop(self) -> None:
         """Closes the client, and stops the owner without a checkpoint: another has taken its place."""
@@ -161,10 +182,16 @@ class Agent:
             await self._close_client()
         finally:
             await self.server.stop()
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Gives the name back to the keepers of the directory. This owner has stopped."""
+        if self._leased is not None:
+            await self._leased.end()
 
     async def withdraw(self, why: BaseException) -> None:
         """Undoes a `join` that failed, and stops the owner without a checkpoint."""
-        if self.keeps_directory:
+        if self.keeps_directory and self._leased is None:
             self.engine.directory.give_up(f"{self.name!r}, which keeps the directory, has left: {why}")
             await _within(_TELL_SECONDS, self.engine.directory.told(self.client.trainer))
         await self.stop()
@@ -188,7 +215,8 @@ class Agent:
     @property
     def member(self) -> Member:
         """What the directory says of it."""
-        return Member(name=self.name) if self.entry is None else self.entry.member
+        entry = self.entry or self._leased
+        return Member(name=self.name) if entry is None else entry.member
 
     @property
     def number(self) -> int:
@@ -328,6 +356,10 @@ class Agent:
         if rref.parameter and isinstance(handle, RemoteModule):
             return handle.parameter(rref.parameter)
         return handle
+
+
+async def _here() -> str:
+    return MemoryConnector.address
 
 
 async def _within(seconds: float, wait: Wait) -> None:

@@ -7,10 +7,10 @@ import importlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -34,6 +34,9 @@ from trainer_client.rpc.rendezvous import chosen, meet
 from trainer_client.rpc.waiting import DAY, Deadline, in_time
 from trainer_client.rpc.workers import check_name
 from trainer_client.session.settings import Settings
+
+if TYPE_CHECKING:
+    from ps_service.group.keepers import KeeperAddress
 
 Offer = str | ModuleType | type | Callable[..., Any]
 
@@ -165,14 +168,20 @@ def init_rpc(
 
 
 async def join(
-    server: Server, settings: Settings, directory: str = "", address: str = "", id: int | None = None
+    server: Server,
+    settings: Settings,
+    directory: str = "",
+    address: str = "",
+    id: int | None = None,
+    keepers: Sequence[KeeperAddress] = (),
 ) -> Agent:
     """Makes an owner, which has begun to listen, the member of this process in a group; raises as `init_rpc`. Without a
-    `directory` it keeps that itself. An owner that cannot join is stopped, and writes no checkpoint."""
+    `directory` it keeps that itself, or these `keepers` do. An owner that cannot join is stopped, and writes no
+    checkpoint."""
     settings.member = server.engine.name
-    member = Agent(server, settings, address)
+    member = Agent(server, settings, address, leased=bool(keepers))
     try:
-        await member.join(Plan(directory, id, is_owner=True), GroupPeers(member))
+        await member.join(Plan(directory, id, is_owner=True, keepers=tuple(keepers)), GroupPeers(member))
     except BaseException as error:
         await member.withdraw(error)
         raise

@@ -21,6 +21,8 @@ from trainer_client.rpc.options import master_address
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+    from ps_service.group.keepers import KeeperAddress
+
 SELF: Final = "self"
 """The `directory` of a process that keeps the directory itself."""
 
@@ -32,7 +34,8 @@ class Plan(NamedTuple):
     """How a process joins a group: with a `rank`, or None for a free number; `size` is 0 for an open group. `directory`
     is the address of the owner that keeps the directory; empty for this process. It tells the others where that is
     through a `store`, or a `file`; None if they know. It waits so many `seconds` for the directory and for the other
-    members. An `is_owner` serves trainers, and is no program that joins by itself."""
+    members. An `is_owner` serves trainers, and is no program that joins by itself. Owners whose directory has several
+    `keepers` know the addresses of all of them."""
 
     directory: str = ""
     rank: int | None = None
@@ -41,6 +44,7 @@ class Plan(NamedTuple):
     store: GroupStore | None = None
     file: MeetingFile | None = None
     is_owner: bool = False
+    keepers: tuple[KeeperAddress, ...] = ()
 
     @property
     def keeps_directory(self) -> bool:
@@ -64,6 +68,11 @@ def planned(
         if world_size:
             raise InvalidArgumentError(
                 "give either world_size, for a group that begins as a whole, or directory, for an open group"
+            )
+        if "," in directory:
+            raise InvalidArgumentError(
+                f"{directory!r} is not one address: programs join groups whose directory one owner keeps. As trainers, "
+                "with connect(directory=[...]), they can use any"
             )
         place = "" if directory == SELF else directory
         return Plan(place, rank if rank >= 0 else None, 0, seconds), listen

@@ -10,9 +10,11 @@ import grpc
 from ps_wire.errors import InvalidArgumentError, UnavailableError
 from ps_wire.limits import GRPC_OPTIONS
 from ps_wire.runtime import forks
-from ps_wire.v1.owner_pb2_grpc import OwnerStub
+from ps_wire.v1.owner_pb2_grpc import DirectoryStub, OwnerStub
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ps_wire.tls import TLS
 
 _OPTIONS: Final = (
@@ -112,10 +114,12 @@ def unanswered(error: Any, seconds: float) -> str:
 
 
 class UnaryRequests:
-    """Asks owners for what needs no session: their status and history. Used on one event loop."""
+    """Asks owners for what needs no session: their status and history. Used on one event loop. `stub` makes the methods
+    of the service on a channel."""
 
-    def __init__(self, tls: TLS | None = None) -> None:
+    def __init__(self, tls: TLS | None = None, stub: Callable[[grpc.aio.Channel], Any] = OwnerStub) -> None:
         self._tls = tls
+        self._stub = stub
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def ask(self, address: str, method: str, request: Any, seconds: float) -> Any:
@@ -127,7 +131,7 @@ class UnaryRequests:
         if channel is None:
             channel = self._channels[address] = open_channel(address, self._tls)
         try:
-            return await getattr(OwnerStub(channel), method)(request, timeout=seconds)
+            return await getattr(self._stub(channel), method)(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             # gRPC waits ever longer before it tries a broken connection again.
             await self.forget(address)
@@ -143,3 +147,8 @@ class UnaryRequests:
         """Closes all channels."""
         for address in list(self._channels):
             await self.forget(address)
+
+
+def keepers(tls: TLS | None) -> UnaryRequests:
+    """Asks the keepers of a directory that has several."""
+    return UnaryRequests(tls, DirectoryStub)

@@ -33,6 +33,10 @@ class FollowingConnector:
         self._connector = dial(address) if address else None
         self._is_new = bool(address)
 
+    def find_with(self, find: Callable[[], Awaitable[str]]) -> None:
+        """Asks this function from now on."""
+        self._find = find
+
     @property
     def address(self) -> str:
         """Where the owner was found last."""

@@ -10,13 +10,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, UnavailableError
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.transport.channels import checked_address
 
 Find = Callable[[str], str | Awaitable[str]]
 """Tells the address (host:port) of the owner with a name. A function that is not async runs in a thread, and may block;
 it raises any exception if it does not know."""
+
+_PAUSE_SECONDS: Final = 0.25
+"""Seconds between two questions for names that are not known yet."""
 
 _FIND_SECONDS: Final = 10.0
 """Seconds that a function or a DNS server may take for an answer."""
@@ -63,6 +66,18 @@ async def found(find: Find, name: str) -> str:
     if not isinstance(address, str):
         raise InvalidArgumentError(f"the address of {name!r} is host:port, not a {type(address).__name__}")
     return checked_address(address, may_be_name=False)
+
+
+async def listed(names: Callable[[], Sequence[str]], patience: float) -> Sequence[str]:
+    """What a function that may block tells, asked again for so many seconds if it raises `UnavailableError`."""
+    until = asyncio.get_running_loop().time() + patience
+    while True:
+        try:
+            return await BLOCKING.run(names)
+        except UnavailableError:
+            if asyncio.get_running_loop().time() >= until:
+                raise
+        await asyncio.sleep(_PAUSE_SECONDS)
 
 
 def _host_name(address: str) -> tuple[str, str] | None:

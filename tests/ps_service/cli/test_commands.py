@@ -98,11 +98,13 @@ def test_no_help_cuts_names_or_sentences(columns: str) -> None:
         return " ".join(result.stdout.split())
 
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
-        text = told(name)
-        for option in command.params:
-            for each in [*option.opts, *option.secondary_opts, *re.findall("PS_[A-Z_]+", getattr(option, "help", ""))]:
-                assert each in text
         assert command.short_help in told()
+        for part, own in getattr(command, "commands", {"": command}).items():
+            text = told(name, *part.split())
+            for option in own.params:
+                for each in [*option.opts, *option.secondary_opts, *re.findall("PS_[A-Z_]+", option.help or "")]:
+                    assert each in text
+            assert not part or own.short_help in told(name)
 
 
 def test_help_of_serve_explains_every_option() -> None:

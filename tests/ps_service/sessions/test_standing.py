@@ -41,3 +41,20 @@ def test_without_a_beat_it_doubts_once_and_late_beats_change_nothing() -> None:
     assert standing.is_sure() and not standing.is_doubted
     clock.now += PATIENCE_SECONDS + 0.1
     assert not standing.is_sure() and doubts == ["doubt"] * 2
+
+
+def test_one_that_needs_a_lease_acts_only_while_it_has_one() -> None:
+    clock, said = Clock(), list[str]()
+    standing = Standing(clock)
+    standing.lease(lambda: said.append("doubt"))
+    assert not standing.is_sure() and standing.watched and not said
+    standing.extend(clock() + 3.0)
+    standing.extend(clock() + 2.0)
+    clock.now += 3.0
+    assert standing.is_sure() and not said
+    clock.now += 0.1
+    assert not standing.is_sure() and not standing.is_sure() and said == ["doubt"]
+    standing.extend(clock() - 0.1)
+    assert not standing.is_sure()
+    standing.extend(clock() + 1.0)
+    assert standing.is_sure() and said == ["doubt"]

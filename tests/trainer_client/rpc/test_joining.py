@@ -12,11 +12,12 @@ import pytest
 from ps_service.durability.store import Store
 from ps_service.engine import Engine
 from ps_service.server import Server
-from ps_wire.errors import NameConflictError, UnavailableError
+from ps_wire.errors import InvalidArgumentError, NameConflictError, UnavailableError
 from ps_wire.v1.operations_pb2 import HistoryRequest, MembersRequest
 from trainer_client.rpc.current import agent, has_agent, set_agent
 from trainer_client.rpc.joining import join
 from trainer_client.rpc.peers import GroupPeers
+from trainer_client.rpc.planning import planned
 from trainer_client.session import presence
 from trainer_client.session.settings import Settings
 
@@ -106,3 +107,8 @@ async def test_a_directory_that_does_not_answer_is_told(
     assert line.startswith(f"the owner at {keeper.address} has not been reached since")
     assert not has_agent()
     assert server.state == "draining"
+
+
+def test_a_program_joins_a_directory_that_one_owner_keeps() -> None:
+    with pytest.raises(InvalidArgumentError, match="'a:1,b:1,c:1' is not one address"):
+        planned("", -1, 0, "a:1,b:1,c:1", "", 1.0)
