@@ -17,6 +17,8 @@ from ps_wire.number_set import SeenNumbers
 from ps_wire.refs import ContextId
 
 if TYPE_CHECKING:
+    import torch
+
     from ps_service.group.peers import Membership
 
 _REMEMBERED: Final = 4096
@@ -248,3 +250,9 @@ class PassHost(Host, Protocol):
 
     @property
     def membership(self) -> Membership: ...
+
+    def keeps_gradients(self, parameter: torch.Tensor) -> bool:
+        """Whether gradients of a parameter are kept outside of passes, for a step to come."""
+
+    def used_with(self, parameter: torch.Tensor) -> list[str]:
+        """The policies and schedulers of the optimizers of a parameter, for messages."""

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ps_service.tables.checks import checked_ids, checked_offsets
+from ps_service.tables.moving import PIECE_BYTES, MovingTable
 from ps_service.tables.preparing import PREPARATION
 from ps_service.tables.shard import TURN_ROWS, TableShard
-from ps_service.tables.stand_in import AllRows, LookUp, Pool, RowsOfTable
+from ps_service.tables.slot_changes import ids_between
+from ps_service.tables.stand_in import AllRows, LookUp, Pool
 from ps_wire.decorators import hosted, remote
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.runtime.locks import ReportingLock
@@ -27,15 +29,12 @@ MOST_NAME: Final = 256
 MOST_GIVEN: Final = 1 << 40
 """More ids than one look-up can have."""
 
-PIECE_BYTES: Final = 4 << 20
-"""About the most bytes of rows that are read at once."""
-
 
 class Wanted:
     """What is looked up in one table."""
 
     def __init__(self, table: HostedTable, part: Any) -> None:
-        if not isinstance(part, tuple) or len(part) not in (4, 5):
+        if not isinstance(part, tuple) or not 4 <= len(part) <= 6:
             raise InvalidArgumentError("a part of a look-up is a tuple of table, ids, offsets and weights")
         other, ids, offsets, weights, *given = part
         self.table = table if other is None else other.local_value()
@@ -56,8 +55,14 @@ class Wanted:
         self.weights: torch.Tensor | None = weights
         # It is counted, and nothing else.
         self.given = given[0] if given else len(ids)
-        if (offsets is not None and given) or type(self.given) is not int or not len(ids) <= self.given < MOST_GIVEN:
-            raise InvalidArgumentError("what different ids were made of is a number of ids, at least theirs")
+        if (offsets is not None and len(given) == 1) or type(self.given) is not int:
+            raise InvalidArgumentError("what different ids were made of is a number of ids")
+        if not len(ids) <= self.given < MOST_GIVEN:
+            raise InvalidArgumentError("different ids were made of at least as many")
+        # That of the routing by which they were sent here.
+        mark = given[1] if len(given) > 1 else 0
+        if mark != self.table.mark:
+            self.table.examine(mark, self.ids)
 
 
 class Restores:
@@ -102,7 +107,7 @@ class Restores:
 
 
 @hosted
-class HostedTable(RowsOfTable):
+class HostedTable(MovingTable):
     """One owner's rows of a table, and their optimizer. Arguments are those of `trainer_client.Client.table`;
     `settings` has them, the same on all of its owners. Raises `InvalidArgumentError` if a setting does not fit."""
 
@@ -140,7 +145,7 @@ class HostedTable(RowsOfTable):
             "admit": admit,
             "evict": evict,
         }
-        self.routing = Routing.even(owners)
+        super().__init__(Routing.even(owners))
         self.restores: Final = Restores(f"table {name!r}")
         eviction = None if evict is None else _option(evict, life.Eviction, "evict")
         self.shard = TableShard(
@@ -174,7 +179,14 @@ class HostedTable(RowsOfTable):
         if not isinstance(parts, list):
             raise InvalidArgumentError("the parts of a look-up are a list")
         wanted = [Wanted(self, part) for part in parts]
-        return [each.table._found(each, recorded) for each in wanted]
+        if recorded:  # who records it looks whether rows have moved meanwhile
+            return [each.table._found(each, recorded) for each in wanted]
+        marks = [each.table.mark for each in wanted]
+        found = [each.table._found(each, recorded) for each in wanted]
+        for each, mark in zip(wanted, marks, strict=True):
+            if each.table.mark != mark:
+                each.table.examine(mark, each.ids)
+        return found
 
     def _found(self, wanted: Wanted, recorded: bool) -> torch.Tensor:
         ids, offsets, weights = wanted.ids, wanted.offsets, wanted.weights
@@ -188,12 +200,20 @@ class HostedTable(RowsOfTable):
         return found
 
     @remote
-    def count(self) -> int:
-        """Number of rows."""
-        return self.shard.size
+    def count(self, mark: int = 0) -> int:
+        """Number of rows. A mark is that of this owner in the routing; with another one, this and the methods below
+        raise `RowsMovedError`."""
+        self.check_mark(mark)
+        if not self.may_have_others:
+            return self.shard.size
+        own, begin = 0, 0
+        while begin is not None:
+            ids, begin = ids_between(self.shard, begin, TURN_ROWS)  # type: ignore[assignment]
+            own += int(self.are_own(ids).sum())
+        return own
 
     @remote
-    def evict(self, share: float | None, dry_run: bool, sample: int) -> tuple[int, torch.Tensor]:
+    def evict(self, share: float | None, dry_run: bool, sample: int, mark: int = 0) -> tuple[int, torch.Tensor]:
         """Removes rows that have expired, in short turns, or this share of the rows. Returns how many, and ids of some,
         at most `sample`. With `dry_run` the rows stay. Raises `InvalidArgumentError` if the table has no eviction, or
         no part of it that this needs, or `share` is no part."""
@@ -207,8 +227,10 @@ class HostedTable(RowsOfTable):
         if share is not None:
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
                 raise InvalidArgumentError(f"the share of rows to evict is above 0 and at most 1, not {share!r}")
+            self.check_mark(mark)
             gone = self.shard.evict(int(share * self.shard.size), dry_run=dry_run)
             return len(gone), gone[:sample]
+        self.check_mark(mark)
         count, begin, named = 0, 0, torch.empty(0, dtype=torch.int64)
         while begin is not None:
             gone, begin = self.shard.expire(begin, TURN_ROWS, dry_run=dry_run)  # type: ignore[assignment]
@@ -217,9 +239,10 @@ class HostedTable(RowsOfTable):
         return count, named
 
     @remote
-    def begin_restore(self, number: int) -> int:
+    def begin_restore(self, number: int, mark: int = 0) -> int:
         """Removes all rows for a restore, and ends one that goes on. Arguments and errors as for `Restores.begin`."""
-        return self.restores.begin(number, self.shard.clear)
+        self.check_mark(mark)
+        return self.restores.begin(number, self._clear)
 
     @remote
     def put(self, block: dict[str, torch.Tensor], restore: int | None = None) -> int:
@@ -231,31 +254,45 @@ class HostedTable(RowsOfTable):
             raise InvalidArgumentError("rows to put are ids, values and what belongs to them, as tensors by name")
         if not all(bool(each.isfinite().all()) for each in block.values() if each.is_floating_point()):
             raise NonFiniteGradientError(f"a row holds NaN or infinity; {self} was not changed")
-        with nullcontext() if restore is None else self.restores.going_on(restore):
+        with nullcontext() if restore is None else self.restores.going_on(restore), self.shard.lock:
+            self.check_ids(checked_ids(block["ids"], self.shard.rows))
             self.shard.load([block], clear=False)
         return len(block["ids"])
 
     @remote
-    def read_block(self, begin: int, state: bool) -> tuple[dict[str, torch.Tensor], int | None]:
+    def read_block(self, begin: int, state: bool, mark: int = 0) -> tuple[dict[str, torch.Tensor], int | None]:
         """Copies of some rows as `TableShard.copies`, at most a few MiB, and where to go on; None at the end. It begins
         at 0, or what the call before has returned. `state` says whether what the optimizer keeps is wanted."""
+        self.check_mark(mark)
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
             raise InvalidArgumentError(f"rows are read from a number on that the last call has returned, not {begin!r}")
         block, following = self.shard.copies(begin, max(1, PIECE_BYTES // self.shard.row_bytes))
         if not state:
             block = {name: each for name, each in block.items() if not name.startswith("state.")}
-        return block, following
+        return self._own_part(block) if self.may_have_others else block, following
+
+    def _own_part(self, block: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The rows of a block whose slots this owner has."""
+        own = self.are_own(block["ids"])
+        return block if own.all() else {name: each[own] for name, each in block.items()}
 
     @remote
     def remove(self, ids: torch.Tensor) -> int:
         """Removes the rows of ids, an int64 vector. Returns how many there were."""
         if not isinstance(ids, torch.Tensor):
             raise InvalidArgumentError("ids are a tensor")
-        return self.shard.remove(ids)
+        with self.shard.lock:
+            self.check_ids(checked_ids(ids, self.shard.rows))
+            return self.shard.remove(ids)
 
     @remote
-    def clear(self) -> None:
+    def clear(self, mark: int = 0) -> None:
         """Removes all rows, and forgets sightings of ids without one."""
+        self.check_mark(mark)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.lose_arrivals()
         self.shard.clear()
 
     @remote
@@ -285,7 +322,7 @@ class HostedTable(RowsOfTable):
         self.shard.load(state["blocks"], now=state.get("time", 0))
         if (admission := state.get("admission")) is not None:
             self.shard.load_admission(admission)
-        self.routing = Routing.from_plain(state["routing"])
+        self.take(Routing.from_plain(state["routing"]))
         self.restores.latest = state.get("restore", 0)
 
     def __str__(self) -> str:

@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 
 class RowsOfTable:
     """The rows of a table on an owner, as far as passes, optimizers and metrics know them. Rows that nobody looks up
-    expire after `ttl` seconds; None if they do not. `backups` want to know of rows before they are updated; a step
-    iterates over them, so they are replaced and not changed."""
+    expire after `ttl` seconds; None if they do not. `owner` is the name of the owner, and `mark` stands for the slots
+    that it has. `backups` want to know of rows before they are updated; a step iterates over them, so they are replaced
+    and not changed."""
 
     parameter: AllRows
     shard: TableShard
     routing: Routing
+    owner = ""
+    mark = 0
     ttl: float | None
     backups: tuple[ref[RowBackups], ...]
 

@@ -18,5 +18,13 @@ BLOCKS: Final = "blocks"
 
 EVICT: Final = "evict"
 
-CHANGES_ROWS: Final = frozenset(("begin_restore", "clear", EVICT, "put", "remove"))
-"""Methods of a table that change rows, besides look-ups."""
+IS_QUIET: Final = "is_quiet"
+"""The method that says whether no pass uses the rows of a table, for which it needs to know the passes."""
+
+USED_WITH: Final = "used_with"
+"""The method that says what else the optimizer of a table has, for which it needs to know the owner's objects."""
+
+CHANGES_ROWS: Final = frozenset(
+    ("begin_restore", "clear", EVICT, "put", "remove", "agree", "begin_arrival", "stage", "release", "purge")
+)
+"""Methods of a table that change rows, or which it has, besides look-ups."""

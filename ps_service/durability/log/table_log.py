@@ -11,6 +11,7 @@ from ps_service.tables.row_changes import RowChange
 from ps_service.tables.stand_in import AllRows, groups_of
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
+from ps_wire.tables.routing import Routing
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ class RequestRows:
         self._needs_images = needs_images
         self._record, self._payload = record, payload
         self._locks: list[ReportingLock] = []
-        self._changed: list[tuple[HostedObject, int]] = []
+        # With the number of the last restore, and the routing, that each had before.
+        self._changed: list[tuple[HostedObject, int, Routing]] = []
         self._used: list[HostedObject] = []
         self._stepped: list[tuple[str, TableShard, Grouped]] = []
 
@@ -95,7 +97,7 @@ class RequestRows:
     def changes(self, table: HostedObject) -> None:
         """The request changes rows of a table, and nobody else does so before its record is appended."""
         self.lock(table.value.shard)
-        self._changed.append((table, table.value.restores.latest))
+        self._changed.append((table, table.value.restores.latest, table.value.routing))
         self._logs[table].lend(self._record, self._payload)
 
     def uses(self, table: HostedObject) -> None:
@@ -121,10 +123,14 @@ class RequestRows:
             change = shard.images(gradients.ids) if stepped is None else stepped
             if len(change.values["ids"]):
                 add(self._record, self._payload, object_id, change)
-        for table, restore in self._changed:
+        for table, restore, routing in self._changed:
             if table.value.restores.latest != restore:
                 effect = self._record.effects.add().rows
                 effect.object_id, effect.restore = table.ref.object_id, table.value.restores.latest
+            if table.value.routing is not routing:
+                effect = self._record.effects.add().rows
+                effect.object_id = table.ref.object_id
+                Encoder(self._payload).encode_into(effect.routing, table.value.routing.to_plain())
 
     @property
     def used(self) -> Sequence[HostedObject]:
@@ -138,7 +144,7 @@ class RequestRows:
 
     def end(self) -> None:
         """Lets others change the rows."""
-        for table, _ in self._changed:
+        for table, _, _ in self._changed:
             self._logs[table].end()
         self._changed.clear()
         while self._locks:
@@ -186,5 +192,7 @@ def redo(engine: Engine, effect: pb.RowsEffect, source: RecordSource) -> None:
     kind = effect.WhichOneof("change")
     if kind == "restore":
         table.restores.latest = effect.restore
+    elif kind == "routing":
+        table.take(Routing.from_plain(source.load(effect.routing)))
     elif kind is not None:
         table.shard.redo(RowChange(kind, effect.time, source.load(getattr(effect, kind))))
