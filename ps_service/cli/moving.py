@@ -73,8 +73,8 @@ def drain(
 
         ps-service drain 127.0.0.1:50051 --to ps1
 
-    Afterwards the owner has no rows, and may be stopped for good once trainers have looked up again, so that they know.
-    What else it has stays there. The exit code is 1 if a move was not possible.
+    Afterwards the owner has no rows, and may be stopped for good. What else it has stays there. The exit code is 1 if a
+    move was not possible.
     """
     targets = None if to is None else _names(to)
     with asking():

@@ -17,6 +17,7 @@ from ps_service.passes.saved_tensors import Kept, unpack
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.errors import InvalidArgumentError, RowsMovedError
 from ps_wire.tables.names import IS_QUIET, USED_WITH
+from ps_wire.tables.routing import CLOSED
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
@@ -46,9 +47,11 @@ def call_table(engine: PassHost, target: HostedObject, method: str, asked: Invoc
     steps = [each.parameter_states[0].steps for each in tables]
     share = context.held.share  # counts for the pass what is saved for its backward, for as long as it is kept
     marks = [each.value.mark for each in tables]
+    # Those that are closed stay as they are, as long as they were used in this pass.
+    going_on = [each.value for each in tables if context.uses(each.value.parameter)] if CLOSED in marks else []
     hooks = saved_tensors_hooks(lambda tensor: Kept(tensor, share(tensor.untyped_storage())), unpack)
     with torch.enable_grad(), hooks:
-        found = known.function(target.value, *args, **(kwargs | {"recorded": True}))
+        found = known.function(target.value, *args, **(kwargs | {"recorded": True, "going_on": going_on}))
     used, result = Used(leaves, steps, others=False), _returned(found, keep)
     record(engine, context, recording.call, arguments, used, result, known.backward_latency)
     if [each.value.mark for each in tables] != marks:

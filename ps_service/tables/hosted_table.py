@@ -33,7 +33,7 @@ MOST_GIVEN: Final = 1 << 40
 class Wanted:
     """What is looked up in one table."""
 
-    def __init__(self, table: HostedTable, part: Any) -> None:
+    def __init__(self, table: HostedTable, part: Any, going_on: Sequence[Any]) -> None:
         if not isinstance(part, tuple) or not 4 <= len(part) <= 6:
             raise InvalidArgumentError("a part of a look-up is a tuple of table, ids, offsets and weights")
         other, ids, offsets, weights, *given = part
@@ -62,7 +62,7 @@ class Wanted:
         # That of the routing by which they were sent here.
         mark = given[1] if len(given) > 1 else 0
         if mark != self.table.mark:
-            self.table.examine(mark, self.ids)
+            self.table.examine(mark, self.ids, self.table in going_on)
 
 
 class Restores:
@@ -168,17 +168,18 @@ class HostedTable(MovingTable):
         self.parameter = AllRows.of(self, dim)
 
     @remote
-    def look_up(self, parts: Any, recorded: bool = False) -> list[torch.Tensor]:
+    def look_up(self, parts: Any, recorded: bool = False, going_on: Sequence[Any] = ()) -> list[torch.Tensor]:
         """For each part of a look-up, here or in other tables, rows [n, dim], or sums of the rows of bags, float32.
 
         A part is a tuple: a reference to a table, None for this one; ids, int64 [n]; where each bag begins, None to get
         the row of each id; what the rows are multiplied with, None for 1; and for rows, if ids were left out that are
-        there twice, how many there were. If it is recorded, missing rows are added. No row is added if a part does not
-        fit; if a table has too many, those of parts before are (`TooLargeError`).
+        there twice, how many there were; or this and the mark of this owner in the routing. If it is recorded, missing
+        rows are added. No row is added if a part does not fit; if a table has too many, those of parts before are
+        (`TooLargeError`). The pass has looked up in those of the tables that are `going_on`.
         """
         if not isinstance(parts, list):
             raise InvalidArgumentError("the parts of a look-up are a list")
-        wanted = [Wanted(self, part) for part in parts]
+        wanted = [Wanted(self, part, going_on) for part in parts]
         if recorded:  # who records it looks whether rows have moved meanwhile
             return [each.table._found(each, recorded) for each in wanted]
         marks = [each.table.mark for each in wanted]

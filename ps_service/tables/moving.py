@@ -20,7 +20,7 @@ from ps_service.tables.slot_changes import SlotChanges, ids_between, rows_with
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.decorators import remote
 from ps_wire.errors import InvalidArgumentError, RowsMovedError
-from ps_wire.tables.routing import SLOTS, Routing, slots_of
+from ps_wire.tables.routing import CLOSED, SLOTS, Routing, slots_of
 
 if TYPE_CHECKING:
     from ps_service.tables.shard import Block, TableShard
@@ -30,9 +30,6 @@ PIECE_BYTES: Final = 4 << 20
 
 LONGEST_CLOSED: Final = 10.0
 """The most seconds for which a table may be closed."""
-
-_CLOSED: Final = -1
-"""The mark of a table that is closed, which no look-up has."""
 
 
 class Leaving:
@@ -67,7 +64,7 @@ class MovingTable(RowsOfTable):
         """Has another routing from now on."""
         with self.shard.lock:
             self.routing = routing
-            if self.mark != _CLOSED:
+            if self.mark != CLOSED:
                 self.mark = self._own_mark()
 
     def _own_mark(self) -> int:
@@ -83,13 +80,14 @@ class MovingTable(RowsOfTable):
         """Which of some ids belong to slots of this owner, bool [n]."""
         return self.routing.slots(self.owner)[slots_of(ids)]
 
-    def examine(self, mark: int, ids: torch.Tensor) -> None:
+    def examine(self, mark: int, ids: torch.Tensor, goes_on: bool = False) -> None:
         """Checks a request about ids that was routed with another mark than the table has. Raises `RowsMovedError` if
-        one of them belongs to another owner, or the table is closed."""
-        if self.mark == _CLOSED:
+        one of them belongs to another owner, or the table is closed, unless the request is of a pass that `goes_on`:
+        it has used the table before, so that this has to stay as it is until the pass has ended."""
+        if self.mark == CLOSED and not goes_on:
             self._open_in_time()
-        if self.mark == _CLOSED:
-            raise self._is_closed()
+            if self.mark == CLOSED:
+                raise self._is_closed()
         if mark != self.mark and not self.are_own(ids).all():
             raise RowsMovedError(f"rows of {self} have moved from owner {self.owner!r} to another one")
 
@@ -126,9 +124,9 @@ class MovingTable(RowsOfTable):
     @remote
     def routing_now(self) -> Any:
         """Which owner has which slots, as `Routing.to_plain`; None while the table is closed."""
-        if self.mark == _CLOSED:
+        if self.mark == CLOSED:
             self._open_in_time()
-        return None if self.mark == _CLOSED else self.routing.to_plain()
+        return None if self.mark == CLOSED else self.routing.to_plain()
 
     @remote
     def agree(self, routing: Any) -> Any:
@@ -211,16 +209,16 @@ class MovingTable(RowsOfTable):
         leaving = self._left_by(move)
         with self.shard.lock:
             leaving.closed_until, leaving.quiet = time.monotonic() + seconds, False
-            self.mark = _CLOSED
+            self.mark = CLOSED
 
     @remote
     def is_quiet(self, move: str, found: Callable[[], bool] = lambda: True) -> bool:
         """Whether no pass has used the rows since the table was closed. `found` says whether none does now."""
         leaving = self._left_by(move)
-        if self.mark != _CLOSED or not found():
+        if self.mark != CLOSED or not found():
             return False
         with self.shard.lock:
-            leaving.quiet = self.mark == _CLOSED and time.monotonic() < leaving.closed_until
+            leaving.quiet = self.mark == CLOSED and time.monotonic() < leaving.closed_until
         return leaving.quiet
 
     @remote

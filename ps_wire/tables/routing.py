@@ -35,6 +35,9 @@ def slots_of(ids: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(mixed.view(np.int64)).view(ids.shape)
 
 
+CLOSED: Final = -1
+"""The mark of a table that is closed for a moment, which no routing has."""
+
 _NO_MARKS: Final[Mapping[str, int]] = {}
 
 

@@ -16,7 +16,7 @@ from ps_wire.tables.options import RowOptimizer, from_plain
 from trainer_client.pending import Joined, Pending
 from trainer_client.tables.bags import checked_ids
 from trainer_client.tables.files import Block, Format, PartsReader, PartsWriter
-from trainer_client.tables.following import Everywhere, Follower
+from trainer_client.tables.following import MOST_REPEATS, Everywhere, Follower
 
 if TYPE_CHECKING:
     from ps_wire.compression.choice import Choice
@@ -284,7 +284,7 @@ class TableContents:
 
     async def _begin_restore(self) -> int:
         """Removes all rows on all owners; the number of the restore, which the first owner by name gives."""
-        while True:
+        for _ in range(MOST_REPEATS):
             routing = self.routing
             first, *others = sorted(routing.owners)
             try:
@@ -296,11 +296,16 @@ class TableContents:
                 await self.follower.follow_all()
             else:
                 return number
+        raise RowsMovedError(
+            f"rows of table {self.name!r} have moved all the time; it may have lost rows: restore again"
+        )
 
     async def _put(self, block: Block, *more: Any) -> None:
         await self._in_pieces("put", block, lambda part: part, *more)
 
-    async def _in_pieces(self, method: str, block: Block, argument: Callable[[Block], Any], *more: Any) -> int:
+    async def _in_pieces(
+        self, method: str, block: Block, argument: Callable[[Block], Any], *more: Any, repeats: int = 0
+    ) -> int:
         """Sends rows to all their owners in pieces; the sum of the answers, or the first error when all are done."""
         owner_of, owners = self.routing.owner_of(block["ids"]), self.routing.owners
         chosen = [(owner_of == number).nonzero()[:, 0] for number in range(len(owners))]
@@ -314,8 +319,10 @@ class TableContents:
                 try:
                     count += await self._call(owner, method, argument(part), *more)
                 except RowsMovedError:
+                    if repeats == MOST_REPEATS:
+                        raise
                     await self.follow(owner)
-                    count += await self._in_pieces(method, part, argument, *more)
+                    count += await self._in_pieces(method, part, argument, *more, repeats=repeats + 1)
             return count
 
         work = [send(owner, each) for owner, each in zip(owners, chosen, strict=True) if len(each)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 
-from ps_wire.errors import RowsMovedError
+from ps_wire.errors import PsError, RowsMovedError
 from ps_wire.tables.routing import Routing
 from trainer_client.pending import Joined, Pending, results
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from trainer_client.handles.handles import RemoteObject
 
 T = TypeVar("T")
+
+MOST_REPEATS: Final = 20
+"""How often a request is repeated because rows have moved meanwhile, before the program gets the error."""
 
 _AGAIN_SECONDS: Final = 0.002
 """Seconds after which an owner is asked again that has closed a table for a moment."""
@@ -66,6 +70,16 @@ class Follower:
             asked.update(left)
         return self.routing()
 
+    async def has_left(self, owner: str) -> bool:
+        """Whether an owner has no rows any more, as the others say that can be reached."""
+        for other in self.routing().owners:
+            with suppress(PsError):
+                if other != owner and self._shards[other].session.state == "connected":
+                    await self.follow(other)
+            if owner not in self.routing().owners:
+                return True
+        return False
+
     def call(self, owner: str, method: str, *args: Any) -> Pending[Any]:
         """Calls a method of the rows of an owner, beside whatever pass there is, and without a seed of the client."""
         with torch.no_grad():
@@ -106,7 +120,7 @@ class Everywhere(Joined[T]):
         done = [owner for owner, is_there in zip(self._owners, there, strict=True) if is_there]
         kept = results(part for part, is_there in zip(parts, there, strict=True) if is_there)
         answers = dict(zip(done, kept, strict=True))
-        while True:
+        for _ in range(MOST_REPEATS):
             routing = await self._follower.follow_all()
             left = [owner for owner in routing.owners if owner not in answers]
             for owner, answer in [(owner, self._ask(routing, owner)) for owner in left]:
@@ -116,6 +130,7 @@ class Everywhere(Joined[T]):
                     continue
             if routing.owners == self._follower.routing().owners and answers.keys() >= set(routing.owners):
                 return self._read(answers)
+        raise RowsMovedError("rows of the table have moved from owner to owner all the time, or owners do not agree")
 
 
 def _named(owners: Sequence[str], read: Callable[[dict[str, Any]], T], answers: list[Any]) -> T:

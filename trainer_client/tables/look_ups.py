@@ -13,12 +13,13 @@ from torch.nn.functional import embedding_bag
 
 from ps_wire.close_names import hint
 from ps_wire.compression.registry import encode
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, RowsMovedError
 from ps_wire.tables.sums import grouped, sum_by
 from trainer_client.contexts.current import current_context
 from trainer_client.graph.current import inside
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.tables.bags import Bags, checked_ids, make_bags
+from trainer_client.tables.following import MOST_REPEATS
 from trainer_client.tables.redirected import LookingUp
 
 if TYPE_CHECKING:
@@ -250,11 +251,11 @@ def look_up(
     queries: Sequence[Query],
     timeout: float | None,
     read: Callable[[list[torch.Tensor]], T],
-    seed: int | None = None,
+    repeats: int = 0,
 ) -> Pending[T]:
     """Asks the owners of some tables, each with one request. Inside a context the calls are recorded. `read` makes the
-    result from those of the queries, in the thread that reads it. With a seed, which means nothing to tables, the calls
-    take none of the client's."""
+    result from those of the queries, in the thread that reads it. What `repeats` others takes no seed of the client's;
+    it is that many times that rows have moved meanwhile."""
     by_owner: dict[str, list[int]] = {}
     for number, query in enumerate(queries):
         for owner in query.asked:
@@ -267,12 +268,14 @@ def look_up(
         for number, table in zip(numbers, tables, strict=True):
             shard, mark = table.known_shards[owner], queries[number].routing.marks.get(owner, 0)
             parts.append((None if shard is target else shard, *queries[number].asked[owner].as_sent(table, mark)))
-        handle = target if timeout == DEFAULT and seed is None else target.options(timeout=timeout, seed=seed)
+        handle = target if timeout == DEFAULT else target.options(timeout=timeout)
+        if repeats:
+            handle = handle.options(seed=0)  # which means nothing to tables
         is_plain = all(each.compress is None for each in tables)
         requests.append(handle.call_encoding(None if is_plain else partial(_encoded, tables), "look_up", parts))
     context = current_context() if torch.is_grad_enabled() else None
     noted = None if context is None else context.looked_up
-    again = partial(_again, loop, queries, by_owner, context, timeout)
+    again = partial(_again, loop, queries, by_owner, context, timeout, repeats + 1)
     return LookingUp(loop, requests, partial(_finish, queries, by_owner, noted, read), again)
 
 
@@ -282,20 +285,26 @@ def _again(
     asked: Mapping[str, Sequence[int]],
     context: Context | None,
     timeout: float | None,
-    places: Sequence[int],
+    repeats: int,
+    failed: Mapping[int, BaseException],
 ) -> Pending[Pending[list[list[torch.Tensor]]]]:
     """Follows rows that have moved away from the owners at some places of those that were asked, and asks for what
-    these were asked. Gives what gives their answers."""
-    owners = [list(asked)[place] for place in places]
+    these were asked. Gives what gives their answers. Raises the error of an owner that has rows, but is gone."""
+    owners = [list(asked)[place] for place in failed]
 
     async def follow() -> Pending[list[list[torch.Tensor]]]:
-        for owner in owners:
+        for owner, error in zip(owners, failed.values(), strict=True):
             for number in asked[owner]:
-                await queries[number].table.follow(owner)
+                if repeats > MOST_REPEATS:
+                    raise error
+                if isinstance(error, RowsMovedError):
+                    await queries[number].table.follow(owner)
+                elif not await queries[number].table.follower.has_left(owner):
+                    raise error
         parts = [[part_query(queries[number], owner) for number in asked[owner]] for owner in owners]
         with inside(context), torch.set_grad_enabled(context is not None):
             read = partial(_in_parts, [len(each) for each in parts])
-            return look_up(loop, list(chain(*parts)), timeout, read, seed=0)
+            return look_up(loop, list(chain(*parts)), timeout, read, repeats)
 
     return Pending.run(loop, follow())
 

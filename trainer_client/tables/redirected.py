@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ps_wire.errors import RowsMovedError
+from ps_wire.errors import RowsMovedError, SessionLostError, StaleHandleError, UnavailableError
 from ps_wire.runtime.failures import Failure
 from trainer_client.pending import Joined, Pending, results
 
@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Again = Callable[[Sequence[int]], Pending[Pending[list[Any]]]]
-"""Asks again for the parts at some places. Gives what gives their answers, in the same order."""
+_LOST: Final = (UnavailableError, SessionLostError, StaleHandleError)
+"""Errors of an owner that is gone, maybe because it has no rows any more."""
+
+Again = Callable[[Mapping[int, BaseException]], Pending[Pending[list[Any]]]]
+"""Asks again for the parts at some places, which have failed. Gives what gives their answers, in the same order."""
 
 
 class LookingUp(Joined[T]):
     """As `Joined`, of requests for rows. What an owner refuses because rows have moved is asked for again, once for
-    each refusal, by the routing as it is then. The answers are read in the thread that reads the result."""
+    each refusal, by the routing as it is then; and so is what an owner has not answered that is gone, if the others say
+    that it has no rows any more. The answers are read in the thread that reads the result."""
 
     def __init__(
         self,
@@ -34,14 +38,15 @@ class LookingUp(Joined[T]):
         super().__init__(loop, parts, read, "a look-up")
 
     def _all_done(self, parts: tuple[Pending[Any], ...], read: Callable[[list[Any]], T]) -> None:
-        moved = [place for place, part in enumerate(parts) if isinstance(part.error, RowsMovedError)]
-        if not moved:
+        failed = {place: error for place, part in enumerate(parts) if (error := part.error) is not None}
+        moved = [place for place, error in failed.items() if isinstance(error, (RowsMovedError, *_LOST))]
+        if not moved or len(moved) < len(failed) or self._loop is None or self._loop.is_closed():
             super()._all_done(parts, read)
             return
         for place in moved:
             if (failure := parts[place].failure) is not None:
                 failure.read()
-        asking = self._again(moved)
+        asking = self._again({place: failed[place] for place in moved})
         self._cancel = asking.cancel
         asking.on_done(partial(self._asked, asking, parts, moved, read))
 

@@ -15,6 +15,7 @@ from torch.optim import lr_scheduler
 
 import trainer_client as tc
 from ps_service.tables import slot_changes
+from ps_service.tables.hosted_table import HostedTable
 from ps_wire.tables.routing import SLOTS
 from tests.conftest import StartOwner
 from tests.integration.support import bits
@@ -328,3 +329,64 @@ async def test_rows_that_do_not_fit_stay_where_they_are(trio: tuple[tc.Client, t
         await ps.drain("ps0", "ps1", [items])
     assert await items.size() == 100
     await train(ps, items, torch.arange(10))
+
+
+async def test_an_open_pass_may_look_up_again_while_a_table_is_closed(trio: tuple[tc.Client, tc.Client]) -> None:
+    ps, other = trio
+    items, its = await table_of(ps, "items"), await table_of(other, "items")
+    async with ps.context() as ctx:
+        rows = await items(drawn(1))
+        await its.follower.call("ps0", "begin_move", "a move", items.routing.slots("ps0"), "ps2")
+        await its.follower.call("ps0", "close", "a move", 10.0)
+        assert not await its.follower.call("ps0", "is_quiet", "a move")
+        bags = await items.bag(drawn(2), torch.arange(64))
+        await ctx.backward(rows.sum() + bags.sum(), step=items.optimizer)
+    async with asyncio.timeout(10):
+        while not await its.follower.call("ps0", "is_quiet", "a move"):  # noqa: ASYNC110 (the end of the pass follows)
+            await asyncio.sleep(0.001)
+    await its.follower.call("ps0", "reopen", "a move", True)
+    await train(other, its, drawn(3))
+
+
+async def test_a_handle_follows_after_the_owner_is_gone(start_owner: StartOwner) -> None:
+    owners = [await start_owner(name) for name in NAMES]
+    addresses = [each.address for each in owners]
+    async with tc.connect(*addresses) as ps, tc.connect(*addresses, reconnect_timeout=0.1) as late:
+        items, its, rest = await table_of(ps, "items"), await table_of(late, "items"), await table_of(late, "rest")
+        await train(ps, items, drawn(1))
+        before = await rows_of(items)
+        await ps.drain("ps0", "ps2", [items])
+        await owners[0].stop()
+        assert its.owners == ["ps0", "ps1"]
+        ids = drawn(1).unique()
+        assert bits(await its(ids)) == bits(await items(ids))
+        assert its.owners == ["ps1", "ps2"]
+        assert await rows_of(its) == before
+        with pytest.raises(tc.errors.UnavailableError, match="no owner could be reached"):
+            await rest(ids)
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "read"])
+async def test_a_look_up_during_which_a_table_is_closed_is_repeated(
+    trio: tuple[tc.Client, tc.Client], monkeypatch: pytest.MonkeyPatch, recorded: bool
+) -> None:
+    """Who closes the table may not see that its rows are used, so they must not be."""
+    ps, _ = trio
+    items = await table_of(ps, "items", owners=["ps0"])
+    found, calls = HostedTable._found, []
+
+    def close(table: HostedTable, *args: Any) -> torch.Tensor:
+        rows = found(table, *args)
+        calls.append(table)
+        if len(calls) == 1:
+            table.begin_move("a move", table.routing.slots("ps0"), "ps1")
+            table.close("a move", 0.05)
+        return rows
+
+    monkeypatch.setattr(HostedTable, "_found", close)
+    if recorded:
+        await train(ps, items, drawn(1))
+        assert len(calls) == 3
+    else:
+        await items(drawn(1))
+        assert len(calls) == 2
