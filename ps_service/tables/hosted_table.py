@@ -12,7 +12,6 @@ from ps_service.tables.checks import checked_ids, checked_offsets
 from ps_service.tables.moving import PIECE_BYTES, MovingTable
 from ps_service.tables.preparing import PREPARATION
 from ps_service.tables.shard import TURN_ROWS, TableShard
-from ps_service.tables.slot_changes import ids_between
 from ps_service.tables.stand_in import AllRows, LookUp, Pool
 from ps_wire.decorators import hosted, remote
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
@@ -205,13 +204,7 @@ class HostedTable(MovingTable):
         """Number of rows. A mark is that of this owner in the routing; with another one, this and the methods below
         raise `RowsMovedError`."""
         self.check_mark(mark)
-        if not self.may_have_others:
-            return self.shard.size
-        own, begin = 0, 0
-        while begin is not None:
-            ids, begin = ids_between(self.shard, begin, TURN_ROWS)  # type: ignore[assignment]
-            own += int(self.are_own(ids).sum())
-        return own
+        return self.count_own()
 
     @remote
     def evict(self, share: float | None, dry_run: bool, sample: int, mark: int = 0) -> tuple[int, torch.Tensor]:
@@ -323,7 +316,7 @@ class HostedTable(MovingTable):
         self.shard.load(state["blocks"], now=state.get("time", 0))
         if (admission := state.get("admission")) is not None:
             self.shard.load_admission(admission)
-        self.take(Routing.from_plain(state["routing"]))
+        self.restored(Routing.from_plain(state["routing"]))
         self.restores.latest = state.get("restore", 0)
 
     def __str__(self) -> str:

@@ -57,6 +57,8 @@ class MovingTable(RowsOfTable):
     def __init__(self, routing: Routing) -> None:
         self.routing = routing
         self.mark = 0
+        # Whether rows of a move may be there that has ended with an earlier process.
+        self._was_restored = False
         self._leaving: Leaving | None = None
         self._arriving: Arriving | None = None
 
@@ -74,7 +76,24 @@ class MovingTable(RowsOfTable):
     @property
     def may_have_others(self) -> bool:
         """Whether there may be rows of slots that this owner does not have."""
-        return self.routing.moves is not None or self._arriving is not None or self.owner not in self.routing.owners
+        return self.routing.moves is not None or self._arriving is not None or self._was_restored
+
+    def restored(self, routing: Routing) -> None:
+        """Continues with the routing of an earlier process, and with its rows."""
+        self._was_restored = True
+        self.take(routing)
+
+    def count_own(self) -> int:
+        """The number of rows of slots that this owner has."""
+        if not self.may_have_others:
+            return self.shard.size
+        own, all_rows, begin = 0, 0, 0
+        while begin is not None:
+            ids, begin = ids_between(self.shard, begin, TURN_ROWS)  # type: ignore[assignment]
+            own, all_rows = own + int(self.are_own(ids).sum()), all_rows + len(ids)
+        if own == all_rows:
+            self._was_restored = False
+        return own
 
     def are_own(self, ids: torch.Tensor) -> torch.Tensor:
         """Which of some ids belong to slots of this owner, bool [n]."""

@@ -65,8 +65,8 @@ class Group:
             self.tables[owner].agree(merged.to_plain())
         self.trainers[trainer] = merged
 
-    def update(self, trainer: int, id: int) -> None:
-        """Has a trainer add one to a row: it reads it, and puts it."""
+    def update(self, trainer: int, id: int, remove: bool = False) -> None:
+        """Has a trainer add one to a row, or remove it: it reads it, and puts it."""
         ids = torch.tensor([id])
         for _ in range(8):
             routing = self.trainers[trainer]
@@ -74,12 +74,12 @@ class Group:
             table, mark = self.tables[owner], routing.marks.get(owner, 0)
             try:
                 (row,) = table.look_up([(None, ids, None, None, 1, mark)])
-                table.put({"ids": ids, "values": row + 1})
+                table.remove(ids) if remove else table.put({"ids": ids, "values": row + 1})
             except RowsMovedError:
                 self.follow(trainer, owner)
                 continue
             assert row.item() == self.expected[id]
-            self.expected[id] += 1
+            self.expected[id] = 0.0 if remove else self.expected[id] + 1
             return
         raise AssertionError(f"no owner takes {id}")
 
@@ -145,7 +145,7 @@ class Group:
 
 
 steps = st.one_of(
-    st.tuples(st.just("update"), st.integers(0, 1), st.sampled_from(IDS.tolist())),
+    st.tuples(st.just("update"), st.integers(0, 1), st.sampled_from(IDS.tolist()), st.booleans()),
     st.tuples(st.just("move"), st.sampled_from(NAMES), st.sampled_from(NAMES), st.integers(0, 2)),
     st.tuples(st.just("go on"), st.integers(0, 3), st.integers(1, 12)),
     st.tuples(st.just("kill"), st.sampled_from(NAMES)),
@@ -205,6 +205,45 @@ def test_a_table_is_closed_for_a_short_time(seconds: Any) -> None:
     table.begin_move("m", table.routing.slots("a"), "c")
     with pytest.raises(InvalidArgumentError):
         table.close("m", seconds)
+
+
+def test_slots_are_released_only_by_a_table_that_was_closed_and_quiet() -> None:
+    table = made("a")
+    table.begin_move("m", table.routing.slots("a"), "c")
+    assert not table.is_quiet("m")
+    assert table.release("m") is None
+    table.close("m", 10.0)
+    assert table.release("m") is None
+    assert not table.is_quiet("m", lambda: False)
+    assert table.release("m") is None
+    assert table.is_quiet("m")
+    table.reopen("m", False)
+    assert table.release("m") is None
+    table.close("m", 10.0)
+    assert table.release("m") is None  # it was open
+    assert table.is_quiet("m")
+    table.shard.remove(IDS)
+    assert table.release("m") is None  # rows have changed
+    table.changed_rows("m")
+    assert Routing.from_plain(table.release("m")).owners == ("b", "c")
+
+
+def test_rows_that_an_earlier_move_has_left_behind_are_gone() -> None:
+    source, target = made("a"), made("c")
+    source.put({"ids": IDS, "values": torch.ones(len(IDS), 1)})
+    slots = source.routing.slots("a")
+    for move in ("first", "second"):
+        source.begin_move(move, slots, "c")
+        target.begin_arrival(move, slots)
+        assert target.purge(0, move) is None
+        block, _ = source.moving_rows(move, 0)
+        target.stage(move, block, torch.empty(0, dtype=torch.int64))
+        source.remove(IDS[:20])
+    source.changed_rows("second")
+    source.close("second", 10.0)
+    assert source.is_quiet("second")
+    target.agree(source.release("second"))
+    assert target.count(target.mark) == int(source.routing.slots("c")[slots_of(IDS[20:])].sum())
 
 
 def test_rows_of_other_slots_do_not_arrive() -> None:
