@@ -102,6 +102,8 @@ class Tables:
         errors.sort(key=lambda error: isinstance(error, UnknownNameError))
         if errors and (not isinstance(errors[0], UnknownNameError) or len(errors) == len(sessions)):
             raise errors[0]
+        # Owners from which all slots have moved still have the table, without rows.
+        await self._clear(name, [each for each in self.sessions.by_owner.values() if each not in sessions])
 
     def optimizer(
         self,

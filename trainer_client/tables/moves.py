@@ -15,8 +15,6 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DurableRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ps_wire.tables.routing import Routing
     from trainer_client.tables.creation import Tables
     from trainer_client.tables.table import Table
@@ -69,7 +67,7 @@ class Move:
     """One move of slots, bool [SLOTS], from an owner that has them to another one.
 
     The rows go through this process. If it is gone in the middle, or an owner is, then the slots have moved or have
-    not; a later move makes up for what is missing. The `when_closed` is called once the table is closed, in tests.
+    not; a later move makes up for what is missing.
     """
 
     def __init__(
@@ -77,7 +75,6 @@ class Move:
     ) -> None:
         if not 0 < pause <= 10:
             raise InvalidArgumentError(f"a table is closed for at most 10 seconds, not {pause!r}")
-        self.when_closed: Callable[[], None] = nothing
         self._tables, self._table = tables, table
         self._source, self._target, self._slots = source, target, slots
         self._pause = pause
@@ -166,7 +163,6 @@ class Move:
             began = loop.time()
             await self._call(self._source, "close", self._id, self._pause)
             try:
-                self.when_closed()
                 await self._quiet(began)
                 await self._catch_up(0)
                 await self._synced(self._target)

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.durability.resharding.placement import Wanted
+from ps_service.durability.resharding.reshard import reshard
 from ps_wire.tables.routing import Routing
 from tests.integration.restarting import Owner
 from tests.integration.restarts.conftest import checkpoint
@@ -171,3 +173,25 @@ async def test_checkpoints_have_what_has_moved(tmp_path: Path) -> None:
         assert await rows_of(items) == before
         assert items.owners == list(NAMES)
         await moved.train(items, ended, 12)
+
+
+async def test_owners_of_a_table_that_has_moved_become_others(tmp_path: Path) -> None:
+    """Among them one that has no rows any more, and one that has not heard of the last move."""
+    async with AsyncExitStack() as stack:
+        moved = await group(stack, tmp_path, "off")
+        items, ended = await table_of(moved.ps, "items"), asyncio.Event()
+        ended.set()
+        await moved.train(items, ended, 5)
+        await moved.ps.drain("ps0", "ps2", [items])
+        await moved.train(items, ended, 8)
+        before = await rows_of(items)
+        for owner in moved.owners.values():
+            await owner.server.drain(20)
+    folders = [tmp_path / name for name in NAMES]
+    reshard(folders, tmp_path / "two", Wanted(2, {"ps2": "ps0"}, {}))
+    async with AsyncExitStack() as stack:
+        owners = [await stack.enter_async_context(Owner(tmp_path / "two" / each, each)) for each in ("ps0", "ps1")]
+        ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
+        items = await ps.table("items")
+        assert items.owners == ["ps0", "ps1"]
+        assert await rows_of(items) == before

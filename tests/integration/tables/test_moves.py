@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from contextvars import Context
 from typing import Any
 
@@ -17,7 +17,8 @@ import trainer_client as tc
 from ps_service.tables import slot_changes
 from ps_service.tables.hosted_table import HostedTable
 from ps_wire.tables.routing import SLOTS
-from tests.conftest import StartOwner
+from tests.conftest import SERVE, StartOwner, process_address
+from tests.forking.process import Forking
 from tests.integration.support import bits
 from trainer_client.tables.moves import Move
 
@@ -196,10 +197,22 @@ async def test_other_optimizers_step_with_the_owners_that_have_the_rows(trio: tu
     assert sorted(opt.tables["moved"].remotes) == ["ps1", "ps2"]
 
 
-async def test_new_owners_have_the_options_of_the_optimizer(trio: tuple[tc.Client, tc.Client]) -> None:
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_new_owners_have_the_options_of_the_optimizer(
+    trio: tuple[tc.Client, tc.Client], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
     ps, other = trio
     items = await table_of(ps, "items", tc.tables.SGD(0.5))
-    await items.optimizer.set_options(lr=2.0)
+    copy = Move._copy
+
+    async def change_then(move: Move) -> None:
+        await copy(move)
+        await items.optimizer.set_options(lr=2.0)
+
+    if when == "before":
+        await items.optimizer.set_options(lr=2.0)
+    else:
+        monkeypatch.setattr(Move, "_copy", change_then)
     await other.drain("ps0", "ps2", ["items"])
     ids = torch.arange(50)
     before = await items(ids)
@@ -390,3 +403,42 @@ async def test_a_look_up_during_which_a_table_is_closed_is_repeated(
     else:
         await items(drawn(1))
         assert len(calls) == 2
+
+
+async def test_tables_of_fixed_size_move(trio: tuple[tc.Client, tc.Client]) -> None:
+    ps, other = trio
+    found = []
+    for name in ("plain", "moved"):
+        items = await table_of(ps, name, rows=4000)
+        for step in range(6):
+            if name == "moved" and step == 3:
+                await other.drain("ps1", "ps2", [name])
+            await train(ps, items, drawn(step).abs())
+        found.append(await rows_of(items))
+    assert found[0] == found[1]
+    assert items.owners == ["ps0", "ps2"]
+
+
+async def test_a_table_that_has_moved_is_deleted_everywhere(trio: tuple[tc.Client, tc.Client]) -> None:
+    ps, other = trio
+    for by_name in (False, True):
+        items = await table_of(ps, "items", tc.tables.SGD(1.0))
+        await ps.drain("ps0", "ps1", [items])
+        await (other.delete("items", owner="ps0") if by_name else items.delete())
+        for owner in NAMES:
+            with pytest.raises(tc.errors.UnknownNameError):
+                await ps.attach("items", owner=owner)
+        await (await table_of(ps, "items", tc.tables.SGD(2.0), dtype=torch.float16)).delete()
+
+
+def test_blocking_programs_move_rows(forking: Forking) -> None:
+    with process_address(forking) as first, ExitStack() as stack:
+        second = stack.enter_context(forking.start(*SERVE, "--name", "ps1"))
+        line = second.stdout.readline()
+        with tc.connect(first, line.split()[-1]) as ps:
+            items = ps.table("items", 2, owners=["ps0"])
+            items.upsert(torch.arange(100), torch.ones(100, 2))
+            (moved,) = ps.rebalance([items])
+            assert (moved.source, moved.target, moved.slots) == ("ps0", "ps1", SLOTS // 2)
+            assert items.owners == ["ps0", "ps1"]
+            assert sum(len(block["ids"]) for block in items.blocks()) == 100

@@ -254,3 +254,19 @@ def test_rows_of_other_slots_do_not_arrive() -> None:
         table.stage("m", {"ids": IDS, "values": torch.ones(len(IDS), 1)}, torch.empty(0, dtype=torch.int64))
     with pytest.raises(RowsMovedError):
         table.stage("another", {}, torch.empty(0, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("why", ["clear", "another", "restart"])
+def test_an_owner_that_has_lost_what_it_was_given_is_not_ready(why: str) -> None:
+    table = made("c")
+    slots = table.routing.slots("a")
+    table.begin_arrival("m", slots)
+    assert table.is_ready("m")
+    if why == "clear":
+        table.clear()
+    elif why == "another":
+        table.begin_arrival("later", table.routing.slots("b"))
+    else:
+        table = made("c")
+    with pytest.raises(RowsMovedError, match="has ended this move"):
+        table.is_ready("m")
