@@ -18,7 +18,7 @@ from tests.integration.restarting import Owner
 from tests.integration.restarts.conftest import checkpoint
 from tests.integration.restarts.test_killed import MODES
 from tests.integration.restarts.test_killed_tables import hosted, rows_of
-from tests.integration.tables.test_moves import drawn, table_of
+from tests.integration.tables.moving import drawn, table_of
 from trainer_client.tables.moves import Move
 
 NAMES = ("ps0", "ps1", "ps2")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
-from contextvars import Context
 from typing import Any
 
 import pytest
@@ -14,60 +13,14 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import trainer_client as tc
-from ps_service.tables import slot_changes
-from ps_service.tables.hosted_table import HostedTable
 from ps_wire.tables.routing import SLOTS
-from tests.conftest import SERVE, StartOwner, process_address
+from tests.conftest import SERVE, process_address
 from tests.forking.process import Forking
 from tests.integration.support import bits
+from tests.integration.tables.moving import NAMES, Addresses, drawn, rows_of, table_of, train
 from trainer_client.tables.moves import Move
 
 OPTIMIZERS = [tc.tables.SGD(0.5, momentum=0.9), tc.tables.RowWiseAdagrad(0.5), tc.tables.LazyAdam(0.1)]
-NAMES = ("ps0", "ps1", "ps2")
-
-Addresses = Sequence[str]
-
-
-@pytest.fixture
-async def addresses(start_owner: StartOwner) -> Addresses:
-    return [(await start_owner(name)).address for name in NAMES]
-
-
-@pytest.fixture
-async def trio(addresses: Addresses) -> AsyncIterator[tuple[tc.Client, tc.Client]]:
-    """Two trainers of three owners."""
-    async with tc.connect(*addresses) as one, tc.connect(*addresses) as other:
-        yield one, other
-
-
-async def rows_of(table: tc.Table) -> dict[int, Any]:
-    """What a table has for each id, but for the ages."""
-    found: dict[int, Any] = {}
-    async for block in table.blocks():
-        names = sorted(block.keys() - {"age"})
-        for number, id in enumerate(block["ids"].tolist()):
-            assert id not in found
-            found[id] = [bits(block[name][number]) for name in names]
-    return found
-
-
-async def table_of(ps: tc.Client, name: str, optimizer: Any = None, **more: Any) -> tc.Table:
-    more = {"owners": ["ps0", "ps1"], "init": tc.tables.Normal(1.0)} | more
-    return await ps.table(name, 4, optimizer or tc.tables.LazyAdam(0.1), **more)
-
-
-async def train(ps: tc.Client, items: tc.Table, ids: torch.Tensor) -> float:
-    """A pass over rows and bags of a table, with a step; its loss. Each bag has rows of one owner alone: sums over
-    several have other last bits."""
-    async with ps.context() as ctx:
-        rows, bags = await items(ids), await items.bag(ids * 7, torch.arange(len(ids)))
-        loss = rows.square().sum() + (bags - 1).square().sum()
-        await ctx.backward(loss, step=items.optimizer)
-    return loss.item()
-
-
-def drawn(seed: int, most: int = 500) -> torch.Tensor:
-    return torch.randint(-most, most, (64,), generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -221,75 +174,6 @@ async def test_new_owners_have_the_options_of_the_optimizer(
     assert torch.allclose(await items(ids), before - 2.0)
 
 
-async def test_an_open_pass_holds_a_move_up_and_nothing_else(trio: tuple[tc.Client, tc.Client]) -> None:
-    ps, other = trio
-    items, its = await table_of(ps, "items"), await table_of(other, "items")
-    async with ps.context() as ctx:
-        rows = await items(drawn(1))
-        with pytest.raises(tc.errors.DeadlineExceededError, match="no moment without a pass that uses rows of"):
-            await other.drain("ps0", tables=[its], pause=0.1, patience=0.3)
-        assert its.owners == ["ps0", "ps1"]
-
-        async def run() -> None:
-            for step in range(5):
-                await train(other, its, drawn(step))
-
-        async def move() -> None:
-            await other.drain("ps0", tables=[its], pause=0.1)
-
-        # Other passes wait for no longer than the pause, again and again.
-        loop = asyncio.get_running_loop()
-        moving, running = (loop.create_task(each(), context=Context()) for each in (move, run))
-        await running
-        assert not moving.done()
-        await ctx.backward(rows.sum(), step=items.optimizer)
-    await moving
-    assert its.owners == ["ps1", "ps2"]
-
-
-async def test_a_table_opens_again_if_nobody_goes_on_with_a_move(trio: tuple[tc.Client, tc.Client]) -> None:
-    ps, _ = trio
-    items = await table_of(ps, "items")
-    await train(ps, items, drawn(1))
-    slots = items.routing.slots("ps0")
-    before = await rows_of(items)
-    await items.follower.call("ps0", "begin_move", "a move", slots, "ps2")
-    await items.follower.call("ps0", "close", "a move", 0.1)
-    assert bits(await items(drawn(1)))
-    await items.follower.call("ps0", "close", "a move", 0.1)
-    await train(ps, items, drawn(1))
-    assert await items.follower.call("ps0", "release", "a move") is None
-    assert items.owners == ["ps0", "ps1"]
-    assert (await rows_of(items)).keys() == before.keys()
-
-
-async def test_of_two_moves_of_the_same_slots_at_once_one_ends(trio: tuple[tc.Client, tc.Client]) -> None:
-    ps, other = trio
-    items, its = await table_of(ps, "items"), await table_of(other, "items")
-    await train(ps, items, drawn(1))
-    before = await rows_of(items)
-    moves = await asyncio.gather(
-        ps.drain("ps0", "ps2", [items]), other.drain("ps0", "ps1", [its]), return_exceptions=True
-    )
-    assert not all(isinstance(each, BaseException) for each in moves)
-    assert "ps0" not in (await items.follower.follow_all()).owners
-    assert await rows_of(items) == await rows_of(its) == before
-
-
-async def test_a_move_that_nobody_goes_on_with_is_forgotten(
-    trio: tuple[tc.Client, tc.Client], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ps, _ = trio
-    items = await table_of(ps, "items")
-    await items.follower.call("ps0", "begin_move", "a move", items.routing.slots("ps0"), "ps2")
-    monkeypatch.setattr(slot_changes, "ABANDONED_SECONDS", 0.0)
-    monkeypatch.setattr(slot_changes, "_MOST_NOTED", 2)
-    for step in range(3):
-        await train(ps, items, drawn(step))
-    with pytest.raises(tc.errors.RowsMovedError, match="has ended this move"):
-        await items.follower.call("ps0", "changed_rows", "a move")
-
-
 async def test_what_only_the_owners_of_a_table_have_keeps_its_slots_there(trio: tuple[tc.Client, tc.Client]) -> None:
     ps, _ = trio
     items = await table_of(ps, "items")
@@ -303,18 +187,6 @@ async def test_what_only_the_owners_of_a_table_have_keeps_its_slots_there(trio: 
     # Between those that are there, and keep some, slots move.
     slots = items.routing.slots("ps0") & (torch.arange(SLOTS) % 2 == 0)
     assert (await Move(ps._tables, items, "ps0", "ps1", slots).run()).slots == int(slots.sum())
-
-
-async def test_rows_that_move_while_all_are_read_are_an_error(trio: tuple[tc.Client, tc.Client]) -> None:
-    ps, other = trio
-    items = await table_of(ps, "items")
-    await items.upsert(torch.arange(5000), torch.ones(5000, 4))
-    reading = items.blocks()
-    await anext(reading)
-    await other.drain("ps1", "ps0", ["items"])
-    with pytest.raises(tc.errors.RowsMovedError, match="have moved"):
-        async for _ in reading:
-            pass
 
 
 async def test_later_clients_find_a_table_that_has_moved(addresses: Addresses) -> None:
@@ -332,77 +204,6 @@ async def test_later_clients_find_a_table_that_has_moved(addresses: Addresses) -
     async with tc.connect(addresses[0], addresses[1]) as ps:
         with pytest.raises(tc.errors.UnknownNameError, match="ps2"):
             await ps.table("items")
-
-
-async def test_rows_that_do_not_fit_stay_where_they_are(trio: tuple[tc.Client, tc.Client]) -> None:
-    ps, _ = trio
-    items = await table_of(ps, "items", max_rows=60)
-    await items.upsert(torch.arange(100), torch.ones(100, 4))
-    with pytest.raises(tc.errors.TooLargeError):
-        await ps.drain("ps0", "ps1", [items])
-    assert await items.size() == 100
-    await train(ps, items, torch.arange(10))
-
-
-async def test_an_open_pass_may_look_up_again_while_a_table_is_closed(trio: tuple[tc.Client, tc.Client]) -> None:
-    ps, other = trio
-    items, its = await table_of(ps, "items"), await table_of(other, "items")
-    async with ps.context() as ctx:
-        rows = await items(drawn(1))
-        await its.follower.call("ps0", "begin_move", "a move", items.routing.slots("ps0"), "ps2")
-        await its.follower.call("ps0", "close", "a move", 10.0)
-        assert not await its.follower.call("ps0", "is_quiet", "a move")
-        bags = await items.bag(drawn(2), torch.arange(64))
-        await ctx.backward(rows.sum() + bags.sum(), step=items.optimizer)
-    async with asyncio.timeout(10):
-        while not await its.follower.call("ps0", "is_quiet", "a move"):  # noqa: ASYNC110 (the end of the pass follows)
-            await asyncio.sleep(0.001)
-    await its.follower.call("ps0", "reopen", "a move", True)
-    await train(other, its, drawn(3))
-
-
-async def test_a_handle_follows_after_the_owner_is_gone(start_owner: StartOwner) -> None:
-    owners = [await start_owner(name) for name in NAMES]
-    addresses = [each.address for each in owners]
-    async with tc.connect(*addresses) as ps, tc.connect(*addresses, reconnect_timeout=0.1) as late:
-        items, its, rest = await table_of(ps, "items"), await table_of(late, "items"), await table_of(late, "rest")
-        await train(ps, items, drawn(1))
-        before = await rows_of(items)
-        await ps.drain("ps0", "ps2", [items])
-        await owners[0].stop()
-        assert its.owners == ["ps0", "ps1"]
-        ids = drawn(1).unique()
-        assert bits(await its(ids)) == bits(await items(ids))
-        assert its.owners == ["ps1", "ps2"]
-        assert await rows_of(its) == before
-        with pytest.raises(tc.errors.UnavailableError, match="no owner could be reached"):
-            await rest(ids)
-
-
-@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "read"])
-async def test_a_look_up_during_which_a_table_is_closed_is_repeated(
-    trio: tuple[tc.Client, tc.Client], monkeypatch: pytest.MonkeyPatch, recorded: bool
-) -> None:
-    """Who closes the table may not see that its rows are used, so they must not be."""
-    ps, _ = trio
-    items = await table_of(ps, "items", owners=["ps0"])
-    found, calls = HostedTable._found, []
-
-    def close(table: HostedTable, *args: Any) -> torch.Tensor:
-        rows = found(table, *args)
-        calls.append(table)
-        if len(calls) == 1:
-            table.begin_move("a move", table.routing.slots("ps0"), "ps1")
-            table.close("a move", 0.05)
-        return rows
-
-    monkeypatch.setattr(HostedTable, "_found", close)
-    if recorded:
-        await train(ps, items, drawn(1))
-        assert len(calls) == 3
-    else:
-        await items(drawn(1))
-        assert len(calls) == 2
 
 
 async def test_tables_of_fixed_size_move(trio: tuple[tc.Client, tc.Client]) -> None:

@@ -270,3 +270,15 @@ def test_an_owner_that_has_lost_what_it_was_given_is_not_ready(why: str) -> None
         table = made("c")
     with pytest.raises(RowsMovedError, match="has ended this move"):
         table.is_ready("m")
+
+
+def test_rows_that_arrive_are_removed_by_their_own_move_alone() -> None:
+    table = made("c")
+    slots = table.routing.slots("a")
+    table.begin_arrival("m", slots)
+    ids = IDS[slots[slots_of(IDS)]]
+    table.stage("m", {"ids": ids, "values": torch.ones(len(ids), 1)}, torch.empty(0, dtype=torch.int64))
+    assert table.purge(0, "another") is None
+    assert table.shard.size == len(ids) > 0 and table.count() == 0
+    assert table.purge(0, "m") is None
+    assert table.shard.size == 0
