@@ -35,6 +35,7 @@ from ps_service.sessions.sessions import Incarnations, Sessions, SessionState
 from ps_service.sessions.standing import Standing
 from ps_service.tables.budget import TableBudget
 from ps_service.tables.hosted_table import HostedTable
+from ps_service.tables.moving import AppliedSteps, digest_of
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.memberships import Memberships
 from ps_service.training.optimizers import HostedOptimizer
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ps_service.hosting.objects import HostedObject
+    from ps_wire.attempts import Applied
     from ps_wire.sockets.connection import RecordConnection
     from ps_wire.v1.operations_pb2 import CheckpointReply
 
@@ -164,6 +166,23 @@ class Engine:
                 found.append(f"the policy {each.value.rounds.policy}")
             found += [f"the scheduler {of.name!r}" for of in each.dependents if isinstance(of.value, HostedScheduler)]
         return found
+
+    def applied_to(self, parameter: torch.Tensor) -> list[AppliedSteps]:
+        """The steps of passes that may be run again which were applied to a parameter."""
+        numbers = {each.value.number for each in self._optimizers_of(parameter)}
+        runs = [each for each in self.contexts.runs.all() if each.optimizer in numbers]
+        return [AppliedSteps(digest_of(each.trainer), each.run, tuple(sorted(each.places))) for each in runs]
+
+    def add_applied(self, trainer: bytes, run: int, applied: Applied) -> None:
+        """Adds what other owners have applied of a pass to rows that have moved here since."""
+        for table in self.census.tables.values():
+            if not table.applied:
+                continue
+            who = digest_of(trainer)
+            for steps in table.applied:
+                if (steps.trainer, steps.run) == (who, run):
+                    for each in self._optimizers_of(table.parameter):
+                        applied.setdefault(each.value.number, set()).update(steps.places)
 
     def _optimizers_of(self, parameter: torch.Tensor) -> list[HostedObject]:
         optimizers = [each for each in self.registry.objects() if isinstance(each.value, HostedOptimizer)]

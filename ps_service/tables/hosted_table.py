@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -221,8 +222,9 @@ class HostedTable(MovingTable):
         if share is not None:
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
                 raise InvalidArgumentError(f"the share of rows to evict is above 0 and at most 1, not {share!r}")
-            self.check_mark(mark)
-            gone = self.shard.evict(int(share * self.shard.size), dry_run=dry_run)
+            with self.shard.lock:
+                self.check_mark(mark)
+                gone = self.shard.evict(int(share * self.shard.size), dry_run=dry_run)
             return len(gone), gone[:sample]
         self.check_mark(mark)
         count, begin, named = 0, 0, torch.empty(0, dtype=torch.int64)
@@ -235,8 +237,7 @@ class HostedTable(MovingTable):
     @remote
     def begin_restore(self, number: int, mark: int = 0) -> int:
         """Removes all rows for a restore, and ends one that goes on. Arguments and errors as for `Restores.begin`."""
-        self.check_mark(mark)
-        return self.restores.begin(number, self._clear)
+        return self.restores.begin(number, partial(self.clear, mark))
 
     @remote
     def put(self, block: dict[str, torch.Tensor], restore: int | None = None) -> int:
@@ -282,12 +283,10 @@ class HostedTable(MovingTable):
     @remote
     def clear(self, mark: int = 0) -> None:
         """Removes all rows, and forgets sightings of ids without one."""
-        self.check_mark(mark)
-        self._clear()
-
-    def _clear(self) -> None:
-        self.lose_arrivals()
-        self.shard.clear()
+        with self.shard.lock:
+            self.check_mark(mark)
+            self.lose_arrivals()
+            self.shard.clear()
 
     @remote
     def describe(self) -> dict[str, Any]:
@@ -299,7 +298,7 @@ class HostedTable(MovingTable):
         time of the rows, at which their ages were so."""
         now = self.shard.now()
         return {
-            "routing": self.routing.to_plain(),
+            "routing": self.ownership(),
             "blocks": self.shard.views(now),
             "admission": self.shard.admission_state(),
             "restore": self.restores.latest,
@@ -316,7 +315,7 @@ class HostedTable(MovingTable):
         self.shard.load(state["blocks"], now=state.get("time", 0))
         if (admission := state.get("admission")) is not None:
             self.shard.load_admission(admission)
-        self.restored(Routing.from_plain(state["routing"]))
+        self.restored(state["routing"])
         self.restores.latest = state.get("restore", 0)
 
     def __str__(self) -> str:

@@ -9,8 +9,9 @@ ignored; afterwards, those that stayed behind are. So there is one owner of a sl
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 4 << 20
 """About the most bytes of rows that are read at once."""
+
+MOST_APPLIED: Final = 4096
+"""The most passes of which is remembered that other owners have applied steps."""
 
 LONGEST_CLOSED: Final = 10.0
 """The most seconds for which a table may be closed."""
@@ -50,6 +54,20 @@ class Arriving(NamedTuple):
     slots: torch.Tensor
 
 
+class AppliedSteps(NamedTuple):
+    """Steps of a pass that may be run again, which an owner has applied to rows that have moved: a digest of the id of
+    its trainer, the number of the run, and the places of the steps."""
+
+    trainer: bytes
+    run: int
+    places: tuple[int, ...]
+
+
+def digest_of(trainer: bytes) -> bytes:
+    """What other programs may know of the id of a trainer, which is a secret."""
+    return hashlib.blake2b(trainer, digest_size=16).digest()
+
+
 class MovingTable(RowsOfTable):
     """Which slots of a table this owner has, and their moves. `mark` is that of its slots in the routing, 0 if none has
     moved, or negative while the table is closed: look-ups are routed with the same, or are examined."""
@@ -57,6 +75,8 @@ class MovingTable(RowsOfTable):
     def __init__(self, routing: Routing) -> None:
         self.routing = routing
         self.mark = 0
+        # Those of other owners.
+        self.applied: tuple[AppliedSteps, ...] = ()
         # Whether rows of a move may be there that has ended with an earlier process.
         self._was_restored = False
         self._leaving: Leaving | None = None
@@ -73,15 +93,24 @@ class MovingTable(RowsOfTable):
         # Without slots, it is the same for all.
         return 0 if self.routing.moves is None else self.routing.marks.get(self.owner, 1)
 
+    def ownership(self) -> dict[str, Any]:
+        """The routing, and the steps that others have applied to rows, as plain values."""
+        return {**self.routing.to_plain(), "applied": [tuple(each) for each in self.applied]}
+
+    def take_ownership(self, plain: Mapping[str, Any]) -> None:
+        """Continues with what `ownership` has given, here or in an earlier process."""
+        self.applied = tuple(AppliedSteps(*each) for each in plain.get("applied", ()))
+        self.take(Routing.from_plain(plain))
+
     @property
     def may_have_others(self) -> bool:
         """Whether there may be rows of slots that this owner does not have."""
         return self.routing.moves is not None or self._arriving is not None or self._was_restored
 
-    def restored(self, routing: Routing) -> None:
-        """Continues with the routing of an earlier process, and with its rows."""
+    def restored(self, plain: Mapping[str, Any]) -> None:
+        """Continues with what `ownership` has given in an earlier process, and with its rows."""
         self._was_restored = True
-        self.take(routing)
+        self.take_ownership(plain)
 
     def count_own(self) -> int:
         """The number of rows of slots that this owner has."""
@@ -274,6 +303,11 @@ class MovingTable(RowsOfTable):
             raise RowsMovedError(f"owner {self.owner!r} has ended this move of rows of {self}, or has started again")
         return leaving
 
+    @remote
+    def applied_steps(self, found: Callable[[], list[AppliedSteps]] = list) -> list[tuple[Any, ...]]:
+        """The steps of passes that may be run again which were applied to the rows, as `found` says."""
+        return [tuple(each) for each in (*self.applied, *found())]
+
     # The owner that slots come to
 
     @remote
@@ -298,6 +332,17 @@ class MovingTable(RowsOfTable):
                 self.shard.remove(gone)
             if len(block["ids"]):
                 self.shard.put(block)
+
+    @remote
+    def take_applied(self, move: str, steps: Any) -> None:
+        """Takes what the other owner has said by `applied_steps`: these steps are not applied again."""
+        with self.shard.lock:
+            self._arriving_by(move)
+            try:
+                told = [AppliedSteps(bytes(who), int(run), tuple(map(int, places))) for who, run, places in steps]
+            except (TypeError, ValueError):
+                raise InvalidArgumentError("steps that were applied are trainers, runs and places") from None
+            self.applied = tuple(dict.fromkeys((*self.applied, *told)))[-MOST_APPLIED:]
 
     @remote
     def is_ready(self, move: str) -> bool:

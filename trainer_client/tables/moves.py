@@ -168,6 +168,9 @@ class Move:
                 await self._synced(self._target)
                 if self._is_new:  # options may have changed
                     await self._tables.extend(self._table, self._target)
+                if steps := await self._call(self._source, "applied_steps"):
+                    await self._call(self._target, "take_applied", self._id, steps)
+                    await self._synced(self._target)
                 await self._call(self._target, "is_ready", self._id)
                 told = await self._call(self._source, "release", self._id)
             except _NotNow:
@@ -183,7 +186,7 @@ class Move:
                 )
             await asyncio.sleep(wait)
             wait = min(2 * wait, 1.0)
-        # Nobody is told before a crash of the machine could undo it.
+        # Nobody is told, while the pause lasts, before a crash of the machine could not undo it any more.
         await self._synced(self._source)
         await self._call(self._target, "agree", told)
         await self._call(self._source, "reopen", self._id, True)

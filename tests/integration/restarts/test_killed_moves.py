@@ -195,3 +195,30 @@ async def test_owners_of_a_table_that_has_moved_become_others(tmp_path: Path) ->
         items = await ps.table("items")
         assert items.owners == ["ps0", "ps1"]
         assert await rows_of(items) == before
+
+
+@pytest.mark.parametrize("restart", [Owner.crash, Owner.restart], ids=["killed", "stopped"])
+async def test_a_pass_that_is_run_again_counts_once_although_its_rows_have_moved(tmp_path: Path, restart: Any) -> None:
+    async with AsyncExitStack() as stack:
+        moved = await group(stack, tmp_path)
+        mover = await stack.enter_async_context(tc.connect(*(each.address for each in moved.owners.values())))
+        items = await table_of(moved.ps, "items", tc.tables.SGD(1.0), owners=["ps0"], init=tc.tables.Zeros())
+        ids, attempts = torch.arange(40), []
+
+        async def step(ctx: tc.Context) -> None:
+            loss = (await items(ids)).sum()
+            attempts.append(loss.item())
+            await ctx.backward(loss, step=items.optimizer)
+            if len(attempts) == 1:  # as if another owner had been killed
+                raise tc.errors.ContextLostError("lost")
+
+        async def attach() -> None:
+            await mover.drain("ps0", "ps1", ["items"])
+            await restart(moved.owners["ps1"])
+            await mover.drain("ps1", "ps2", ["items"])
+            await restart(moved.owners["ps2"])
+
+        await moved.ps.run(step, attach=attach)
+        assert len(attempts) == 2
+        assert items.owners == ["ps2"]
+        assert (await items(ids) == -1.0).all()

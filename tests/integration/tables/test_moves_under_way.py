@@ -167,3 +167,31 @@ async def test_a_look_up_during_which_a_table_is_closed_is_repeated(
     else:
         await items(drawn(1))
         assert len(calls) == 2
+
+
+@pytest.mark.parametrize("stepped", [True, False], ids=["stepped", "not yet"])
+async def test_a_pass_that_is_run_again_after_a_move_counts_once(
+    trio: tuple[tc.Client, tc.Client], stepped: bool
+) -> None:
+    ps, other = trio
+    items = await table_of(ps, "items", tc.tables.SGD(1.0), owners=["ps0"], init=tc.tables.Zeros())
+    ids, attempts = torch.arange(40), []
+
+    async def step(ctx: tc.Context) -> None:
+        loss = (await items(ids)).sum()
+        attempts.append(loss.item())
+        await ctx.backward(loss)
+        if stepped or len(attempts) > 1:
+            await items.step(ctx)
+        if len(attempts) == 1:  # as if another owner had been killed
+            raise tc.errors.ContextLostError("lost")
+
+    async def attach() -> None:
+        await other.rebalance(["items"], ["ps1", "ps2"])
+
+    await ps.run(step, attach=attach)
+    assert len(attempts) == 2
+    assert items.owners == ["ps1", "ps2"]
+    assert (await items(ids) == -1.0).all()
+    await ps.run(step)
+    assert (await items(ids) == -2.0).all()
