@@ -59,9 +59,9 @@ class Wanted:
             raise InvalidArgumentError("what different ids were made of is a number of ids")
         if not len(ids) <= self.given < MOST_GIVEN:
             raise InvalidArgumentError("different ids were made of at least as many")
-        # That of the routing by which they were sent here.
-        mark = given[1] if len(given) > 1 else 0
-        if mark != self.table.mark:
+        # That of the routing by which they were sent here, and that of the table before it is looked up.
+        mark, self.mark = given[1] if len(given) > 1 else 0, self.table.mark
+        if mark != self.mark:
             self.table.examine(mark, self.ids, self.table in going_on)
 
 
@@ -182,11 +182,10 @@ class HostedTable(MovingTable):
         wanted = [Wanted(self, part, going_on) for part in parts]
         if recorded:  # who records it looks whether rows have moved meanwhile
             return [each.table._found(each, recorded) for each in wanted]
-        marks = [each.table.mark for each in wanted]
         found = [each.table._found(each, recorded) for each in wanted]
-        for each, mark in zip(wanted, marks, strict=True):
-            if each.table.mark != mark:
-                each.table.examine(mark, each.ids)
+        for each in wanted:
+            if each.table.mark != each.mark:
+                each.table.examine(each.mark, each.ids)
         return found
 
     def _found(self, wanted: Wanted, recorded: bool) -> torch.Tensor:
