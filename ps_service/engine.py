@@ -35,9 +35,12 @@ from ps_service.sessions.sessions import Incarnations, Sessions, SessionState
 from ps_service.sessions.standing import Standing
 from ps_service.tables.budget import TableBudget
 from ps_service.tables.hosted_table import HostedTable
+from ps_service.tables.moving import AppliedSteps, digest_of
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.memberships import Memberships
+from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.prepared import PreparedSteps
+from ps_service.training.schedulers import HostedScheduler
 from ps_wire import tracing
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import Limits
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ps_service.hosting.objects import HostedObject
+    from ps_wire.attempts import Applied
     from ps_wire.sockets.connection import RecordConnection
     from ps_wire.v1.operations_pb2 import CheckpointReply
 
@@ -142,6 +147,46 @@ class Engine:
     def durable(self) -> bool:
         """Whether the owner writes a checkpoint when it stops, and resumes from it when it starts."""
         return self.data_dir is not None
+
+    def keeps_gradients(self, parameter: torch.Tensor) -> bool:
+        """Whether gradients of a parameter are kept outside of passes: those of steps that were prepared, and of open
+        rounds whose trainers have gone on."""
+        prepared = {object_id for _, object_id, _ in self.prepared.all()}
+        for each in self._optimizers_of(parameter):
+            rounds = each.value.rounds
+            if each.ref.object_id in prepared or (rounds is not None and rounds.keeps_gradients):
+                return True
+        return False
+
+    def used_with(self, parameter: torch.Tensor) -> list[str]:
+        """The policies and schedulers of the optimizers of a parameter, for messages."""
+        found = []
+        for each in self._optimizers_of(parameter):
+            if each.value.rounds is not None:
+                found.append(f"the policy {each.value.rounds.policy}")
+            found += [f"the scheduler {of.name!r}" for of in each.dependents if isinstance(of.value, HostedScheduler)]
+        return found
+
+    def applied_to(self, parameter: torch.Tensor) -> list[AppliedSteps]:
+        """The steps of passes that may be run again which were applied to a parameter."""
+        numbers = {each.value.number for each in self._optimizers_of(parameter)}
+        runs = [each for each in self.contexts.runs.all() if each.optimizer in numbers]
+        return [AppliedSteps(digest_of(each.trainer), each.run, tuple(sorted(each.places))) for each in runs]
+
+    def add_applied(self, trainer: bytes, run: int, applied: Applied) -> None:
+        """Adds what other owners have applied of a pass to rows that have moved here since."""
+        for table in self.census.tables.values():
+            if not table.applied:
+                continue
+            who = digest_of(trainer)
+            for steps in table.applied:
+                if (steps.trainer, steps.run) == (who, run):
+                    for each in self._optimizers_of(table.parameter):
+                        applied.setdefault(each.value.number, set()).update(steps.places)
+
+    def _optimizers_of(self, parameter: torch.Tensor) -> list[HostedObject]:
+        optimizers = [each for each in self.registry.objects() if isinstance(each.value, HostedOptimizer)]
+        return [each for each in optimizers if any(own is parameter for own in each.value.parameters)]
 
     def end_session(self, session: SessionState) -> None:
         """Frees everything a trainer held; what fails is raised when everything else was freed."""

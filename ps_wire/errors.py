@@ -18,6 +18,7 @@ PsError                       also a RuntimeError, as the errors of torch.distri
 ├── OverloadedError           this trainer has too many requests, bytes or hanging calls
 ├── UnavailableError          the owner is draining, or cannot be reached (also a ConnectionError)
 ├── ReplacedError             a later start of the owner's state has taken its place (also a ConnectionError)
+├── RowsMovedError            the rows of a table are, or are about to be, on another owner (also a ConnectionError)
 ├── DrainingError             the owner is about to stop, and lets no step wait for others (also a ConnectionError)
 ├── StorageError              the owner cannot write down what would change; reading goes on (also an OSError)
 ├── SessionLostError          the session has ended; whether the request ran is not known (also a ConnectionError)
@@ -156,6 +157,14 @@ class ReplacedError(PsError, ConnectionError, code=ErrorCode.ERROR_REPLACED):
     """A later start of the owner's state has taken its place in its group, at another address, or its data directory.
 
     This one takes no requests any more. A trainer that found it through the directory goes on there.
+    """
+
+
+class RowsMovedError(PsError, ConnectionError, code=ErrorCode.ERROR_ROWS_MOVED):
+    """Rows of a table have moved to another owner, or do so at this moment. Nothing was changed.
+
+    Handles of tables ask for the routing and repeat the request. Programs see it only if rows move while they are read
+    block by block.
     """
 
 

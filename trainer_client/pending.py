@@ -312,7 +312,11 @@ class Joined(Pending[T]):
         super().__init__(loop, partial(cancel_all, parts))
         self.hurry = partial(_hurry, parts)
         self._title = title
-        when_all_done(iter(parts), partial(self.resolve, partial(_read, parts, read)))
+        when_all_done(iter(parts), partial(self._all_done, parts, read))
+
+    def _all_done(self, parts: tuple[Pending[Any], ...], read: Callable[[list[Any]], T]) -> None:
+        """Called once all are done, in the thread that sets the last result."""
+        self.resolve(partial(_read, parts, read))
 
     @property
     def title(self) -> str:

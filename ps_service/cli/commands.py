@@ -1,4 +1,5 @@
-"""The commands of `ps-service`: serve, status, sessions, evict, checkpoint, inspect, replay, plan and restore."""
+"""The commands of `ps-service`: serve, status, sessions, evict, checkpoint, inspect, rebalance, drain, replay, plan and
+restore."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ from ps_service.cli.certs import certs
 from ps_service.cli.ending import asking, fail, reading
 from ps_service.cli.engines import engine_of
 from ps_service.cli.inspecting import inspect
+from ps_service.cli.moving import drain, rebalance
 from ps_service.cli.options import completion_script, laid_out, tell, with_settings
 from ps_service.cli.ray_commands import ray_app
 from ps_service.durability import past
@@ -228,6 +230,8 @@ def checkpoint(
 
 
 app.command()(inspect)
+app.command()(rebalance)
+app.command()(drain)
 
 
 @app.command()

@@ -116,6 +116,8 @@ class HostedObject:
         if self.is_tensor and value.is_leaf and value.requires_grad:
             parameter_locks.has_other_leaves = True
         self.is_table = isinstance(value, RowsOfTable)
+        if self.is_table:
+            value.owner = owner
         self.is_module = isinstance(value, nn.Module)
         self.made_with = "ps.module(…)" if self.is_module else "ps.table(…)" if self.is_table else "ps.create(…)"
         self.is_detached = False

@@ -17,7 +17,10 @@ from ps_wire.number_set import SeenNumbers
 from ps_wire.refs import ContextId
 
 if TYPE_CHECKING:
+    import torch
+
     from ps_service.group.peers import Membership
+    from ps_service.tables.moving import AppliedSteps
 
 _REMEMBERED: Final = 4096
 """Most numbers of open and ended contexts of one trainer that are kept, since it last told which have ended."""
@@ -248,3 +251,12 @@ class PassHost(Host, Protocol):
 
     @property
     def membership(self) -> Membership: ...
+
+    def keeps_gradients(self, parameter: torch.Tensor) -> bool:
+        """Whether gradients of a parameter are kept outside of passes, for a step to come."""
+
+    def applied_to(self, parameter: torch.Tensor) -> list[AppliedSteps]:
+        """The steps of passes that may be run again which were applied to a parameter."""
+
+    def used_with(self, parameter: torch.Tensor) -> list[str]:
+        """The policies and schedulers of the optimizers of a parameter, for messages."""

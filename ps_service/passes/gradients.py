@@ -88,6 +88,12 @@ class Gradients:
         if self._share is not None:
             self._share.resize(self.nbytes)
 
+    def has(self, parameter: torch.Tensor) -> bool:
+        """Whether there is a gradient of a parameter, also while a backward goes on."""
+        if id(parameter) in self._total[0] or id(parameter) in self._running[0]:
+            return True
+        return any(each.parameter is parameter for early in self._early.values() for each in early)
+
     def all(self) -> list[Gradient]:
         """All gradients, in the order in which the pass met the parameters."""
         self._end_backward()

@@ -94,6 +94,18 @@ class PassContext:
             self._records[call] = record
             self._readings.note(map(_parameter, record.leaves), record.steps)
 
+    def drop(self, call: CallKey) -> None:
+        """Forgets a recorded call, of which its caller gets an error."""
+        with self._lock:
+            self._records.pop(call, None)
+
+    def uses(self, parameter: torch.Tensor) -> bool:
+        """Whether a recorded call has used a parameter, or gradients of it have come."""
+        with self._lock:
+            if any(leaf.parameter is parameter for each in self._records.values() for leaf in each.leaves):
+                return True
+            return self._gradients.has(parameter)
+
     def record(self, call: CallKey) -> Record:
         """A recorded call. Without a record for that caller and number, it is a `ContextLostError`."""
         record = self._records.get(call)

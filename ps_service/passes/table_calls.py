@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,9 @@ from ps_service.passes.arguments import NO
 from ps_service.passes.results import Used, record
 from ps_service.passes.saved_tensors import Kept, unpack
 from ps_service.tables.stand_in import RowsOfTable
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, RowsMovedError
+from ps_wire.tables.names import APPLIED_STEPS, IS_QUIET, USED_WITH
+from ps_wire.tables.routing import CLOSED
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
@@ -30,6 +33,12 @@ def call_table(engine: PassHost, target: HostedObject, method: str, asked: Invoc
     known = asked.method or target.method(method)
     arguments, args, kwargs, _, recording, keep, _ = asked
     if recording is None or method != LOOK_UP:
+        if method == IS_QUIET:
+            kwargs = {**kwargs, "found": partial(_is_unused, engine, target)}
+        elif method == USED_WITH:
+            kwargs = {**kwargs, "found": partial(engine.used_with, target.value.parameter)}
+        elif method == APPLIED_STEPS:
+            kwargs = {**kwargs, "found": partial(engine.applied_to, target.value.parameter)}
         with torch.no_grad():
             return _returned(known.function(target.value, *args, **kwargs), keep)
     context = engine.contexts.open(recording.context, recording.call.caller)
@@ -39,11 +48,25 @@ def call_table(engine: PassHost, target: HostedObject, method: str, asked: Invoc
     leaves = [Leaf(None, parameter, parameter) for each in tables for parameter in each.parameters.values()]
     steps = [each.parameter_states[0].steps for each in tables]
     share = context.held.share  # counts for the pass what is saved for its backward, for as long as it is kept
+    marks = [each.value.mark for each in tables]
+    # Those that are closed stay as they are, as long as they were used in this pass.
+    going_on = [each.value for each in tables if context.uses(each.value.parameter)] if CLOSED in marks else []
     hooks = saved_tensors_hooks(lambda tensor: Kept(tensor, share(tensor.untyped_storage())), unpack)
     with torch.enable_grad(), hooks:
-        found = known.function(target.value, *args, **(kwargs | {"recorded": True}))
+        found = known.function(target.value, *args, **(kwargs | {"recorded": True, "going_on": going_on}))
     used, result = Used(leaves, steps, others=False), _returned(found, keep)
-    return record(engine, context, recording.call, arguments, used, result, known.backward_latency)
+    record(engine, context, recording.call, arguments, used, result, known.backward_latency)
+    if [each.value.mark for each in tables] != marks:
+        # Who closed a table may not have seen the record.
+        context.drop(recording.call)
+        raise RowsMovedError("rows of a table were about to move to another owner while they were looked up")
+    return result
+
+
+def _is_unused(engine: PassHost, table: HostedObject) -> bool:
+    """Whether no gradients of the rows of a table are there or may still come."""
+    parameter = table.value.parameter
+    return not any(each.uses(parameter) for each in engine.contexts.all()) and not engine.keeps_gradients(parameter)
 
 
 def _tables(engine: PassHost, target: HostedObject, args: tuple[Any, ...]) -> list[HostedObject]:

@@ -42,11 +42,11 @@ def release(ctx: RequestContext, request: pb.ReleaseRequest, reply: pb.ReleaseRe
 
 
 def delete(ctx: RequestContext, request: pb.DeleteRequest, reply: pb.DeleteReply) -> None:
-    """Removes a named object and its dependents; of a table with several owners only if all of them are asked."""
+    """Removes a named object and its dependents; of a table with other owners only if all of them are asked."""
     ctx.repeats("delete", request)
     registry = ctx.engine.registry
     found = registry.named(request.name)
-    if found.is_table and not request.everywhere and len(owners := found.value.routing.owners) > 1:
+    if found.is_table and not request.everywhere and (owners := found.value.routing.owners) != (ctx.engine.name,):
         reply.owners.extend(owners)
         return
     # Nothing refers to them afterwards.

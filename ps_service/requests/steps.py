@@ -162,6 +162,7 @@ def note_attempt(engine: Engine, request: Any, effects: Effects | None = None) -
         return
     if context is not None and context.attempt is None:
         applied = engine.contexts.runs.of(message.trainer, message.run, message.runs_from)
+        engine.add_applied(message.trainer, message.run, applied)
         context.begin_attempt(applied, (message.trainer, message.run))
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ps_service.tables.checks import checked_ids, checked_offsets
+from ps_service.tables.moving import PIECE_BYTES, MovingTable
 from ps_service.tables.preparing import PREPARATION
 from ps_service.tables.shard import TURN_ROWS, TableShard
-from ps_service.tables.stand_in import AllRows, LookUp, Pool, RowsOfTable
+from ps_service.tables.stand_in import AllRows, LookUp, Pool
 from ps_wire.decorators import hosted, remote
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.runtime.locks import ReportingLock
@@ -27,15 +29,12 @@ MOST_NAME: Final = 256
 MOST_GIVEN: Final = 1 << 40
 """More ids than one look-up can have."""
 
-PIECE_BYTES: Final = 4 << 20
-"""About the most bytes of rows that are read at once."""
-
 
 class Wanted:
     """What is looked up in one table."""
 
-    def __init__(self, table: HostedTable, part: Any) -> None:
-        if not isinstance(part, tuple) or len(part) not in (4, 5):
+    def __init__(self, table: HostedTable, part: Any, going_on: Sequence[Any]) -> None:
+        if not isinstance(part, tuple) or not 4 <= len(part) <= 6:
             raise InvalidArgumentError("a part of a look-up is a tuple of table, ids, offsets and weights")
         other, ids, offsets, weights, *given = part
         self.table = table if other is None else other.local_value()
@@ -56,8 +55,14 @@ class Wanted:
         self.weights: torch.Tensor | None = weights
         # It is counted, and nothing else.
         self.given = given[0] if given else len(ids)
-        if (offsets is not None and given) or type(self.given) is not int or not len(ids) <= self.given < MOST_GIVEN:
-            raise InvalidArgumentError("what different ids were made of is a number of ids, at least theirs")
+        if (offsets is not None and len(given) == 1) or type(self.given) is not int:
+            raise InvalidArgumentError("what different ids were made of is a number of ids")
+        if not len(ids) <= self.given < MOST_GIVEN:
+            raise InvalidArgumentError("different ids were made of at least as many")
+        # That of the routing by which they were sent here, and that of the table before it is looked up.
+        mark, self.mark = given[1] if len(given) > 1 else 0, self.table.mark
+        if mark != self.mark:
+            self.table.examine(mark, self.ids, self.table in going_on)
 
 
 class Restores:
@@ -102,7 +107,7 @@ class Restores:
 
 
 @hosted
-class HostedTable(RowsOfTable):
+class HostedTable(MovingTable):
     """One owner's rows of a table, and their optimizer. Arguments are those of `trainer_client.Client.table`;
     `settings` has them, the same on all of its owners. Raises `InvalidArgumentError` if a setting does not fit."""
 
@@ -140,7 +145,7 @@ class HostedTable(RowsOfTable):
             "admit": admit,
             "evict": evict,
         }
-        self.routing = Routing.even(owners)
+        super().__init__(Routing.even(owners))
         self.restores: Final = Restores(f"table {name!r}")
         eviction = None if evict is None else _option(evict, life.Eviction, "evict")
         self.shard = TableShard(
@@ -163,18 +168,25 @@ class HostedTable(RowsOfTable):
         self.parameter = AllRows.of(self, dim)
 
     @remote
-    def look_up(self, parts: Any, recorded: bool = False) -> list[torch.Tensor]:
+    def look_up(self, parts: Any, recorded: bool = False, going_on: Sequence[Any] = ()) -> list[torch.Tensor]:
         """For each part of a look-up, here or in other tables, rows [n, dim], or sums of the rows of bags, float32.
 
         A part is a tuple: a reference to a table, None for this one; ids, int64 [n]; where each bag begins, None to get
         the row of each id; what the rows are multiplied with, None for 1; and for rows, if ids were left out that are
-        there twice, how many there were. If it is recorded, missing rows are added. No row is added if a part does not
-        fit; if a table has too many, those of parts before are (`TooLargeError`).
+        there twice, how many there were; or this and the mark of this owner in the routing. If it is recorded, missing
+        rows are added. No row is added if a part does not fit; if a table has too many, those of parts before are
+        (`TooLargeError`). The pass has looked up in those of the tables that are `going_on`.
         """
         if not isinstance(parts, list):
             raise InvalidArgumentError("the parts of a look-up are a list")
-        wanted = [Wanted(self, part) for part in parts]
-        return [each.table._found(each, recorded) for each in wanted]
+        wanted = [Wanted(self, part, going_on) for part in parts]
+        if recorded:  # who records it looks whether rows have moved meanwhile
+            return [each.table._found(each, recorded) for each in wanted]
+        found = [each.table._found(each, recorded) for each in wanted]
+        for each in wanted:
+            if each.table.mark != each.mark:
+                each.table.examine(each.mark, each.ids)
+        return found
 
     def _found(self, wanted: Wanted, recorded: bool) -> torch.Tensor:
         ids, offsets, weights = wanted.ids, wanted.offsets, wanted.weights
@@ -188,12 +200,14 @@ class HostedTable(RowsOfTable):
         return found
 
     @remote
-    def count(self) -> int:
-        """Number of rows."""
-        return self.shard.size
+    def count(self, mark: int = 0) -> int:
+        """Number of rows. A mark is that of this owner in the routing; with another one, this and the methods below
+        raise `RowsMovedError`."""
+        self.check_mark(mark)
+        return self.count_own()
 
     @remote
-    def evict(self, share: float | None, dry_run: bool, sample: int) -> tuple[int, torch.Tensor]:
+    def evict(self, share: float | None, dry_run: bool, sample: int, mark: int = 0) -> tuple[int, torch.Tensor]:
         """Removes rows that have expired, in short turns, or this share of the rows. Returns how many, and ids of some,
         at most `sample`. With `dry_run` the rows stay. Raises `InvalidArgumentError` if the table has no eviction, or
         no part of it that this needs, or `share` is no part."""
@@ -207,8 +221,11 @@ class HostedTable(RowsOfTable):
         if share is not None:
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
                 raise InvalidArgumentError(f"the share of rows to evict is above 0 and at most 1, not {share!r}")
-            gone = self.shard.evict(int(share * self.shard.size), dry_run=dry_run)
+            with self.shard.lock:
+                self.check_mark(mark)
+                gone = self.shard.evict(int(share * self.shard.size), dry_run=dry_run)
             return len(gone), gone[:sample]
+        self.check_mark(mark)
         count, begin, named = 0, 0, torch.empty(0, dtype=torch.int64)
         while begin is not None:
             gone, begin = self.shard.expire(begin, TURN_ROWS, dry_run=dry_run)  # type: ignore[assignment]
@@ -217,9 +234,9 @@ class HostedTable(RowsOfTable):
         return count, named
 
     @remote
-    def begin_restore(self, number: int) -> int:
+    def begin_restore(self, number: int, mark: int = 0) -> int:
         """Removes all rows for a restore, and ends one that goes on. Arguments and errors as for `Restores.begin`."""
-        return self.restores.begin(number, self.shard.clear)
+        return self.restores.begin(number, partial(self.clear, mark))
 
     @remote
     def put(self, block: dict[str, torch.Tensor], restore: int | None = None) -> int:
@@ -231,32 +248,44 @@ class HostedTable(RowsOfTable):
             raise InvalidArgumentError("rows to put are ids, values and what belongs to them, as tensors by name")
         if not all(bool(each.isfinite().all()) for each in block.values() if each.is_floating_point()):
             raise NonFiniteGradientError(f"a row holds NaN or infinity; {self} was not changed")
-        with nullcontext() if restore is None else self.restores.going_on(restore):
+        with nullcontext() if restore is None else self.restores.going_on(restore), self.shard.lock:
+            self.check_ids(checked_ids(block["ids"], self.shard.rows))
             self.shard.load([block], clear=False)
         return len(block["ids"])
 
     @remote
-    def read_block(self, begin: int, state: bool) -> tuple[dict[str, torch.Tensor], int | None]:
+    def read_block(self, begin: int, state: bool, mark: int = 0) -> tuple[dict[str, torch.Tensor], int | None]:
         """Copies of some rows as `TableShard.copies`, at most a few MiB, and where to go on; None at the end. It begins
         at 0, or what the call before has returned. `state` says whether what the optimizer keeps is wanted."""
+        self.check_mark(mark)
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
             raise InvalidArgumentError(f"rows are read from a number on that the last call has returned, not {begin!r}")
         block, following = self.shard.copies(begin, max(1, PIECE_BYTES // self.shard.row_bytes))
         if not state:
             block = {name: each for name, each in block.items() if not name.startswith("state.")}
-        return block, following
+        return self._own_part(block) if self.may_have_others else block, following
+
+    def _own_part(self, block: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The rows of a block whose slots this owner has."""
+        own = self.are_own(block["ids"])
+        return block if own.all() else {name: each[own] for name, each in block.items()}
 
     @remote
     def remove(self, ids: torch.Tensor) -> int:
         """Removes the rows of ids, an int64 vector. Returns how many there were."""
         if not isinstance(ids, torch.Tensor):
             raise InvalidArgumentError("ids are a tensor")
-        return self.shard.remove(ids)
+        with self.shard.lock:
+            self.check_ids(checked_ids(ids, self.shard.rows))
+            return self.shard.remove(ids)
 
     @remote
-    def clear(self) -> None:
+    def clear(self, mark: int = 0) -> None:
         """Removes all rows, and forgets sightings of ids without one."""
-        self.shard.clear()
+        with self.shard.lock:
+            self.check_mark(mark)
+            self.lose_arrivals()
+            self.shard.clear()
 
     @remote
     def describe(self) -> dict[str, Any]:
@@ -268,7 +297,7 @@ class HostedTable(RowsOfTable):
         time of the rows, at which their ages were so."""
         now = self.shard.now()
         return {
-            "routing": self.routing.to_plain(),
+            "routing": self.ownership(),
             "blocks": self.shard.views(now),
             "admission": self.shard.admission_state(),
             "restore": self.restores.latest,
@@ -285,7 +314,7 @@ class HostedTable(RowsOfTable):
         self.shard.load(state["blocks"], now=state.get("time", 0))
         if (admission := state.get("admission")) is not None:
             self.shard.load_admission(admission)
-        self.routing = Routing.from_plain(state["routing"])
+        self.restored(state["routing"])
         self.restores.latest = state.get("restore", 0)
 
     def __str__(self) -> str:

@@ -49,6 +49,12 @@ class RestoredRounds(ABC):
     def _close(self, close: Close) -> None:
         """Steps with the gradients of a round."""
 
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether gradients are there whose trainers have gone on."""
+        following = self.following
+        return self._pool.total is not None or (following is not None and following.open_round()[1] is not None)
+
     def membership(self) -> tuple[dict[bytes, int], int]:
         """The trainers that use the optimizer, with how many gradients of each have counted or were dropped, and the
         largest number of trainers at one time since the policy was set, for a checkpoint."""

@@ -18,5 +18,16 @@ BLOCKS: Final = "blocks"
 
 EVICT: Final = "evict"
 
-CHANGES_ROWS: Final = frozenset(("begin_restore", "clear", EVICT, "put", "remove"))
-"""Methods of a table that change rows, besides look-ups."""
+IS_QUIET: Final = "is_quiet"
+"""The method that says whether no pass uses the rows of a table, for which it needs to know the passes."""
+
+USED_WITH: Final = "used_with"
+"""The method that says what else the optimizer of a table has, for which it needs to know the owner's objects."""
+
+APPLIED_STEPS: Final = "applied_steps"
+"""The method that says which steps of passes that may be run again were applied, for which it needs to know them."""
+
+_MOVES_ROWS: Final = ("agree", "begin_arrival", "stage", "release", "purge", "take_applied")
+
+CHANGES_ROWS: Final = frozenset(("begin_restore", "clear", EVICT, "put", "remove", *_MOVES_ROWS))
+"""Methods of a table that change rows, or which it has, besides look-ups."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -34,13 +35,27 @@ def slots_of(ids: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(mixed.view(np.int64)).view(ids.shape)
 
 
+CLOSED: Final = -1
+"""The mark of a table that is closed for a moment, which no routing has."""
+
+_NO_MARKS: Final[Mapping[str, int]] = {}
+
+
 class Routing(NamedTuple):
-    """The owners of a table, and for each slot the position of its owner among them, int64 [SLOTS]. Every owner of the
-    table keeps the same. `version` counts the changes, from 1; of two that differ, the larger one holds."""
+    """The owners of a table, and for each slot the position of its owner among them, int64 [SLOTS]. Owners and trainers
+    of the table keep one each. `version` counts the changes, from 1.
+
+    `moves` counts for each slot how often it has moved from one owner to another, int32 [SLOTS]; None if none has. Of
+    two routings that differ about a slot, the one with more moves of it holds. Only the owner of a slot moves it, so no
+    two of its moves have the same number. `marks` has for each owner a number above 0 that differs for other slots of
+    it; it is empty if no slot has moved.
+    """
 
     version: int
     owners: tuple[str, ...]
     of_slot: torch.Tensor
+    moves: torch.Tensor | None = None
+    marks: Mapping[str, int] = _NO_MARKS
 
     @classmethod
     def even(cls, owners: Sequence[str]) -> Routing:
@@ -58,9 +73,41 @@ class Routing(NamedTuple):
         # Numpy takes from a small array faster than torch.
         return torch.from_numpy(self.of_slot.numpy().take(slots.numpy())).view(ids.shape)
 
+    def mark(self, owner: str) -> int:
+        """The number that stands for the slots of an owner, also if no slot has moved."""
+        return self.marks.get(owner) or _mark(self.slots(owner))
+
+    def slots(self, owner: str) -> torch.Tensor:
+        """The slots of an owner, bool [SLOTS]."""
+        if owner not in self.owners:
+            return torch.zeros(SLOTS, dtype=torch.bool)
+        return self.of_slot == self.owners.index(owner)
+
+    def moved(self, slots: torch.Tensor, to: str) -> Routing:
+        """The routing after some slots, bool [SLOTS], have moved to an owner. Owners without slots are left out."""
+        names = (*self.owners, to)
+        of_slot = torch.where(slots, names.index(to), self.of_slot)
+        before = torch.zeros(SLOTS, dtype=torch.int32) if self.moves is None else self.moves
+        return _made(self.version + 1, names, of_slot, before + slots.to(torch.int32))
+
+    def merged(self, other: Routing) -> Routing:
+        """For each slot what the one of both has that knows more moves of it; `self` if `other` knows nothing new."""
+        if other.moves is None:
+            return self
+        own = torch.zeros_like(other.moves) if self.moves is None else self.moves
+        newer = other.moves > own
+        if not newer.any():
+            return self
+        if not (own > other.moves).any():
+            return other
+        of_slot = torch.where(newer, other.of_slot + len(self.owners), self.of_slot)
+        version = max(self.version, other.version) + 1
+        return _made(version, (*self.owners, *other.owners), of_slot, torch.maximum(own, other.moves))
+
     def to_plain(self) -> dict[str, Any]:
-        """As a dictionary of plain values and one tensor."""
-        return {"version": self.version, "owners": list(self.owners), "of_slot": self.of_slot.to(torch.int16)}
+        """As a dictionary of plain values and tensors."""
+        plain = {"version": self.version, "owners": list(self.owners), "of_slot": self.of_slot.to(torch.int16)}
+        return plain if self.moves is None else {**plain, "moves": self.moves}
 
     @classmethod
     def from_plain(cls, values: Any) -> Routing:
@@ -69,8 +116,27 @@ class Routing(NamedTuple):
             version, owners, of_slot = int(values["version"]), tuple(map(str, values["owners"])), values["of_slot"]
             of_slot = of_slot.to(torch.int64)
             fits = of_slot.shape == (SLOTS,) and int(of_slot.min()) >= 0 and int(of_slot.max()) < len(owners)
+            moves = values.get("moves")
+            if moves is not None:
+                moves = moves.to(torch.int32)
+                fits = fits and moves.shape == (SLOTS,) and int(moves.min()) >= 0
         except (TypeError, KeyError, AttributeError, ValueError, RuntimeError):
             fits = False
         if not fits:
             raise InvalidArgumentError(f"the slots of a table are {SLOTS} positions of owners, with a version")
-        return cls(version, owners, of_slot)
+        return cls(version, owners, of_slot) if moves is None else _made(version, owners, of_slot, moves)
+
+
+def _made(version: int, names: Sequence[str], of_slot: torch.Tensor, moves: torch.Tensor) -> Routing:
+    """A routing in which slots have moved; each owner that has slots is there once, in the order of the names."""
+    used = {names[position] for position in of_slot.unique().tolist()}
+    owners = tuple(sorted(used))
+    positions = torch.tensor([owners.index(each) if each in used else -1 for each in names])
+    of_slot = positions[of_slot]
+    marks = {owner: _mark(of_slot == position) for position, owner in enumerate(owners)}
+    return Routing(version, owners, of_slot, moves, marks)
+
+
+def _mark(slots: torch.Tensor) -> int:
+    digest = hashlib.blake2b(np.packbits(slots.numpy()).tobytes(), digest_size=7).digest()
+    return int.from_bytes(digest, "little") | 1

@@ -309,7 +309,7 @@ class AttemptEffect(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., object_id: _Optional[str] = ..., place: _Optional[int] = ...) -> None: ...
 
 class RowsEffect(_message.Message):
-    __slots__ = ("object_id", "time", "added", "removed", "cleared", "seen", "admission", "images", "restore", "stepped")
+    __slots__ = ("object_id", "time", "added", "removed", "cleared", "seen", "admission", "images", "restore", "stepped", "routing")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     ADDED_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +320,7 @@ class RowsEffect(_message.Message):
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     STEPPED_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     time: int
     added: _values_pb2.Value
@@ -330,7 +331,8 @@ class RowsEffect(_message.Message):
     images: _values_pb2.Value
     restore: int
     stepped: _values_pb2.Value
-    def __init__(self, object_id: _Optional[str] = ..., time: _Optional[int] = ..., added: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., removed: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., cleared: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., seen: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., admission: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., images: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., restore: _Optional[int] = ..., stepped: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    routing: _values_pb2.Value
+    def __init__(self, object_id: _Optional[str] = ..., time: _Optional[int] = ..., added: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., removed: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., cleared: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., seen: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., admission: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., images: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., restore: _Optional[int] = ..., stepped: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., routing: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class PooledEffect(_message.Message):
     __slots__ = ("counted", "places", "gradients", "values")

@@ -29,6 +29,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_DRAINING: _ClassVar[ErrorCode]
     ERROR_STORAGE: _ClassVar[ErrorCode]
     ERROR_REPLACED: _ClassVar[ErrorCode]
+    ERROR_ROWS_MOVED: _ClassVar[ErrorCode]
 ERROR_UNSPECIFIED: ErrorCode
 ERROR_INVALID_ARGUMENT: ErrorCode
 ERROR_UNKNOWN_NAME: ErrorCode
@@ -51,6 +52,7 @@ ERROR_UNKNOWN_METHOD: ErrorCode
 ERROR_DRAINING: ErrorCode
 ERROR_STORAGE: ErrorCode
 ERROR_REPLACED: ErrorCode
+ERROR_ROWS_MOVED: ErrorCode
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "remote_type", "traceback", "drained")

@@ -74,6 +74,7 @@ OFFERED = {
         "PsError",
         "RemoteError",
         "ReplacedError",
+        "RowsMovedError",
         "SessionLostError",
         "StaleHandleError",
         "StorageError",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, overload
+from weakref import WeakSet
 
 import torch
 
@@ -64,6 +65,7 @@ class DistributedOptimizer(OptimizerParts):
     ) -> None:
         super().__init__(remotes, local, layout)
         self._rounds = rounds
+        self._refuses = refuses
         # The part that steps by itself, because there is no other.
         self._only = next(iter(remotes.values())) if len(remotes) == 1 and local is None else None
         # A single part checks gradients by itself. Of several, all have to check before one of them steps.
@@ -73,6 +75,16 @@ class DistributedOptimizer(OptimizerParts):
         self.is_joinable = len(remotes) == 1 and not self._refuses_together
         self.has_local_part = local is not None
         self.scaled = Scaled()
+        # Those that step it together with others, and have to know its parts.
+        self.used_by: WeakSet[Any] = WeakSet()
+
+    def take_parts(self, made: DistributedOptimizer) -> None:
+        """Has the parts of another optimizer, over the same parameters, which have other owners now."""
+        policy, scaled, used_by = self.policy, self.scaled, self.used_by
+        DistributedOptimizer.__init__(self, made.remotes, made.local, made._layout, made._refuses, made._rounds)
+        self.policy, self.scaled, self.used_by = policy, scaled, used_by
+        for each in used_by:
+            each.look_at_parts()
 
     @overload
     def step(

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import torch
 
-from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError, RowsMovedError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.tables.options import RowOptimizer, from_plain
 from trainer_client.pending import Joined, Pending
 from trainer_client.tables.bags import checked_ids
 from trainer_client.tables.files import Block, Format, PartsReader, PartsWriter
+from trainer_client.tables.following import MOST_REPEATS, Everywhere, Follower
 
 if TYPE_CHECKING:
     from ps_wire.compression.choice import Choice
@@ -59,14 +60,18 @@ class TableContents:
         self.dtype: torch.dtype = settings["dtype"]
         self.rows: int | None = settings["rows"]
         self.row_optimizer: RowOptimizer = from_plain(settings["optimizer"])
+        self.settings: Final = settings
         self.routing = routing
         self.compress: Choice | None = None
         self.shards = dict(shards)
+        # Also of owners that have no rows any more: look-ups that were routed before may still be for them.
+        self.known_shards = dict(shards)
+        self.follower: Follower
         self._loop = next(iter(self.shards.values())).session.loop
 
     def size(self) -> Pending[int]:
         """The number of rows that exist on all owners."""
-        return self._joined(sum, "count")
+        return self._joined(lambda counts: sum(counts.values()), "count")
 
     def evict(self, share: float | None = None, *, dry_run: bool = False) -> Pending[Evicted]:
         """Removes the rows that have expired now, or a part of all rows. Owners do the first by themselves, too.
@@ -81,7 +86,7 @@ class TableContents:
             InvalidArgumentError: The table was made without `evict=`, or without what this needs of it.
         """
         sample = max(1, _SAMPLE // len(self.shards))
-        return self._joined(self._evicted, "evict", share, dry_run, sample)
+        return self._joined(_evicted, "evict", share, dry_run, sample)
 
     def remove(self, ids: torch.Tensor) -> Pending[int]:
         """Removes the rows of ids, which begin anew if they come again. Returns how many there were.
@@ -150,13 +155,18 @@ class TableContents:
             `ids`, int64 [n]; `values`, [n, dim]; what the optimizer keeps under `state.` and its name, float32
             [n, width]; and for tables whose rows are evicted `age`, int64 [n], the microseconds since a row was looked
             up, and for "least_frequent" `sightings`, int64 [n].
+
+        Raises:
+            RowsMovedError: Rows have moved to other owners since they began to be read: begin again.
         """
-        for owner in self.shards:
-            coming: Pending[Any] | None = self._call(owner, "read_block", 0, state)
+        routing = await self.follower.follow_all()
+        for owner in routing.owners:
+            mark = self.follower.mark(owner, routing)
+            coming: Pending[Any] | None = self._call(owner, "read_block", 0, state, *mark)
             try:
                 while coming is not None:
                     block, begin = await coming
-                    coming = None if begin is None else self._call(owner, "read_block", begin, state)
+                    coming = None if begin is None else self._call(owner, "read_block", begin, state, *mark)
                     if len(block["ids"]):
                         yield block
             finally:
@@ -165,12 +175,14 @@ class TableContents:
 
     def blocks_in_thread(self, *, state: bool = True) -> Iterator[Block]:
         """The same for a plain thread, which waits for each block."""
-        for owner in self.shards:
-            coming: Pending[Any] | None = self._call(owner, "read_block", 0, state)
+        routing = Pending.run(self._loop, self.follower.follow_all()).wait()
+        for owner in routing.owners:
+            mark = self.follower.mark(owner, routing)
+            coming: Pending[Any] | None = self._call(owner, "read_block", 0, state, *mark)
             try:
                 while coming is not None:
                     block, begin = coming.wait()
-                    coming = None if begin is None else self._call(owner, "read_block", begin, state)
+                    coming = None if begin is None else self._call(owner, "read_block", begin, state, *mark)
                     if len(block["ids"]):
                         yield block
             finally:
@@ -243,7 +255,7 @@ class TableContents:
         # Every row is read twice: what an owner would refuse must be known before the rows that are there go.
         for block in await BLOCKING.run(self._check_rows, reader.blocks(_PIECE_ROWS, state)):
             # Asks about names, shapes and dtypes, without rows.
-            await asyncio.gather(*[self._call(owner, "put", block) for owner in self.shards])
+            await asyncio.gather(*[self._call(owner, "put", block) for owner in self.routing.owners])
         restore = await self._begin_restore()
         blocks = reader.blocks(_PIECE_ROWS, state)
         count = 0
@@ -272,15 +284,28 @@ class TableContents:
 
     async def _begin_restore(self) -> int:
         """Removes all rows on all owners; the number of the restore, which the first owner by name gives."""
-        first, *others = sorted(self.shards)
-        number: int = await self._call(first, "begin_restore", 0)
-        await asyncio.gather(*[self._call(owner, "begin_restore", number) for owner in others])
-        return number
+        for _ in range(MOST_REPEATS):
+            routing = self.routing
+            first, *others = sorted(routing.owners)
+            try:
+                mark = self.follower.mark
+                number: int = await self._call(first, "begin_restore", 0, *mark(first, routing))
+                rest = [self._call(each, "begin_restore", number, *mark(each, routing)) for each in others]
+                await asyncio.gather(*rest)
+            except RowsMovedError:
+                await self.follower.follow_all()
+            else:
+                return number
+        raise RowsMovedError(
+            f"rows of table {self.name!r} have moved all the time; it may have lost rows: restore again"
+        )
 
     async def _put(self, block: Block, *more: Any) -> None:
         await self._in_pieces("put", block, lambda part: part, *more)
 
-    async def _in_pieces(self, method: str, block: Block, argument: Callable[[Block], Any], *more: Any) -> int:
+    async def _in_pieces(
+        self, method: str, block: Block, argument: Callable[[Block], Any], *more: Any, repeats: int = 0
+    ) -> int:
         """Sends rows to all their owners in pieces; the sum of the answers, or the first error when all are done."""
         owner_of, owners = self.routing.owner_of(block["ids"]), self.routing.owners
         chosen = [(owner_of == number).nonzero()[:, 0] for number in range(len(owners))]
@@ -291,7 +316,13 @@ class TableContents:
             count = 0
             for some in positions.split(rows):
                 part = {name: each[some] for name, each in block.items()}
-                count += await self._call(owner, method, argument(part), *more)
+                try:
+                    count += await self._call(owner, method, argument(part), *more)
+                except RowsMovedError:
+                    if repeats == MOST_REPEATS:
+                        raise
+                    await self.follow(owner)
+                    count += await self._in_pieces(method, part, argument, *more, repeats=repeats + 1)
             return count
 
         work = [send(owner, each) for owner, each in zip(owners, chosen, strict=True) if len(each)]
@@ -301,18 +332,27 @@ class TableContents:
                 raise each
         return sum(each for each in answers if isinstance(each, int))
 
-    def _joined(self, read: Callable[[list[Any]], T], method: str, *args: Any) -> Joined[T]:
-        """Calls a method of the rows of all owners. `read` makes the result from those in the order of `shards`."""
-        return Joined(self._loop, [self._call(owner, method, *args) for owner in self.shards], read, "a look-up")
+    def _joined(self, read: Callable[[dict[str, Any]], T], method: str, *args: Any) -> Joined[T]:
+        """Calls a method of the rows of all owners. `read` makes the result from theirs, by name."""
+
+        def ask(routing: Routing, owner: str) -> Pending[Any]:
+            return self._call(owner, method, *args, *self.follower.mark(owner, routing))
+
+        return Everywhere(self._loop, self.follower, ask, read)
+
+    async def follow(self, owner: str) -> None:
+        """Takes up where rows are, from an owner that does not have some of them any more."""
+        await self.follower.follow(owner)
 
     def _call(self, owner: str, method: str, *args: Any) -> Pending[Any]:
         """Calls a method of the rows of an owner, also inside a context, which has nothing to do with it."""
         with torch.no_grad():
-            return self.shards[owner].call(method, *args)
+            return self.known_shards[owner].call(method, *args)
 
-    def _evicted(self, answers: list[Any]) -> Evicted:
-        by_owner = {owner: int(rows) for owner, (rows, _) in zip(self.shards, answers, strict=True)}
-        return Evicted(sum(by_owner.values()), by_owner, torch.cat([sample for _, sample in answers]))
+
+def _evicted(answers: dict[str, Any]) -> Evicted:
+    by_owner = {owner: int(rows) for owner, (rows, _) in answers.items()}
+    return Evicted(sum(by_owner.values()), by_owner, torch.cat([sample for _, sample in answers.values()]))
 
 
 def _last_of_each(block: Block) -> Block:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_wire import policies
@@ -20,6 +20,7 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
+from trainer_client.tables.following import Follower
 from trainer_client.tables.table import Table, delete_rows
 from trainer_client.tables.together import OptimizerWithTables
 from trainer_client.tables.wanted import Wanted, check_only_tables, check_policies, differences
@@ -27,6 +28,7 @@ from trainer_client.tables.wanted import Wanted, check_only_tables, check_polici
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from trainer_client.optimizers.creation import NonFinite
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.session.session import Session
 
 
@@ -64,7 +66,7 @@ class Tables:
         owners = self.sessions.names if wanted.owners is None else wanted.owners
 
         async def make() -> Table:
-            if wanted.dim is None:
+            if wanted.dim is None or (wanted.replace and await self._has_moved(owners, wanted)):
                 table = await self._found(owners, wanted)
             elif wanted.owners is None and self.sessions.in_group:
                 table = await self._agreed(owners, wanted)
@@ -100,6 +102,8 @@ class Tables:
         errors.sort(key=lambda error: isinstance(error, UnknownNameError))
         if errors and (not isinstance(errors[0], UnknownNameError) or len(errors) == len(sessions)):
             raise errors[0]
+        # Owners from which all slots have moved still have the table, without rows.
+        await self._clear(name, [each for each in self.sessions.by_owner.values() if each not in sessions])
 
     def optimizer(
         self,
@@ -170,12 +174,26 @@ class Tables:
         for each in made:
             if isinstance(each, BaseException):
                 await _undo(made)
+                if isinstance(each, NameConflictError) and await self._has_moved(owners, wanted):
+                    return await self._found(owners, wanted)
                 raise each
         shards = {each.owner: each for each in made if isinstance(each, RemoteObject)}
         if wanted.replace:
             others = [each for each in self.sessions.by_owner.values() if each not in sessions]
             await self._clear(wanted.name, others)
         return await self._open(shards, wanted.policy, wanted.non_finite or "refuse", wanted.replace)
+
+    async def _has_moved(self, owners: Sequence[str], wanted: Wanted) -> bool:
+        """Whether the table that is wanted exists on other owners than it was made on, because its slots have moved."""
+        for session in await self.sessions.all_of(owners):
+            with suppress(UnknownNameError):
+                found = await self.attach(session, wanted.name)
+                if found.class_name == names.SHARD:
+                    described = await found.call("describe")
+                    is_same = _are_owners(sorted(owners), described) or wanted.owners is None
+                    own = {**described["settings"], "owners": []}
+                    return "moves" in described["routing"] and is_same and own == wanted.settings([])
+        return False
 
     async def _clear(self, name: str, sessions: Iterable[Session]) -> None:
         """Removes the rows that a table of that name had on other owners."""
@@ -201,6 +219,8 @@ class Tables:
         described = await found.call("describe")
         owners = described["routing"]["owners"]
         known, given = {**described["settings"], "owners": sorted(owners)}, wanted.given
+        if _are_owners(given.get("owners"), described):
+            del given["owners"]
         if any(known[each] != value for each, value in given.items()):
             raise NameConflictError(
                 f"the table {name!r} exists, with {differences(known, given)}. Ask for it with its name alone, choose "
@@ -239,17 +259,37 @@ class Tables:
     ) -> Table:
         """A table whose rows are there on all owners."""
         described = await asyncio.gather(*(shard.call("describe") for shard in shards.values()))
-        routing = max((Routing.from_plain(each["routing"]) for each in described), key=lambda each: each.version)
-        if missing := set(routing.owners) - set(shards):
-            raise UnknownNameError(f"the table has rows on {sorted(missing)}, which this client is not connected to")
+        routing = reduce(Routing.merged, (Routing.from_plain(each["routing"]) for each in described))
         settings = described[0]["settings"]
+        if missing := set(routing.owners) - set(shards):
+            try:
+                sessions = await self.sessions.all_of(missing)
+            except UnknownNameError:
+                raise UnknownNameError(
+                    f"the table has rows on {sorted(missing)}, which this client is not connected to"
+                ) from None
+            more = {each.owner: await self.attach(each, settings["name"]) for each in sessions}
+            shards = {**shards, **more}
         kept = {owner: shards[owner] for owner in routing.owners}
         table = Table(settings, routing, kept)
+        table.optimizer = await self._optimizer_of(table, kept, policy, non_finite, replace)
+        table.follower = Follower(lambda: table.routing, table.known_shards, partial(self._adopt, table))
+        return table
+
+    async def _optimizer_of(
+        self,
+        table: Table,
+        shards: Mapping[str, RemoteObject],
+        policy: Policy | None = None,
+        non_finite: NonFinite | None = None,
+        replace: bool = False,
+    ) -> DistributedOptimizer:
+        """The optimizer of the rows of some owners, made now or found there."""
         make = partial(
             self.make_optimizer,
             names.OPTIMIZER,
-            table.parameters(),
-            dict(settings["optimizer"]),
+            [shard.parameter(names.ROWS) for shard in shards.values()],
+            dict(table.settings["optimizer"]),
             f"{table.name}.optimizer",
             "consistent",
             policy=policy,
@@ -257,17 +297,44 @@ class Tables:
             joins=False,
         )
         try:
-            table.optimizer = await make(non_finite=non_finite or "refuse")
+            made: DistributedOptimizer = await make(non_finite=non_finite or "refuse")
         except NameConflictError as error:
             if non_finite is not None:
                 raise
             try:
                 # The table may have been made so, and this client did not say.
-                table.optimizer = await make(non_finite="apply")
+                made = await make(non_finite="apply")
             except NameConflictError as other:
                 # One of them names what differs besides.
                 raise (other if "non_finite" in str(error) else error) from None
-        return table
+        return made
+
+    async def _adopt(self, table: Table, routing: Routing) -> None:
+        """Has a table know that its rows are where a routing says."""
+        sessions = await self.sessions.all_of(routing.owners)
+        for session in sessions:
+            if session.owner not in table.known_shards:
+                table.known_shards[session.owner] = await self.attach(session, table.name)
+        shards = {owner: table.known_shards[owner] for owner in routing.owners}
+        if shards.keys() != table.optimizer.remotes.keys():
+            table.optimizer.take_parts(await self._optimizer_of(table, shards))
+        table.shards, table.routing = shards, routing
+
+    async def extend(self, table: Table, owner: str) -> None:
+        """Makes what an owner needs to get rows of a table, with the options that the optimizer of the table has now.
+        Raises `NameConflictError` if something else has one of the names there."""
+        (session,) = await self.sessions.all_of([owner])
+        shard = await self.create(session, table.name, table.settings, False)
+        made = await self._optimizer_of(table, {owner: shard})
+        first = next(iter(table.optimizer.remotes.values()))
+        await made.remotes[owner].load_state_dict(await first.state_dict())
+        table.known_shards[owner] = shard
+
+
+def _are_owners(owners: Sequence[str] | None, described: Mapping[str, Any]) -> bool:
+    """Whether these, in the order of their names, are the owners of a table, or those that it was made on."""
+    its = sorted(described["routing"]["owners"])
+    return owners == its or owners == sorted(described["settings"]["owners"])
 
 
 async def _undo(made: Iterable[RemoteObject | BaseException]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import torch
@@ -12,17 +13,22 @@ from torch.nn.functional import embedding_bag
 
 from ps_wire.close_names import hint
 from ps_wire.compression.registry import encode
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, RowsMovedError
 from ps_wire.tables.sums import grouped, sum_by
 from trainer_client.contexts.current import current_context
-from trainer_client.pending import DEFAULT, Joined, Pending
-from trainer_client.tables.bags import checked_ids, make_bags
+from trainer_client.graph.current import inside
+from trainer_client.pending import DEFAULT, Pending
+from trainer_client.tables.bags import Bags, checked_ids, make_bags
+from trainer_client.tables.following import MOST_REPEATS
+from trainer_client.tables.redirected import LookingUp
 
 if TYPE_CHECKING:
     import asyncio
 
     from ps_wire.compression.codec import Encoded
+    from ps_wire.tables.routing import Routing
     from trainer_client.contexts.closing import Part
+    from trainer_client.contexts.context import Context
     from trainer_client.tables.contents import TableContents
 
 T = TypeVar("T")
@@ -90,23 +96,27 @@ class Asked(NamedTuple):
     weights: torch.Tensor | None = None
     given: int | None = None
 
-    def as_sent(self, table: TableContents) -> tuple[Any, ...]:
-        """What is sent: int32 where that has the same values."""
+    def as_sent(self, table: TableContents, mark: int = 0) -> tuple[Any, ...]:
+        """What is sent: int32 where that has the same values. The mark is that of the owner in the routing."""
         fits = table.rows <= _MOST if table.rows is not None else _fits(self.ids, is_sorted=self.offsets is None)
         ids = self.ids.int() if fits else self.ids
         offsets = self.offsets
         offsets = offsets.int() if offsets is not None and len(ids) < _MOST else offsets
         repeats = self.given is not None and self.given > len(ids)
+        if mark:
+            return ids, offsets, self.weights, self.given if repeats else len(ids), mark
         return ids, offsets, self.weights, *([self.given] if repeats else [])
 
 
 class Query(NamedTuple):
     """The part of a look-up that is for one table. `asked` has what each owner is asked, by name; owners without any of
-    the ids are left out. `finish` makes the result from their answers, in the same order."""
+    the ids are left out. `finish` makes the result from their answers, in the same order. The routing says which owner
+    has which ids."""
 
     table: TableContents
     asked: Mapping[str, Asked]
     finish: Callable[[list[torch.Tensor]], torch.Tensor]
+    routing: Routing
 
 
 def _fits(ids: torch.Tensor, is_sorted: bool) -> bool:
@@ -117,15 +127,15 @@ def _fits(ids: torch.Tensor, is_sorted: bool) -> bool:
 
 def rows_query(table: TableContents, ids: torch.Tensor) -> Query:
     """Asks for the row of each id. Raises `InvalidArgumentError` if the ids do not fit the table."""
-    flat = checked_ids(ids, table.rows, table.name)
-    asked, positions = _distinct(table, flat.reshape(-1))
-    return Query(table, asked, partial(_spread, (*flat.shape, table.dim), table.dtype, positions))
+    flat, routing = checked_ids(ids, table.rows, table.name), table.routing
+    asked, positions = _distinct(routing, flat.reshape(-1))
+    return Query(table, asked, partial(_spread, (*flat.shape, table.dim), table.dtype, positions), routing)
 
 
-def _distinct(table: TableContents, ids: torch.Tensor) -> tuple[dict[str, Asked], torch.Tensor]:
+def _distinct(routing: Routing, ids: torch.Tensor) -> tuple[dict[str, Asked], torch.Tensor]:
     """Asks for the row of each distinct id; and for each of the given ids, which row of all answers it is."""
     distinct, positions = torch.unique(ids, return_inverse=True)
-    owners, routing = table.routing.owners, table.routing
+    owners = routing.owners
     asked: dict[str, Asked] = {}
     if len(owners) == 1:
         if len(distinct):
@@ -159,22 +169,34 @@ def bags_query(
     if table.rows is not None and padding_idx is not None and padding_idx < 0:
         padding_idx += table.rows
     bags = make_bags(checked, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
-    shape = (len(bags.counts), table.dim)
+    shape, routing = (len(bags.counts), table.dim), table.routing
     if mode == "max":
-        asked, positions = _distinct(table, bags.ids)
-        return Query(table, asked, partial(_largest, shape, positions, bags.offsets))
-    owners = table.routing.owners
-    asked = {}
-    if len(bags.ids):
-        if len(owners) == 1:
-            asked[owners[0]] = Asked(bags.ids, bags.offsets, bags.weights)
-        else:
-            parts = bags.split(table.routing.owner_of(bags.ids), len(owners))
-            for owner, part in zip(owners, parts, strict=True):
-                if len(part.ids):
-                    asked[owner] = Asked(part.ids, part.offsets, part.weights)
+        asked, positions = _distinct(routing, bags.ids)
+        return Query(table, asked, partial(_largest, shape, positions, bags.offsets), routing)
     counts = bags.counts if mode == "mean" else None
-    return Query(table, asked, partial(_pool, shape, counts))
+    return Query(table, _pooled(routing, bags), partial(_pool, shape, counts), routing)
+
+
+def _pooled(routing: Routing, bags: Bags) -> dict[str, Asked]:
+    """Asks for the sums of the rows of bags."""
+    owners = routing.owners
+    if not len(bags.ids):
+        return {}
+    if len(owners) == 1:
+        return {owners[0]: Asked(bags.ids, bags.offsets, bags.weights)}
+    parts = zip(owners, bags.split(routing.owner_of(bags.ids), len(owners)), strict=True)
+    return {owner: Asked(part.ids, part.offsets, part.weights) for owner, part in parts if len(part.ids)}
+
+
+def part_query(query: Query, owner: str) -> Query:
+    """Asks again for what one owner was asked, by the routing as it is now."""
+    table, (ids, offsets, weights, _), routing = query.table, query.asked[owner], query.table.routing
+    if offsets is None:
+        asked, positions = _distinct(routing, ids)
+        return Query(table, asked, partial(_spread, (len(ids), table.dim), table.dtype, positions), routing)
+    counts = torch.cat([offsets, torch.tensor([len(ids)])]).diff()
+    pooled = _pooled(routing, Bags(ids, counts, weights))
+    return Query(table, pooled, partial(_pool, (len(counts), table.dim), None), routing)
 
 
 def query_of(table: TableContents, what: Any) -> Query:
@@ -229,9 +251,11 @@ def look_up(
     queries: Sequence[Query],
     timeout: float | None,
     read: Callable[[list[torch.Tensor]], T],
+    repeats: int = 0,
 ) -> Pending[T]:
     """Asks the owners of some tables, each with one request. Inside a context the calls are recorded. `read` makes the
-    result from those of the queries, in the thread that reads it."""
+    result from those of the queries, in the thread that reads it. What `repeats` others takes no seed of the client's;
+    it is that many times that rows have moved meanwhile."""
     by_owner: dict[str, list[int]] = {}
     for number, query in enumerate(queries):
         for owner in query.asked:
@@ -239,17 +263,55 @@ def look_up(
     requests = []
     for owner, numbers in by_owner.items():
         tables = [queries[number].table for number in numbers]
-        target = tables[0].shards[owner]
+        target = tables[0].known_shards[owner]
         parts = []
         for number, table in zip(numbers, tables, strict=True):
-            shard = table.shards[owner]
-            parts.append((None if shard is target else shard, *queries[number].asked[owner].as_sent(table)))
+            shard, mark = table.known_shards[owner], queries[number].routing.marks.get(owner, 0)
+            parts.append((None if shard is target else shard, *queries[number].asked[owner].as_sent(table, mark)))
         handle = target if timeout == DEFAULT else target.options(timeout=timeout)
+        if repeats:
+            handle = handle.options(seed=0)  # which means nothing to tables
         is_plain = all(each.compress is None for each in tables)
         requests.append(handle.call_encoding(None if is_plain else partial(_encoded, tables), "look_up", parts))
     context = current_context() if torch.is_grad_enabled() else None
     noted = None if context is None else context.looked_up
-    return Joined(loop, requests, partial(_finish, queries, by_owner, noted, read), "a look-up")
+    again = partial(_again, loop, queries, by_owner, context, timeout, repeats + 1)
+    return LookingUp(loop, requests, partial(_finish, queries, by_owner, noted, read), again)
+
+
+def _again(
+    loop: asyncio.AbstractEventLoop,
+    queries: Sequence[Query],
+    asked: Mapping[str, Sequence[int]],
+    context: Context | None,
+    timeout: float | None,
+    repeats: int,
+    failed: Mapping[int, BaseException],
+) -> Pending[Pending[list[list[torch.Tensor]]]]:
+    """Follows rows that have moved away from the owners at some places of those that were asked, and asks for what
+    these were asked. Gives what gives their answers. Raises the error of an owner that has rows, but is gone."""
+    owners = [list(asked)[place] for place in failed]
+
+    async def follow() -> Pending[list[list[torch.Tensor]]]:
+        for owner, error in zip(owners, failed.values(), strict=True):
+            for number in asked[owner]:
+                if repeats > MOST_REPEATS:
+                    raise error
+                if isinstance(error, RowsMovedError):
+                    await queries[number].table.follow(owner)
+                elif not await queries[number].table.follower.has_left(owner):
+                    raise error
+        parts = [[part_query(queries[number], owner) for number in asked[owner]] for owner in owners]
+        with inside(context), torch.set_grad_enabled(context is not None):
+            read = partial(_in_parts, [len(each) for each in parts])
+            return look_up(loop, list(chain(*parts)), timeout, read, repeats)
+
+    return Pending.run(loop, follow())
+
+
+def _in_parts(counts: Sequence[int], results: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    each = iter(results)
+    return [list(islice(each, count)) for count in counts]
 
 
 def _encoded(tables: Sequence[TableContents], position: int, gradient: torch.Tensor) -> torch.Tensor | Encoded:

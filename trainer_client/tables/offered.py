@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.tables.look_ups import look_up, query_of
+from trainer_client.tables.moving_offered import OffersMoves
 from trainer_client.tables.table import Table
 from trainer_client.tables.wanted import Wanted
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from trainer_client.tables.creation import Tables
 
 
-class OffersTables:
+class OffersTables(OffersMoves):
     """What a client does with tables."""
 
     _tables: Tables

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ps_wire.errors import PsError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.tables.names import ROWS
 from ps_wire.v1.frames_pb2 import Request
@@ -128,6 +130,11 @@ class Table(TableContents):
         Raises:
             UnknownNameError: An owner does not have it any more.
         """
+        # Owners from which all slots have moved still have the table, without rows.
+        others = [shard for owner, shard in self.known_shards.items() if owner not in self.shards]
+        for shard in others:
+            with suppress(PsError):
+                delete_rows(shard.session, self.name)
         asked = [delete_rows(shard.session, self.name) for shard in self.shards.values()]
         return Joined(self._loop, asked, nothing, "a look-up")
 

@@ -61,15 +61,21 @@ class OptimizerWithTables(Stepping, PushScaling):
         self.tables: dict[str, DistributedOptimizer] = dict(tables)
         self._all = [*([] if parameters is None else [parameters]), *self.tables.values()]
         self._local = [each for each in self._all if each.local is not None]
+        self.scaled = Scaled()
+        # Numbers of those that an owner has left out, because they have a policy.
+        self._by_itself: set[int] = set()
+        self.look_at_parts()
+        for each in self._all:
+            each.used_by.add(self)
+
+    def look_at_parts(self) -> None:
+        """Takes up which owners have parts of the optimizers; rows of tables may have moved to others."""
         self.parts = [part for each in self._all for part in each.parts]
         self.remote_parts = [part for each in self._all for part in each.remotes.values()]
         owners = {part.session for part in self.parts}
         self.is_joinable = len(owners) == 1 and not self._local
         # Owners with a log keep gradients when they are asked for that alone.
         self.checks_ahead = len(owners) > 1 and not self._local and not any(each.prepares for each in owners)
-        self.scaled = Scaled()
-        # Numbers of those that an owner has left out, because they have a policy.
-        self._by_itself: set[int] = set()
 
     @overload
     def step(

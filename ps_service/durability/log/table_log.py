@@ -83,7 +83,8 @@ class RequestRows:
         self._needs_images = needs_images
         self._record, self._payload = record, payload
         self._locks: list[ReportingLock] = []
-        self._changed: list[tuple[HostedObject, int]] = []
+        # With the number of the last restore, the routing, and the steps of others, that each had before.
+        self._changed: list[tuple[HostedObject, int, tuple[Any, Any]]] = []
         self._used: list[HostedObject] = []
         self._stepped: list[tuple[str, TableShard, Grouped]] = []
 
@@ -95,7 +96,7 @@ class RequestRows:
     def changes(self, table: HostedObject) -> None:
         """The request changes rows of a table, and nobody else does so before its record is appended."""
         self.lock(table.value.shard)
-        self._changed.append((table, table.value.restores.latest))
+        self._changed.append((table, table.value.restores.latest, _ownership(table)))
         self._logs[table].lend(self._record, self._payload)
 
     def uses(self, table: HostedObject) -> None:
@@ -121,10 +122,14 @@ class RequestRows:
             change = shard.images(gradients.ids) if stepped is None else stepped
             if len(change.values["ids"]):
                 add(self._record, self._payload, object_id, change)
-        for table, restore in self._changed:
+        for table, restore, before in self._changed:
             if table.value.restores.latest != restore:
                 effect = self._record.effects.add().rows
                 effect.object_id, effect.restore = table.ref.object_id, table.value.restores.latest
+            if any(now is not then for now, then in zip(_ownership(table), before, strict=True)):
+                effect = self._record.effects.add().rows
+                effect.object_id = table.ref.object_id
+                Encoder(self._payload).encode_into(effect.routing, table.value.ownership())
 
     @property
     def used(self) -> Sequence[HostedObject]:
@@ -138,11 +143,15 @@ class RequestRows:
 
     def end(self) -> None:
         """Lets others change the rows."""
-        for table, _ in self._changed:
+        for table, _, _ in self._changed:
             self._logs[table].end()
         self._changed.clear()
         while self._locks:
             self._locks.pop().release()
+
+
+def _ownership(table: HostedObject) -> tuple[Any, Any]:
+    return table.value.routing, table.value.applied
 
 
 def add(record: pb.LogRecord, payload: PayloadWriter, object_id: str, change: RowChange) -> None:
@@ -186,5 +195,7 @@ def redo(engine: Engine, effect: pb.RowsEffect, source: RecordSource) -> None:
     kind = effect.WhichOneof("change")
     if kind == "restore":
         table.restores.latest = effect.restore
+    elif kind == "routing":
+        table.take_ownership(source.load(effect.routing))
     elif kind is not None:
         table.shard.redo(RowChange(kind, effect.time, source.load(getattr(effect, kind))))

@@ -70,8 +70,10 @@ class SplitTable:
         counts: Counter[str] = Counter(dict.fromkeys(after.owners, 0))
         for place, part in enumerate(self.parts):
             for ids, _, _ in part.blocks():
-                if len(ids) and not bool((self.routing.owner_of(ids) == place).all()):
+                own = self.routing.owner_of(ids) == place
+                if len(ids) and self.routing.moves is None and not bool(own.all()):
                     raise CheckpointError(f"{part.source.folder} has rows of table {self.name!r} of another owner")
+                ids = ids[own]  # others have moved, and were not removed yet
                 found = torch.bincount(after.owner_of(ids), minlength=len(after.owners)).tolist()
                 counts.update(dict(zip(after.owners, found, strict=True)))
         return counts
@@ -81,9 +83,10 @@ class SplitTable:
         position = after.owners.index(owner)
         waiting: dict[str, list[torch.Tensor]] = {}
         held = 0
-        for part in self.parts:
+        for place, part in enumerate(self.parts):
             for ids, places, columns in part.blocks():
-                chosen = places[after.owner_of(ids) == position]
+                own = self.routing.owner_of(ids) == place
+                chosen = places[own & (after.owner_of(ids) == position)]
                 if held and held + len(chosen) > most:
                     yield _joined(waiting)
                     held = 0
@@ -117,7 +120,12 @@ def _whole(name: str, parts: Mapping[str, Part], sources: Mapping[str, Source]) 
     routings = {owner: Routing.from_plain(state.pop("routing")) for owner, state in states.items()}
     settings = {owner: Decoder(PayloadReader(None)).decode(part.record.create.kwargs) for owner, part in parts.items()}
     first = next(iter(parts))
-    routing = routings[first]
+    routing = reduce(Routing.merged, routings.values())
+    if routing.moves is not None:
+        # Owners that have no rows any more keep what the table was there, and some may not have heard of the last move.
+        parts = {owner: part for owner, part in parts.items() if owner in routing.owners}
+        routings = dict.fromkeys(parts, routing)
+        first = next(iter(parts))
     if missing := [owner for owner in routing.owners if owner not in sources]:
         raise CheckpointError(
             f"table {name!r} has rows on {' and '.join(missing)}, too: give the data directories of all of its owners"

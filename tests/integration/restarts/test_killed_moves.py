@@ -1,0 +1,224 @@
+"""Owners that are killed while rows move from one to another: no row is on two, and no step is lost or made twice."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trainer_client as tc
+from ps_service.durability.resharding.placement import Wanted
+from ps_service.durability.resharding.reshard import reshard
+from ps_wire.tables.routing import Routing
+from tests.integration.restarting import Owner
+from tests.integration.restarts.conftest import checkpoint
+from tests.integration.restarts.test_killed import MODES
+from tests.integration.restarts.test_killed_tables import hosted, rows_of
+from tests.integration.tables.moving import drawn, table_of
+from trainer_client.tables.moves import Move
+
+NAMES = ("ps0", "ps1", "ps2")
+METHODS = ("begin_move", "agree", "begin_arrival", "purge", "stage", "changed_rows", "close", "is_quiet", "is_ready")
+METHODS += ("release", "reopen")
+
+
+class Group:
+    """Three owners with logs, and a table on two of them, which a trainer trains."""
+
+    def __init__(self, owners: dict[str, Owner], ps: tc.Client) -> None:
+        self.owners, self.ps = owners, ps
+        self.losses: list[float] = []
+
+    async def train(self, items: tc.Table, until: asyncio.Event, least: int = 0) -> None:
+        async def step(ctx: tc.Context, ids: torch.Tensor) -> float:
+            rows, bags = await items(ids), await items.bag(ids * 7, torch.arange(len(ids)))
+            loss = rows.square().sum() + (bags - 1).square().sum()
+            await ctx.backward(loss, step=items.optimizer)
+            return loss.item()
+
+        while not until.is_set() or len(self.losses) < least:
+            self.losses.append(await self.ps.run(step, drawn(len(self.losses)), attempts=20))
+
+    def check(self, name: str, routing: Routing) -> None:
+        """Checks that each slot has one owner, and that all owners agree on which."""
+        count = torch.zeros_like(routing.of_slot)
+        for owner in self.owners.values():
+            if owner.name in routing.owners:
+                own = hosted(owner, name).routing.slots(owner.name)
+                assert torch.equal(own, routing.slots(owner.name))
+                count += own
+        assert (count == 1).all()
+
+
+async def group(stack: AsyncExitStack, folder: Path, durability: str = MODES[0]) -> Group:
+    owners = {
+        name: await stack.enter_async_context(Owner(folder / name, name, durability=durability)) for name in NAMES
+    }
+    return Group(owners, await stack.enter_async_context(tc.connect(*(each.address for each in owners.values()))))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("victim", ["source", "target"])
+async def test_an_owner_that_is_killed_at_any_moment_of_a_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str, when: str
+) -> None:
+    original = Move._call
+    killed: list[str] = []
+    chosen = ""
+
+    async with AsyncExitStack() as stack:
+        moved = await group(stack, tmp_path / "moved")
+        mover = await stack.enter_async_context(tc.connect(*(each.address for each in moved.owners.values())))
+
+        async def call(move: Move, owner: str, method: str, *args: Any) -> Any:
+            is_now = method == chosen and chosen not in killed
+            if is_now:
+                killed.append(method)
+            if is_now and when == "before":
+                await moved.owners[getattr(move, f"_{victim}")].crash()
+            result = await original(move, owner, method, *args)
+            if is_now and when == "after":
+                await moved.owners[getattr(move, f"_{victim}")].crash()
+            return result
+
+        monkeypatch.setattr(Move, "_call", call)
+        items, own, done = await table_of(moved.ps, "items"), await table_of(mover, "items"), asyncio.Event()
+        training = asyncio.ensure_future(moved.train(items, done))
+        source, target = "ps0", "ps2"
+        for method in METHODS:
+            chosen = method
+            await mover.drain(source, target, [own])
+            assert sorted(own.owners) == sorted({"ps0", "ps1", "ps2"} - {source})
+            moved.check("items", own.routing)
+            source, target = target, source
+        done.set()
+        await training
+        assert killed == list(METHODS)
+        found = await rows_of(items)
+        for owner in moved.owners.values():
+            await owner.crash()
+        assert await rows_of(items) == found
+        moved.check("items", await items.follower.follow_all())
+
+        plain = await group(stack, tmp_path / "plain", "off")
+        await plain.train(await table_of(plain.ps, "items"), done, len(moved.losses))
+        assert plain.losses == moved.losses
+        assert await rows_of(await plain.ps.table("items")) == found
+
+
+async def test_a_move_whose_program_is_gone_is_finished_by_trainers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program ends between the release of the slots and all that follows; then both owners are killed."""
+    original = Move._call
+
+    class Gone(Exception):
+        pass
+
+    async def call(move: Move, owner: str, method: str, *args: Any) -> Any:
+        result = await original(move, owner, method, *args)
+        if method == "release":
+            monkeypatch.setattr(Move, "_call", gone)
+            raise Gone
+        return result
+
+    async def gone(*_: Any) -> Any:
+        raise Gone
+
+    async with AsyncExitStack() as stack:
+        moved = await group(stack, tmp_path)
+        items = await table_of(moved.ps, "items")
+        ended = asyncio.Event()
+        ended.set()
+        await moved.train(items, ended, 5)
+        before = await rows_of(items)
+        async with tc.connect(*(each.address for each in moved.owners.values())) as mover:
+            monkeypatch.setattr(Move, "_call", call)
+            with pytest.raises(Gone):
+                await mover.drain("ps0", "ps2", ["items"])
+        assert not hosted(moved.owners["ps2"], "items").routing.slots("ps2").any()
+        await asyncio.gather(moved.owners["ps0"].crash(), moved.owners["ps2"].crash())
+        assert items.owners == ["ps0", "ps1"]
+        await moved.train(items, ended, 10)
+        assert items.owners == ["ps1", "ps2"]
+        moved.check("items", items.routing)
+        assert before.keys() <= (await rows_of(items)).keys()
+        plain = await group(stack, tmp_path / "plain", "off")
+        await plain.train(await table_of(plain.ps, "items"), ended, 10)
+        assert plain.losses == moved.losses
+        assert await rows_of(await plain.ps.table("items")) == await rows_of(items)
+
+
+async def test_checkpoints_have_what_has_moved(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        moved = await group(stack, tmp_path)
+        items, ended = await table_of(moved.ps, "items"), asyncio.Event()
+        ended.set()
+        await moved.train(items, ended, 5)
+        await moved.ps.drain("ps0", "ps2", [items])
+        for owner in moved.owners.values():
+            await checkpoint(owner)
+        await moved.train(items, ended, 8)
+        await moved.ps.rebalance([items])
+        before = await rows_of(items)
+        for owner in moved.owners.values():
+            await owner.crash()
+        assert await rows_of(items) == before
+        for owner in moved.owners.values():
+            await owner.restart()
+        assert await rows_of(items) == before
+        assert items.owners == list(NAMES)
+        await moved.train(items, ended, 12)
+
+
+async def test_owners_of_a_table_that_has_moved_become_others(tmp_path: Path) -> None:
+    """Among them one that has no rows any more, and one that has not heard of the last move."""
+    async with AsyncExitStack() as stack:
+        moved = await group(stack, tmp_path, "off")
+        items, ended = await table_of(moved.ps, "items"), asyncio.Event()
+        ended.set()
+        await moved.train(items, ended, 5)
+        await moved.ps.drain("ps0", "ps2", [items])
+        await moved.train(items, ended, 8)
+        before = await rows_of(items)
+        for owner in moved.owners.values():
+            await owner.server.drain(20)
+    folders = [tmp_path / name for name in NAMES]
+    reshard(folders, tmp_path / "two", Wanted(2, {"ps2": "ps0"}, {}))
+    async with AsyncExitStack() as stack:
+        owners = [await stack.enter_async_context(Owner(tmp_path / "two" / each, each)) for each in ("ps0", "ps1")]
+        ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
+        items = await ps.table("items")
+        assert items.owners == ["ps0", "ps1"]
+        assert await rows_of(items) == before
+
+
+@pytest.mark.parametrize("restart", [Owner.crash, Owner.restart], ids=["killed", "stopped"])
+async def test_a_pass_that_is_run_again_counts_once_although_its_rows_have_moved(tmp_path: Path, restart: Any) -> None:
+    async with AsyncExitStack() as stack:
+        moved = await group(stack, tmp_path)
+        mover = await stack.enter_async_context(tc.connect(*(each.address for each in moved.owners.values())))
+        items = await table_of(moved.ps, "items", tc.tables.SGD(1.0), owners=["ps0"], init=tc.tables.Zeros())
+        ids, attempts = torch.arange(40), []
+
+        async def step(ctx: tc.Context) -> None:
+            loss = (await items(ids)).sum()
+            attempts.append(loss.item())
+            await ctx.backward(loss, step=items.optimizer)
+            if len(attempts) == 1:  # as if another owner had been killed
+                raise tc.errors.ContextLostError("lost")
+
+        async def attach() -> None:
+            await mover.drain("ps0", "ps1", ["items"])
+            await restart(moved.owners["ps1"])
+            await mover.drain("ps1", "ps2", ["items"])
+            await restart(moved.owners["ps2"])
+
+        await moved.ps.run(step, attach=attach)
+        assert len(attempts) == 2
+        assert items.owners == ["ps2"]
+        assert (await items(ids) == -1.0).all()

@@ -1,0 +1,72 @@
+"""Tests `ps-service rebalance` and `ps-service drain`: their options, what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import trainer_client as tc
+from ps_service.cli.commands import app
+from tests.conftest import StartProcess
+
+
+async def run(*options: str) -> tuple[int, str]:
+    # As another program, which has nothing to do with the pass that is open here.
+    invoke = partial(CliRunner(env={"COLUMNS": "100"}).invoke, app, list(options))
+    result = await asyncio.get_running_loop().run_in_executor(None, invoke)
+    return result.exit_code, result.output
+
+
+async def test_owners_join_a_group_get_rows_and_leave_it(start_process: StartProcess) -> None:
+    first = await start_process("--name", "ps0", "--directory", "self")
+    ids = torch.arange(2000)
+    async with tc.connect(directory=first.address) as ps:
+        for name in ("items", "users"):
+            table = await ps.table(name, 2, tc.tables.SGD(1.0), init=tc.tables.Zeros())
+            await table.upsert(ids, torch.ones(2000, 2))
+        second = await start_process("--name", "ps1", "--directory", first.address)
+        code, out = await run("rebalance", second.address, "--table", "items")
+        assert code == 0 and "items: 8,192 slots with " in out and " from ps0 to ps1; look-ups waited" in out
+        items, users = await ps.table("items"), await ps.table("users")
+        assert items.owners == ["ps0", "ps1"] and users.owners == ["ps0"]
+        code, out = await run("rebalance", first.address, "--json")
+        (moved,) = json.loads(out)
+        assert (moved["table"], moved["source"], moved["target"], moved["slots"]) == ("users", "ps0", "ps1", 8192)
+        assert moved["pause"] <= 0.2
+        code, out = await run("drain", first.address, "--to", "ps1")
+        assert code == 0 and out.count("from ps0 to ps1") == 2
+        assert (await items(ids) == 1).all() and items.owners == ["ps1"]
+        assert (await run("rebalance", first.address, "--owners", "ps1")) == (0, "nothing had to move\n")
+        async with ps.context() as ctx:
+            rows = await items(ids)
+            code, out = await run("rebalance", first.address, "--pause", "0.05", "--patience", "0.1")
+            assert code == 1 and "there was no moment without a pass" in out
+            await ctx.backward(rows.sum(), step=items.optimizer)
+        assert not (await items(ids)).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("drain", "--to", "ps0"), "to other owners, and there is none"),
+        (("drain", "--to", "ps7"), "ps7"),
+        (("rebalance", "--owners", " , "), "at least one owner"),
+        (("rebalance", "--table", "none"), "none"),
+    ],
+)
+async def test_what_cannot_be_is_refused(owner_process: object, options: tuple[str, ...], message: str) -> None:
+    address = owner_process.address  # type: ignore[attr-defined]
+    async with tc.connect(address) as ps:
+        await ps.table("items", 2)
+        code, out = await run(options[0], address, *options[1:])
+        assert code == 1 and message in out, out
+
+
+async def test_nobody_answers(owner_process: object) -> None:
+    assert (await run("rebalance", "127.0.0.1:1"))[0] == 2
+    assert (await run("drain", "127.0.0.1:1"))[0] == 2
