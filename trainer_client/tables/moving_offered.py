@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ps_wire.errors import PsError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import StatusRequest
 from trainer_client.pending import Pending
@@ -44,7 +45,7 @@ class OffersMoves:
             tables: The tables, or their names; None for all of the owners.
             owners: Names of the owners that are to have the slots, and nobody else; None for all owners of this client,
                 in a group also those that have joined since (`find_owners`).
-            pause: The most seconds for which look-ups wait, for each move. A move that finds no moment in which passes
+            pause: The most seconds for which look-ups wait, for each move. One that finds no moment in which passes
                 end within it is tried again.
             patience: The most seconds for which a move is tried.
 
@@ -52,6 +53,7 @@ class OffersMoves:
             The moves that were made.
 
         Raises:
+            PsError: A table could not be moved, and the others were. Of several errors the first:
             DeadlineExceededError: Passes went on for longer than the pause may last, all the time. Slots that were
                 moved before stay where they are.
             InvalidArgumentError: The optimizer of a table has a policy or a scheduler, and an owner would get its first
@@ -100,11 +102,17 @@ class OffersMoves:
         patience: float,
     ) -> list[Moved]:
         listed: list[Any] = list(tables) if tables is not None else await self._all_tables(owners)
-        made = []
+        made: list[Moved] = []
+        failed: list[PsError] = []
         for each in listed:
-            table = await self.table(each) if isinstance(each, str) else each
-            for step in plan(await table.follower.follow_all()):
-                made.append(await Move(self._tables, table, *step, pause).run(patience))
+            try:
+                table = await self.table(each) if isinstance(each, str) else each
+                for step in plan(await table.follower.follow_all()):
+                    made.append(await Move(self._tables, table, *step, pause).run(patience))
+            except PsError as error:  # the others can move all the same
+                failed.append(error)
+        if failed:
+            raise failed[0]
         return made
 
     async def _all_tables(self, owners: Sequence[str] | None) -> list[str]:

@@ -184,6 +184,11 @@ async def test_what_only_the_owners_of_a_table_have_keeps_its_slots_there(trio: 
     with pytest.raises(tc.errors.InvalidArgumentError, match=r"the policy Sync"):
         await ps.rebalance([rounds])
     assert items.owners == rounds.owners == ["ps0", "ps1"]
+    # Other tables move all the same.
+    tables = [await table_of(ps, name) for name in ("first", "zero")]
+    with pytest.raises(tc.errors.InvalidArgumentError, match="items"):
+        await ps.rebalance()
+    assert [(await each.follower.follow_all()).owners for each in tables] == [NAMES, NAMES]
     # Between those that are there, and keep some, slots move.
     slots = items.routing.slots("ps0") & (torch.arange(SLOTS) % 2 == 0)
     assert (await Move(ps._tables, items, "ps0", "ps1", slots).run()).slots == int(slots.sum())
