@@ -190,7 +190,8 @@ class Move:
         await self._synced(self._source)
         await self._call(self._target, "agree", told)
         await self._call(self._source, "reopen", self._id, True)
-        self._paused = loop.time() - began
+        # The owner opens the table by itself when the pause is over.
+        self._paused = min(loop.time() - began, self._pause)
 
     async def _quiet(self, began: float) -> None:
         """Waits until no pass uses the rows."""

@@ -41,7 +41,7 @@ class Table(TableContents):
         dtype: Their dtype.
         rows: Number of rows of a table of fixed size; None for one that takes any id.
         row_optimizer: The options that its optimizer was made with.
-        routing: Which owner has which rows.
+        routing: Which owner has which rows, as far as this handle knows: rows may move to other owners, and it follows.
         shards: Handles to the rows of each owner, by its name.
         compress: The codecs of the gradients of rows on their way to the owners; None for none.
         optimizer: Its optimizer: step it by itself, together with others, or behind a backward; set its learning rate,
