@@ -31,6 +31,11 @@ ALLOWED = {
     ("ps_wire/compression/zstd.py", "importlib"),
     ("ps_wire/tracing/__init__.py", "importlib"),
     ("ps_service/tables/compiled.py", "importlib.util"),
+    ("ps_service/cli/certs.py", "importlib"),
+    ("ps_service/cli/ray_commands.py", "importlib"),
+    ("trainer_client/transport/ray_owners.py", "importlib"),
+    # The owner that a supervisor on Ray watches, with the flags that whoever has started it gave.
+    ("ps_service/ray/owner_process.py", "subprocess"),
     # A process of Python that compiles the loops of tables. It gets the search path of this one, and nothing else.
     ("ps_service/tables/preparing.py", "subprocess"),
     ("ps_wire/tracing/__init__.py", "sys.modules"),
@@ -45,6 +50,7 @@ ALLOWED = {
     ("trainer_client/session/session.py", "sys.modules"),
     # Names of the package itself, each from one fixed module, when they are used first; and its commands.
     ("ps_service/__init__.py", "importlib"),
+    ("ps_service/ray/__init__.py", "importlib"),
     ("ps_service/cli/entry.py", "importlib"),
     # The files of the page, which are in the package.
     ("ps_service/monitoring/page.py", "importlib.resources"),

@@ -14,6 +14,7 @@ import trainer_client
 OFFERED = {
     "ps_service": ["RRef", "async_execution", "by_value", "hosted", "register_codec", "remote"],
     "trainer_client": [
+        "TLS",
         "Client",
         "Communicator",
         "ConnectionState",
