@@ -73,14 +73,13 @@ class Keeper:
         """Restores the newest checkpoint, if there is one. Raises `CheckpointError` if that cannot be done."""
         self._epoch = self._store.begin_epoch()
         newest = self._store.newest()
-        if newest is None:
-            _log.info("%s starts empty; its state will be kept in %s", self._engine.name, self._store.folder)
-        else:
+        if newest is not None:
             self._restore(*newest)
         log = Log(self._store.folder, self._durability.interval, epoch=self._epoch)
         self._position = self._engine.durability.position
         # Also without --durability: what an earlier start has acknowledged counts.
-        self._replay(log)
+        if not self._replay(log) and newest is None:
+            _log.info("%s starts empty; its state will be kept in %s", self._engine.name, self._store.folder)
         if self._durability.has_log:
             self._open(log)
 
@@ -91,8 +90,8 @@ class Keeper:
             if isinstance(each.value, HostedOptimizer):
                 rounds.drop_strangers(self._engine, each.value)
 
-    def _replay(self, log: Log) -> None:
-        """Applies what the log has since the checkpoint."""
+    def _replay(self, log: Log) -> int:
+        """Applies what the log has since the checkpoint; returns how many records that were."""
         engine, began = self._engine, time.monotonic()
         try:
             newer, whole = Newer(engine.durability.newer), engine.durability.whole
@@ -113,6 +112,7 @@ class Keeper:
             seconds = time.monotonic() - began
             text = f"{engine.name} has applied {count:,} records of its log in {seconds:.2f} s"
             engine.events.note("restored", text)
+        return count
 
     def _open(self, log: Log) -> None:
         """Has what changes from now on appended to the log."""

@@ -131,6 +131,9 @@ class _Objects:
                 case "step":
                     stepped = self._known(effect.step.object_id)
                     stepped.version = effect.step.version
+                case "rounds":
+                    decided = self._known(effect.rounds.object_id)
+                    decided.version = max(decided.version or 0, effect.rounds.version)
                 case "buffers":
                     self._known(effect.buffers.object_id)
                 case "again" if effect.again.request.HasField("delete"):

@@ -49,6 +49,9 @@ def tell(effects: Effects, operation: str, request: Any, reply: Reply) -> None:
     if operation == "step":
         for handle, each in zip((request.optimizer, *request.more), (reply.step, *reply.step.more), strict=False):
             each.durable_version = effects.durable_version(handle.object_id, each.version)
+    elif operation == "settle":
+        settled = reply.settle
+        settled.durable_version = effects.durable_version(request.optimizer.object_id, settled.version)
     elif operation == "push":
         step = reply.push.step
         step.durable_version = effects.durable_version(request.optimizer.object_id, step.version)

@@ -641,16 +641,18 @@ class SettleRequest(_message.Message):
     def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., release: bool = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ...) -> None: ...
 
 class SettleReply(_message.Message):
-    __slots__ = ("applied", "version", "missing", "failed")
+    __slots__ = ("applied", "version", "missing", "failed", "durable_version")
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_VERSION_FIELD_NUMBER: _ClassVar[int]
     applied: int
     version: int
     missing: int
     failed: str
-    def __init__(self, applied: _Optional[int] = ..., version: _Optional[int] = ..., missing: _Optional[int] = ..., failed: _Optional[str] = ...) -> None: ...
+    durable_version: int
+    def __init__(self, applied: _Optional[int] = ..., version: _Optional[int] = ..., missing: _Optional[int] = ..., failed: _Optional[str] = ..., durable_version: _Optional[int] = ...) -> None: ...
 
 class SetOptionsRequest(_message.Message):
     __slots__ = ("optimizer", "group", "options", "policy", "owners")

@@ -96,7 +96,7 @@ class Rounds:
             raise
         _check(settled, reply)
         versions = {self._first: reply.version} | {owner: each.version for owner, each in settled.items()}
-        return Stepped(versions, reply, of_round, durable_in({self._first: reply}))
+        return Stepped(versions, reply, of_round, durable_in({self._first: reply, **settled}))
 
     async def _offer(
         self, context: Context, number: int, epoch: int, values: Mapping[str, Reported], added: Mapping[str, Sent]

@@ -10,7 +10,7 @@ from ps_wire.codec.values import Decoder
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
-    from ps_wire.v1.operations_pb2 import StepReply
+    from ps_wire.v1.operations_pb2 import SettleReply, StepReply
 
 
 def owner_seconds(timeout: float | None) -> float:
@@ -58,7 +58,7 @@ class Stepped(dict[str, int]):
         return f"Stepped({super().__repr__()}, staleness={self.staleness}{more})"
 
 
-def durable_in(replies: Mapping[str, StepReply]) -> dict[str, int]:
+def durable_in(replies: Mapping[str, StepReply | SettleReply]) -> dict[str, int]:
     """The versions that are on the disk, by owner, as owners say of steps."""
     return {owner: each.durable_version for owner, each in replies.items() if each.HasField("durable_version")}
 

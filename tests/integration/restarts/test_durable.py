@@ -14,6 +14,7 @@ from torch import nn, optim
 import trainer_client as tc
 from ps_service.durability.keeper import Keeper
 from ps_service.durability.log.log import Log
+from ps_service.durability.log_inspection import inspect_log
 from ps_service.engine import Engine
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
@@ -97,6 +98,31 @@ async def test_pushes_and_joint_steps_tell_it_for_each_optimizer(tmp_path: Path)
             made_both = await ctx.backward(both, step=opts)
         assert made_both == [{"ps0": 3}, {"ps0": 1}]
         assert [each.durable for each in made_both] == [{"ps0": 1}, {"ps0": 0}]
+
+
+@pytest.mark.parametrize("policy", [None, tc.policies.Async(), tc.policies.Sync(trainers=1)], ids=repr)
+@pytest.mark.parametrize("durability", ["always", LONG])
+async def test_steps_over_owners_tell_it_for_each_owner(tmp_path: Path, policy: Any, durability: str) -> None:
+    async with (
+        Owner(tmp_path / "ps0", durability=durability) as owner,
+        Owner(tmp_path / "ps1", "ps1", durability=durability) as other,
+        tc.connect(owner.address, other.address) as ps,
+    ):
+        nets = [await ps.module(nn.Linear, 4, 4, owner=name) for name in ("ps0", "ps1")]
+        parameters = [each for net in nets for each in net.parameters()]
+        opt = await ps.optimizer(optim.SGD, parameters, name="opt", lr=0.1, policy=policy)
+        await ps.durable()
+        for version in (1, 2):
+            async with ps.context() as ctx:
+                await ctx.backward((await nets[1](await nets[0](torch.ones(2, 4)))).sum())
+                made = await opt.step(ctx)
+            last = version if durability == "always" else 0
+            assert made == {"ps0": version, "ps1": version} and made.durable == {"ps0": last, "ps1": last}
+        await ps.durable()
+    for name in ("ps0", "ps1"):
+        log = inspect_log(tmp_path / name, [])
+        assert log is not None
+        assert [each.version for each in log.objects if each.name == "opt"] == [2], "`ps-service inspect` shows it"
 
 
 async def test_an_owner_without_a_log_adds_nothing_and_says_what_to_do(tmp_path: Path) -> None:
