@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ps_service.group.peers import NOTHING_SAID, Over
 
@@ -15,15 +15,21 @@ if TYPE_CHECKING:
     from ps_wire.refs import ContextId
 
 
+LITTLE_BYTES: Final = 64 * 1024
+"""More than the log gets of any step, without its gradients."""
+
+
 class Prepared(NamedTuple):
     """The gradients of a pass for the parameters of an optimizer at these places, and a digest of what the log has of
-    them. The step has that place among those of the optimizer in its `run`, if the pass may be run again."""
+    them. The step has that place among those of the optimizer in its `run`, if the pass may be run again. The log keeps
+    room for so many bytes: once a step is prepared everywhere, no owner may refuse it."""
 
     places: Sequence[int]
     gradients: Sequence[torch.Tensor]
     digest: int
     run: tuple[bytes, int] | None
     place: int
+    log_bytes: int = LITTLE_BYTES
 
 
 class PreparedSteps:
@@ -35,6 +41,14 @@ class PreparedSteps:
 
     def __contains__(self, id: ContextId) -> bool:
         return id in self._of
+
+    @property
+    def log_bytes(self) -> int:
+        """The bytes for which the log keeps room."""
+        if not self._of:
+            return 0
+        with self._lock:
+            return sum(each.log_bytes for of in self._of.values() for each in of.values())
 
     def put(self, id: ContextId, optimizer: str, prepared: Prepared) -> None:
         """Keeps a step until it is made."""

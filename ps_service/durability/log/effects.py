@@ -17,6 +17,7 @@ from ps_service.durability.object_states import CannotBeKept, state_of
 from ps_service.requests import round_messages
 from ps_service.tables.stand_in import AllRows
 from ps_service.training.optimizers import HostedOptimizer
+from ps_service.training.prepared import LITTLE_BYTES
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError
@@ -127,7 +128,11 @@ class RequestEffects:
     def will_step(self, optimizer: HostedOptimizer, nbytes: int) -> None:
         """As `Effects.will_step`."""
         self.take_turn()
-        self._owner.check(record_bytes(optimizer, nbytes))
+        of_pass = None if self._pass is None else self._owner.engine.prepared.of(self._pass).get(optimizer.object_id)
+        if of_pass is None:
+            self._owner.check(record_bytes(optimizer, nbytes))
+        else:
+            self._owner.check_prepared(of_pass)
         self._add_if_new(optimizer.object_id)
 
     def attempts(self, trainer: bytes, run: int) -> None:
@@ -150,8 +155,13 @@ class RequestEffects:
         self, optimizer: HostedOptimizer, id: ContextId, attempt: Attempt | None, present: Sequence[Present]
     ) -> None:
         """As `Effects.prepares`."""
-        self.will_step(optimizer, sum(each.nbytes for _, _, each in present if not each.is_sparse))
-        prepared = prepared_steps.prepared(optimizer, attempt, present)
+        dense = sum(each.nbytes for _, _, each in present if not each.is_sparse)
+        rows = sum(each._values().nbytes + each._indices().nbytes for _, _, each in present if each.is_sparse)
+        kept = LITTLE_BYTES + record_bytes(optimizer, rows)
+        self.take_turn()
+        self._owner.check(record_bytes(optimizer, dense + rows) + kept)
+        self._add_if_new(optimizer.object_id)
+        prepared = prepared_steps.prepared(optimizer, attempt, present)._replace(log_bytes=kept)
         effect = self._record.effects.add().prepared
         prepared_steps.write(effect, id, optimizer.object_id, prepared)
         self.encode(effect.gradients, prepared_steps.named_gradients(present))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from ps_service.durability.log.gradient_forms import GradientForms
 from ps_service.durability.log.table_log import TableLog
 from ps_service.durability.log.watermark import Watermark
 from ps_service.parameters.locks import StepLock
+from ps_service.training.prepared import LITTLE_BYTES
 from ps_wire.errors import StorageError
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.v1 import checkpoint_pb2 as pb
@@ -24,13 +25,10 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.group.peers import Over
     from ps_service.hosting.objects import HostedObject
+    from ps_service.training.prepared import Prepared
     from ps_wire.codec.payload import PayloadWriter
     from ps_wire.refs import ContextId
     from ps_wire.v1.operations_pb2 import LogStatus
-
-
-_LITTLE: Final = 64 * 1024
-"""Bytes that are free in the log before a request begins, besides twice its payload."""
 
 
 class OwnersLog:
@@ -122,10 +120,17 @@ class OwnersLog:
             self._owed.popleft()
 
     def check(self, nbytes: int) -> None:
-        """As `Effects.check`."""
+        """As `Effects.check`. What is kept for steps that are prepared is left to them."""
+        self._check(nbytes + LITTLE_BYTES + self.engine.prepared.log_bytes)
+
+    def check_prepared(self, step: Prepared) -> None:
+        """Raises `StorageError` if the log has no room for a step that was prepared, although that was kept for it."""
+        self._check(step.log_bytes)
+
+    def _check(self, nbytes: int) -> None:
         self.settle()
         try:
-            self.log.check(nbytes + _LITTLE)
+            self.log.check(nbytes)
         except OSError as error:
             raise StorageError(error.strerror or str(error)) from error
 
