@@ -54,19 +54,20 @@ class EncryptedSocket:
 
     def shake(self) -> None:
         """Goes on with the handshake. Calling it again when that is over does nothing."""
-        try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._flush()
-            self._fill()
-            self.shake()
-        except ssl.SSLError:
-            # The other side hears why.
-            with suppress(OSError):
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
                 self._flush()
-            raise
-        else:
-            self._flush()
+                self._fill()
+            except ssl.SSLError:
+                # The other side hears why.
+                with suppress(OSError):
+                    self._flush()
+                raise
+            else:
+                self._flush()
+                return
 
     def receive(self, nbytes: int) -> bytes:
         """At most so many bytes; none at the end."""
@@ -112,7 +113,7 @@ class EncryptedSocket:
                     break
                 found += nbytes
         except (ssl.SSLWantReadError, ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            pass
+            pass  # that is all for now, or for ever: what the socket reads next tells which
         return found
 
     def _fill(self) -> int:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps_wire.direct import TcpSocket
 from ps_wire.shared_memory.connection import UnixSocket
 from ps_wire.sockets.stream_socket import StreamSocket, joined
+from ps_wire.sockets.tcp_socket import TcpSocket
 
 IOV_MAX = 1024
 
