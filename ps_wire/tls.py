@@ -95,9 +95,15 @@ class ServerTLS:
         return context
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Changes when a file does."""
-        files = [each for each in (self.cert, self.key, self.client_ca) if each is not None]
-        return tuple((found.st_mtime_ns, found.st_size, found.st_ino) for found in (each.stat() for each in files))
+        """Changes when a file does. Raises `InvalidArgumentError` if one is not there."""
+        found = []
+        for each in filter(None, (self.cert, self.key, self.client_ca)):
+            try:
+                status = each.stat()
+            except OSError as error:
+                raise _unreadable(each, error) from None
+            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,11 @@ def _read(path: _PATHS | None) -> bytes | None:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise InvalidArgumentError(f"the file {path} of TLS cannot be read: {error.strerror}") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: _PATHS, error: OSError) -> InvalidArgumentError:
+    return InvalidArgumentError(f"the file {path} of TLS cannot be read: {error.strerror}")
 
 
 def _load_authorities(context: ssl.SSLContext, path: _PATHS) -> None:

@@ -65,7 +65,7 @@ class OwnerCertificates:
             if stamp == self._stamp:
                 return
             self._context, self._configuration = self._tls.context(), _configuration(self._tls)
-        except (OSError, InvalidArgumentError) as error:
+        except InvalidArgumentError as error:
             if not self._is_told:
                 _log.warning("the certificate that was used before stays: %s", error)
             self._is_told = True

@@ -187,6 +187,8 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
         tc.TLS(cert=authority.ca)
     with pytest.raises(tc.errors.InvalidArgumentError, match=r"no-such\.pem"):
         tc.TLS(ca=tmp_path / "no-such.pem").read()
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"the file .*no-such\.pem of TLS cannot be read"):
+        Server(Engine("ps0", allowed(hosted_models)), tls=ServerTLS(tmp_path / "no-such.pem", authority.ca))
     cert, _ = authority.issue("owner")
     with pytest.raises(tc.errors.InvalidArgumentError, match="no certificate in PEM and its private key"):
         ServerTLS(cert, authority.ca).context()
