@@ -16,8 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final, Self
 
-import psutil
-
 from tests.forking.server import Request
 
 ROOT: Final = Path(__file__).parent.parent.parent
@@ -197,7 +195,8 @@ class Forking:
 
     def children(self) -> set[int]:
         """The numbers of the processes that it has forked and that have not ended."""
-        return {child.pid for child in psutil.Process(self._server.pid).children()}
+        pid = self._server.pid
+        return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
     def start(self, module: str, *arguments: str) -> Forked:
         """Starts `python -m module *arguments` in the repository's root; its errors go where those of the tests go."""

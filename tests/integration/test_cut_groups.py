@@ -23,6 +23,7 @@ from ps_wire.limits import Limits
 from tests.allowed import allowed
 from tests.integration import restarting
 from tests.integration.restarting import TALLY
+from tests.lease_seconds import HALVES
 from tests.ports import ReservedPort
 from tests.waiting import until
 from trainer_client.rpc.agent import Agent
@@ -30,7 +31,7 @@ from trainer_client.rpc.peers import GroupPeers
 from trainer_client.rpc.planning import Plan
 from trainer_client.session.settings import Settings
 
-LEASE_SECONDS = 4.0
+LEASE_SECONDS = 3.0
 """For how long sessions outlive their streams. Longer than a trainer pauses between two attempts to come back."""
 
 
@@ -85,6 +86,8 @@ class Group(AsyncExitStack):
 
 @pytest.fixture
 async def group(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Group]:
+    for module, name, seconds in HALVES:
+        monkeypatch.setattr(module, name, seconds)
     async with Group(monkeypatch) as group:
         yield group
 
