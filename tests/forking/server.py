@@ -29,7 +29,10 @@ import threading
 from contextlib import suppress
 from typing import Final, NoReturn, NotRequired, TypedDict
 
-SLOW: Final = ("torch._dynamo", "ps_service.cli", "trainer_client.rpc", "tests.hosted_models", "tests.rpc.situations")
+SLOW: Final = (
+    *("torch._dynamo", "uvloop", "ps_service.cli.commands", "trainer_client.rpc", "trainer_client.optim"),
+    *("tests.hosted_models", "tests.rpc.situations"),
+)
 """What the programs import anyway, owners with an optimizer torch's compiler too."""
 
 MORE: Final = {
