@@ -65,8 +65,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts whole programs first: few tests that take long, for which one worker would wait at the end."""
-    items.sort(key=lambda item: not {"examples", "benchmarks"} & set(item.path.parts))
+    """Puts whole programs first, then files whose tests start processes: few files that take long, for which one worker
+    would wait at the end. Their tests wait for each other's processes, while those of other files compute."""
+    starting = {item.path for item in items if "forking" in getattr(item, "fixturenames", ())}
+
+    def turn(item: pytest.Item) -> int:
+        return 0 if {"examples", "benchmarks"} & set(item.path.parts) else 1 if item.path in starting else 2
+
+    items.sort(key=turn)
 
 
 def pytest_collection_finish() -> None:
