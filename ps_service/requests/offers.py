@@ -129,7 +129,7 @@ def _has_counted(optimizer: HostedOptimizer, attempt: Attempt, reason: str = "")
     """What became of an offer that has counted before."""
     attempt.passed(optimizer.number, applied=False)
     done: Future[Outcome] = Future()
-    done.set_result(Outcome(optimizer.version, 0, 1, reason))
+    done.set_result(Outcome(attempt.version_of(optimizer.number, optimizer.version), 0, 1, reason))
     return Deferred(done)
 
 
