@@ -171,7 +171,7 @@ class Engine:
         """The steps of passes that may be run again which were applied to a parameter."""
         numbers = {each.value.number for each in self._optimizers_of(parameter)}
         runs = [each for each in self.contexts.runs.all() if each.optimizer in numbers]
-        return [AppliedSteps(digest_of(each.trainer), each.run, tuple(sorted(each.places))) for each in runs]
+        return [AppliedSteps(digest_of(each.trainer), each.run, tuple(sorted(each.versions))) for each in runs]
 
     def add_applied(self, trainer: bytes, run: int, applied: Applied) -> None:
         """Adds what other owners have applied of a pass to rows that have moved here since."""
@@ -182,7 +182,8 @@ class Engine:
             for steps in table.applied:
                 if (steps.trainer, steps.run) == (who, run):
                     for each in self._optimizers_of(table.parameter):
-                        applied.setdefault(each.value.number, set()).update(steps.places)
+                        known = applied.setdefault(each.value.number, {})
+                        known.update((place, 0) for place in steps.places if place not in known)
 
     def _optimizers_of(self, parameter: torch.Tensor) -> list[HostedObject]:
         optimizers = [each for each in self.registry.objects() if isinstance(each.value, HostedOptimizer)]

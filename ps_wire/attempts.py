@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
-Applied = dict[Hashable, set[int]]
-"""The steps of a pass that were applied, in any attempt: by optimizer, their places among its steps."""
+Applied = dict[Hashable, dict[int, int]]
+"""The steps of a pass that were applied, in any attempt: by optimizer, the versions that they have led to, by their
+places among its steps; 0 is not known."""
 
 REPEATED: Final = "repeated"
 """What an owner says of gradients that do not count because another attempt has."""
@@ -26,7 +27,7 @@ class Attempt:
         self.of: Final = of
         self._applied: Final = applied
         self._places: Final[dict[Hashable, int]] = {}
-        self._left_out: Final[set[Hashable]] = set()
+        self._left_out: Final[dict[Hashable, int]] = {}
 
     def was_applied(self, optimizer: Hashable) -> bool:
         """Whether another attempt has applied what is the next step of an optimizer in this one."""
@@ -44,13 +45,18 @@ class Attempt:
         """Whether another one is an attempt of the same pass."""
         return other is not None and other is not self and other._applied is self._applied
 
-    def passed(self, optimizer: Hashable, applied: bool) -> None:
-        """A step of an optimizer is over; `applied` says whether it has changed something in this attempt."""
-        if self.was_applied(optimizer):
-            self._left_out.add(optimizer)
-        else:
-            self._left_out.discard(optimizer)
+    def version_of(self, optimizer: Hashable, present: int) -> int:
+        """The version that the latest step of an optimizer has led to, in whatever attempt it was made. It is the
+        present one if that is not known, or if the round of the step is still open."""
+        return min(self._left_out.get(optimizer) or present, present)
+
+    def passed(self, optimizer: Hashable, applied: bool, version: int = 0) -> None:
+        """A step of an optimizer is over; `applied` says whether it has changed something in this attempt, and
+        `version` what that has led to."""
         place = self._places.get(optimizer, 0)
         self._places[optimizer] = place + 1
-        if applied and place < _MOST_STEPS:
-            self._applied.setdefault(optimizer, set()).add(place)
+        self._left_out.pop(optimizer, None)
+        if self._applied.get(optimizer, {}).get(place) is not None:
+            self._left_out[optimizer] = self._applied[optimizer][place]
+        elif applied and place < _MOST_STEPS:
+            self._applied.setdefault(optimizer, {})[place] = version

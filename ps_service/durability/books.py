@@ -83,9 +83,13 @@ def continued(engine: Engine) -> tuple[str, ...]:
 def runs_of(engine: Engine, hosted: Sequence[HostedObject]) -> Iterator[pb.RunRecord]:
     """What optimizers have applied of passes that may be run again."""
     object_ids = {each.value.number: each.ref.object_id for each in hosted if isinstance(each.value, HostedOptimizer)}
-    for trainer, run, optimizer, places in engine.contexts.runs.all():
+    for trainer, run, optimizer, versions in engine.contexts.runs.all():
         if optimizer in object_ids:
-            yield pb.RunRecord(trainer=trainer, run=run, object_id=object_ids[optimizer], places=sorted(places))
+            record = pb.RunRecord(trainer=trainer, run=run, object_id=object_ids[optimizer])
+            for place, version in sorted(versions.items()):
+                record.places.append(place)
+                record.versions.append(version)
+            yield record
 
 
 def add_answers(books: Bookkeeping, tensors: Tensors) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Set
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -108,7 +109,8 @@ def _runs(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[A
     numbers = {each.ref.object_id: each.value.number for each in made if isinstance(each.value, HostedOptimizer)}
     for record in checkpoint.runs:
         if record.object_id in numbers:
-            yield AppliedRun(record.trainer, record.run, numbers[record.object_id], frozenset(record.places))
+            versions = dict(zip_longest(record.places, record.versions[: len(record.places)], fillvalue=0))
+            yield AppliedRun(record.trainer, record.run, numbers[record.object_id], versions)
 
 
 def _newer(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[tuple[torch.Tensor, int, int]]:

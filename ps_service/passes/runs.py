@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ps_wire.errors import ContextEndedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from ps_wire.attempts import Applied
 
@@ -22,12 +22,13 @@ again."""
 
 
 class AppliedRun(NamedTuple):
-    """What was applied of a pass, for a checkpoint: which steps of an optimizer, by its number in this process."""
+    """What was applied of a pass, for a checkpoint: the steps of an optimizer, by its number in this process, as
+    `Applied` has them."""
 
     trainer: bytes
     run: int
     optimizer: int
-    places: frozenset[int]
+    versions: Mapping[int, int]
 
 
 class _OfTrainer:
@@ -73,14 +74,14 @@ class Runs:
         """All that was applied."""
         with self._lock:
             return [
-                AppliedRun(trainer, run, optimizer, frozenset(places))
+                AppliedRun(trainer, run, optimizer, dict(versions))
                 for trainer, known in self._of.items()
                 for run, applied in known.runs.items()
-                for optimizer, places in list(applied.items())
+                for optimizer, versions in list(applied.items())
                 if isinstance(optimizer, int)
             ]
 
     def restore(self, runs: Iterable[AppliedRun]) -> None:
         """Continues with those of a checkpoint."""
         for each in runs:
-            self.of(each.trainer, each.run).setdefault(each.optimizer, set()).update(each.places)
+            self.of(each.trainer, each.run).setdefault(each.optimizer, {}).update(each.versions)

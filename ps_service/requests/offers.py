@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.offers import OfferKey
@@ -15,7 +15,7 @@ from ps_service.training.optimizers import optimizer_of
 from ps_service.training.round_gradients import RoundGradients, Term
 from ps_service.training.waiting_offers import Outcome
 from ps_wire import errors
-from ps_wire.attempts import REPEATED
+from ps_wire.attempts import REPEATED, Attempt
 from ps_wire.errors import SESSION_ENDED, InvalidArgumentError, SessionLostError
 from ps_wire.refs import ContextId, Ref
 from ps_wire.runtime.nothing import nothing
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 Result = Outcome | BaseException
 """What became of a step, or its error."""
 
+_OFFERS: Final = b"offers"
+"""Behind the id of a trainer: names its offers by the numbers of their requests, as if they were runs."""
+
 
 def offer(
     ctx: RequestContext,
@@ -50,15 +53,17 @@ def offer(
     knows them. `seconds` is how long to wait for other trainers, without limit if it is 0. Raises as
     `HostedOptimizer.check`, and as `_joined`.
     """
-    aggregator = _joined(ctx, optimizer, number)
+    aggregator, own = _joined(ctx, optimizer, number), _of_request(ctx)
+    if own is not None and own.was_applied(optimizer.number):
+        return _has_counted(optimizer, own)
     context = ctx.engine.contexts.get(id)
     attempt = None if context is None else context.attempt
     if attempt is not None and attempt.was_applied(optimizer.number):
-        attempt.passed(optimizer.number, applied=False)
-        done: Future[Outcome] = Future()
-        done.set_result(Outcome(optimizer.version, 0, 1, REPEATED))
-        return Deferred(done)
-    return _offer(ctx, optimizer, aggregator, aggregator.steps.contribution(context), values, seconds, number, epoch)
+        return _has_counted(optimizer, attempt, REPEATED)
+    offered = aggregator.steps.contribution(context)
+    if attempt is None:
+        offered = offered._replace(attempt=own)
+    return _offer(ctx, optimizer, aggregator, offered, values, seconds, number, epoch)
 
 
 def offer_push(
@@ -71,6 +76,10 @@ def offer_push(
     """Like `offer`, with the gradients that a replica has pushed."""
     aggregator = _joined(ctx, optimizer, number=0)
     optimizer.check(RoundGradients([Term(pushed, 1.0)], 1))
+    if pushed.attempt is None and (own := _of_request(ctx)) is not None:
+        if own.was_applied(optimizer.number):
+            return _has_counted(optimizer, own)
+        pushed = pushed._replace(attempt=own)
     return _offer(ctx, optimizer, aggregator, pushed, values, seconds)
 
 
@@ -105,6 +114,23 @@ def offer_to_owners(
         round_messages.write(reply.decisions, aggregator.decisions(ctx.trainer, applied))
 
     ctx.defer(waiting, finish)
+
+
+def _of_request(ctx: RequestContext) -> Attempt | None:
+    """An offer as an attempt that has the number of its request. If the owner has a log, and is killed after the offer
+    has counted and before the log has the answer, the request is sent again, and its pass is lost."""
+    if ctx.effects is None or not ctx.number:
+        return None
+    of = ctx.trainer + _OFFERS, ctx.number
+    return Attempt(ctx.engine.contexts.runs.of(*of), of)
+
+
+def _has_counted(optimizer: HostedOptimizer, attempt: Attempt, reason: str = "") -> Deferred:
+    """What became of an offer that has counted before."""
+    attempt.passed(optimizer.number, applied=False)
+    done: Future[Outcome] = Future()
+    done.set_result(Outcome(attempt.version_of(optimizer.number, optimizer.version), 0, 1, reason))
+    return Deferred(done)
 
 
 def _joined(ctx: RequestContext, optimizer: HostedOptimizer, number: int) -> Aggregator:

@@ -12,7 +12,7 @@ from ps_service.training import pulls, pushes
 from ps_service.training.optimizers import HostedOptimizer, optimizer_of
 from ps_service.training.round_gradients import RoundGradients, Term
 from ps_service.training.waiting_offers import Outcome
-from ps_wire.attempts import REPEATED, Attempt
+from ps_wire.attempts import Attempt
 from ps_wire.compression.codec import Codec, Encoded, is_description
 from ps_wire.compression.registry import check_suitable, codec_named, encode
 from ps_wire.errors import InvalidArgumentError
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 _MOST_CODECS: Final = 64
 """The most different codecs of one pull."""
-
-
-_PUSHES: Final = b"pushes"
-"""Behind the id of a trainer: names its pushes by the numbers of their requests, as if they were runs."""
 
 
 def pull(ctx: RequestContext, request: pb.PullRequest, reply: pb.PullReply) -> None:
@@ -52,10 +48,6 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
         # It may be made again. Unlike a pass, a push has no end that would refuse it if it comes late.
         applied = ctx.engine.contexts.runs.of(ctx.trainer, request.run, request.runs_from, may_be_over=False)
         attempt = Attempt(applied, (ctx.trainer, request.run))
-    elif ctx.effects is not None and ctx.number and optimizer.rounds is not None:
-        # If it has counted, and the owner is killed before the log has the answer, it is sent again.
-        of = ctx.trainer + _PUSHES, ctx.number
-        attempt = Attempt(ctx.engine.contexts.runs.of(*of), of)
     made = pushes.contribution(optimizer, hosted, pushed)._replace(attempt=attempt)
     values = reported_values.read(ctx, request.values)
     if optimizer.rounds is not None:
@@ -104,8 +96,6 @@ def expected_seconds(ctx: RequestContext, request: pb.PushRequest) -> float:
 def _finish(
     ctx: RequestContext, hosted: HostedObject, request: pb.PushRequest, reply: pb.PushReply, outcome: Outcome
 ) -> None:
-    if outcome.reason == REPEATED and not request.run:
-        outcome = outcome._replace(reason="")  # its trainer knows of no attempts
     offers.describe(ctx, None, reply.step, outcome)
     if request.HasField("pull"):
         _pull(ctx, hosted, request.pull, reply.pull)

@@ -131,7 +131,7 @@ def settle(ctx: RequestContext, request: pb.SettleRequest, reply: pb.SettleReply
             effects.take_turn()
         if following.release(key) and effects is not None:
             effects.lets_go(optimizer, key)
-    done = following.settle(key, request.decisions.base, round_messages.read(request.decisions))
+    done = following.settle(key, request.decisions.base, round_messages.read(request.decisions), request.step)
 
     def finish(settled: Settled) -> None:
         reply.applied, reply.version = settled.applied, settled.version

@@ -325,7 +325,8 @@ class Aggregator(RestoredRounds):
                     self._enter_later(offer)
         if not is_due:
             attempt.passed(self._optimizer.number, applied=False)
-            self._offered.answer(key, Outcome(self._optimizer.version, 0, 1, REPEATED))
+            version = attempt.version_of(self._optimizer.number, self._optimizer.version)
+            self._offered.answer(key, Outcome(version, 0, 1, REPEATED))
 
     def _close(self, close: Close) -> None:
         """Steps with the gradients of a round. If the step raises, its trainers get the error, and may go on."""
@@ -392,7 +393,7 @@ class Aggregator(RestoredRounds):
             return
         # Its trainer goes on, and the pass may be over before the round is.
         if contribution.attempt is not None:
-            contribution.attempt.passed(self._optimizer.number, applied=True)
+            contribution.attempt.passed(self._optimizer.number, True, event.version + 1)
         self._pool.add(contribution.report)
         if not event.completes:
             self._offered.answer(counted.key, Outcome(event.version, counted.staleness, 0))

@@ -69,8 +69,8 @@ class Following:
         self._copies: dict[OfferKey, Held] = {}
         self._pool: list[torch.Tensor | None] | None = None
         self._failed: Recent[OfferKey] = Recent()
-        # The versions that the rounds of offers have led to.
-        self._versions: Recent[OfferKey] = Recent()
+        # The versions that rounds have led to, by those on the owner that decides.
+        self._versions: Recent[int] = Recent()
         self._failure = ""
         self._is_draining = False
         self._watches: set[Future[None]] = set()
@@ -161,12 +161,13 @@ class Following:
                 self._copies.pop(key, None)
             return was_held
 
-    def settle(self, key: OfferKey, base: int, entries: Sequence[Entry]) -> Future[Settled]:
-        """Carries out decisions; the future is done once they are, and its result is about an offer. `base` is the
-        number of the last decision that the coordinator has forgotten."""
+    def settle(self, key: OfferKey, base: int, entries: Sequence[Entry], step: int = 0) -> Future[Settled]:
+        """Carries out decisions; the future is done once they are, and its result is about an offer, and about the
+        round that has led to the version `step` of the coordinator, if that is known. `base` is the number of the last
+        decision that the coordinator has forgotten."""
         done: Future[None] = Future()
         result: Future[Settled] = Future()
-        done.add_done_callback(lambda _: result.set_result(self._settled(key)))
+        done.add_done_callback(lambda _: result.set_result(self._settled(key, step)))
         with self._lock:
             self.queue.extend([*self._taken_from(base, entries), done])
         self.queue.go_on()
@@ -185,11 +186,11 @@ class Following:
             number = each.last if isinstance(each, Gap) else number + 1
             yield number, each
 
-    def _settled(self, key: OfferKey) -> Settled:
+    def _settled(self, key: OfferKey, step: int) -> Settled:
         with self._lock:
             missing = self._follower.missing.get(key, 0)
             failed = self._failure if key in self._failed else ""
-            version = self._versions.get(key, self.steps.optimizer.version)
+            version = self._versions.get(step, self.steps.optimizer.version)
         return Settled(self.applied, version, missing, failed)
 
     def _carry_out(self, event: tuple[int, Decision | Gap]) -> None:
@@ -240,10 +241,9 @@ class Following:
             failure = f"{type(error).__name__}: {error}"
         with self._lock:
             self._failure = failure or self._failure
-            for each in counted:
-                self._versions[each.key] = self.steps.optimizer.version
-                if failure:
-                    self._failed[each.key] = close.version
+            self._versions[close.version] = self.steps.optimizer.version
+            for each in counted if failure else ():
+                self._failed[each.key] = close.version
         return failure
 
     def _add_to_pool(self, event: Pooled, notes: FollowingNotes | None, replayed: Replayed) -> None:

@@ -64,10 +64,13 @@ def step_together(
                     note(share.optimizer, share.optimizer.version + 1, logged.pop(0))
                 share.optimizer.version += 1
                 staleness[share.optimizer.number] = context.last_staleness
-        if attempt is not None:
-            for each in optimizers:
-                attempt.passed(each.number, each.number in staleness)
-        return [Stepped(each.version, staleness.get(each.number, 0)) for each in optimizers]
+        if attempt is None:
+            return [Stepped(each.version, staleness.get(each.number, 0)) for each in optimizers]
+        for each in optimizers:
+            attempt.passed(each.number, each.number in staleness, each.version)
+        return [
+            Stepped(attempt.version_of(each.number, each.version), staleness.get(each.number, 0)) for each in optimizers
+        ]
 
 
 def _apply(shares: Sequence[_Share], nbytes: int, locks: ParameterLocks) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ps_service.passes.pass_context import PassContext
     from ps_service.training.aggregator import Aggregator
     from ps_service.training.round_gradients import RoundGradients
+    from ps_wire.attempts import Attempt
     from ps_wire.refs import Ref
 
 
@@ -107,7 +108,8 @@ class HostedOptimizer:
     def step(self, context: PassContext | RoundGradients, note: Note | None = None) -> int:
         """Applies the gradients of a context or a push: all of them, or, if anything raises, none.
 
-        Nothing is applied if another attempt of the pass has made this step. Returns the version after the step. Raises
+        Nothing is applied if another attempt of the pass has made this step. Returns the version after the step, also
+        then, unless it is not known any more; then the present one. Raises
         `ContextEndedError`, `NonFiniteGradientError` if the optimizer refuses NaN and infinity, and
         `InvalidArgumentError` if it cannot take a sparse gradient.
         """
@@ -116,9 +118,7 @@ class HostedOptimizer:
             again = attempt is not None and attempt.was_applied(self.number)
             applied = not again and self.apply(context, note)
             self.version += applied
-            if attempt is not None:
-                attempt.passed(self.number, applied)
-            return self.version
+            return self.version if attempt is None else self._passed(attempt, applied)
 
     def stepping(self, context: PassContext, note: Note | None = None) -> Iterator[int]:
         """Does what `step` does in two parts, so that an answer need not wait for the arithmetic. What it steps with is
@@ -134,14 +134,18 @@ class HostedOptimizer:
             applying = iter(()) if again else self._applying(context, self.is_consistent, note)
             applied = next(applying, _NOTHING) is not _NOTHING
             self.version += applied
-            if attempt is not None:
-                attempt.passed(self.number, applied)
+            version = self.version if attempt is None else self._passed(attempt, applied)
             try:
-                yield self.version
+                yield version
                 next(applying, None)
             except BaseException as failure:
                 self._failure = repr(failure)
                 raise
+
+    def _passed(self, attempt: Attempt, applied: bool) -> int:
+        """Notes a step of an attempt. Returns the version after it."""
+        attempt.passed(self.number, applied, self.version)
+        return attempt.version_of(self.number, self.version)
 
     def end(self) -> None:
         """It was removed: steps that wait for a round are refused, and so are later ones."""

@@ -83,11 +83,11 @@ class RoundGradients:
         self.last_staleness = worst or 0
         return worst
 
-    def passed(self, optimizer: int, applied: bool) -> None:
-        """The step of an optimizer is over; `applied` says whether it has changed something."""
+    def passed(self, optimizer: int, applied: bool, version: int) -> None:
+        """The step of an optimizer to a version is over; `applied` says whether it has changed something."""
         for term in self._terms:
             if (attempt := term.contribution.attempt) is not None:
-                attempt.passed(optimizer, applied)
+                attempt.passed(optimizer, applied, version)
 
     def _sum(self, position: int, dtype: torch.dtype) -> Optional:
         total: Optional = None

@@ -111,7 +111,7 @@ class RoundSteps:
                     prepare()
                     applied = self.instead(gradients) if self.instead is not None else optimizer.apply(gradients, note)
                     before += applied
-                    gradients.passed(optimizer.number, applied)
+                    gradients.passed(optimizer.number, applied, max(optimizer.version + 1, version))
                 finally:
                     optimizer.version = max(optimizer.version + 1, version)
                     first = max(before, optimizer.version - MOST_UNCHANGED) + 1

@@ -175,16 +175,18 @@ class MemberRecord(_message.Message):
     def __init__(self, member: _Optional[_Union[_operations_pb2.Member, _Mapping]] = ..., session: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., earlier: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunRecord(_message.Message):
-    __slots__ = ("trainer", "run", "object_id", "places")
+    __slots__ = ("trainer", "run", "object_id", "places", "versions")
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     trainer: bytes
     run: int
     object_id: str
     places: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., object_id: _Optional[str] = ..., places: _Optional[_Iterable[int]] = ...) -> None: ...
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., object_id: _Optional[str] = ..., places: _Optional[_Iterable[int]] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RowsRecord(_message.Message):
     __slots__ = ("object_id", "name", "end")
@@ -297,16 +299,18 @@ class BuffersEffect(_message.Message):
     def __init__(self, object_id: _Optional[str] = ..., buffers: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class AttemptEffect(_message.Message):
-    __slots__ = ("trainer", "run", "object_id", "place")
+    __slots__ = ("trainer", "run", "object_id", "place", "version")
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     trainer: bytes
     run: int
     object_id: str
     place: int
-    def __init__(self, trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., object_id: _Optional[str] = ..., place: _Optional[int] = ...) -> None: ...
+    version: int
+    def __init__(self, trainer: _Optional[bytes] = ..., run: _Optional[int] = ..., object_id: _Optional[str] = ..., place: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class RowsEffect(_message.Message):
     __slots__ = ("object_id", "time", "added", "removed", "cleared", "seen", "admission", "images", "restore", "stepped", "routing")

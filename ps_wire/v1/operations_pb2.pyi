@@ -627,18 +627,20 @@ class HoldReply(_message.Message):
     def __init__(self, applied: _Optional[int] = ...) -> None: ...
 
 class SettleRequest(_message.Message):
-    __slots__ = ("optimizer", "number", "epoch", "release", "decisions")
+    __slots__ = ("optimizer", "number", "epoch", "release", "decisions", "step")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     number: int
     epoch: int
     release: bool
     decisions: Decisions
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., release: bool = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ...) -> None: ...
+    step: int
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., release: bool = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
 
 class SettleReply(_message.Message):
     __slots__ = ("applied", "version", "missing", "failed", "durable_version")

@@ -20,9 +20,20 @@ def test_each_step_is_applied_in_one_attempt(steps: list[tuple[str, bool]], ends
             again = attempt.was_applied(optimizer)
             assert again == (counts[number] > 0)
             counts[number] += has_gradients and not again
-            attempt.passed(optimizer, has_gradients and not again)
+            attempt.passed(optimizer, has_gradients and not again, version=end * 10 + number)
             assert attempt.was_left_out(optimizer) == again
     assert counts == [int(has_gradients) for _, has_gradients in steps]
+
+
+def test_a_step_that_is_left_out_has_the_version_of_the_attempt_that_made_it() -> None:
+    applied: Applied = {"b": {0: 0}}
+    Attempt(applied).passed("a", True, 7)
+    again = Attempt(applied)
+    for optimizer in "ab":
+        again.passed(optimizer, False, 9)
+    assert [again.version_of(optimizer, 9) for optimizer in "ab"] == [7, 9], "it is not known of the second"
+    again.passed("a", True, 10)
+    assert again.version_of("a", 10) == 10
 
 
 def test_attempts_of_one_pass_know_each_other() -> None:

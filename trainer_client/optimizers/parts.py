@@ -169,9 +169,14 @@ class RemoteOptimizer:
         request = pb.HoldRequest(optimizer=self.name, watch=True)
         return self.session.submit(Request(hold=request), None, nothing)
 
-    def settle(self, number: int, epoch: int, decisions: pb.Decisions | None) -> InFlightRequest[pb.SettleReply]:
-        """Has that owner carry out decisions; None frees the gradients of an offer that was not made."""
-        request = pb.SettleRequest(optimizer=self.name, number=number, epoch=epoch, release=decisions is None)
+    def settle(
+        self, number: int, epoch: int, decisions: pb.Decisions | None, step: int = 0
+    ) -> InFlightRequest[pb.SettleReply]:
+        """Has that owner carry out decisions; None frees the gradients of an offer that was not made. The answer tells
+        the version after the `step` of the owner that decides."""
+        request = pb.SettleRequest(
+            optimizer=self.name, number=number, epoch=epoch, release=decisions is None, step=step
+        )
         if decisions is not None:
             request.decisions.CopyFrom(decisions)
         return self.session.submit(Request(settle=request), None, lambda reply, _: reply.settle)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from weakref import WeakSet
 
+from ps_wire.attempts import REPEATED
 from ps_wire.codec.values import Decoder
 from trainer_client.session.stepped import Stepped, durable_in, values_of
 
@@ -71,6 +72,7 @@ def joined(parts: Mapping[str, Answered]) -> Stepped:
         return Stepped(versions, reply, values, durable)
     made = Stepped(versions, reported=parts[min(parts)].values if parts else None, durable=durable)
     made.staleness = max((each.reply.staleness for each in parts.values()), default=0)
+    made.repeated = bool(parts) and all(each.reply.dropped == REPEATED for each in parts.values())
     return made
 
 

@@ -90,7 +90,7 @@ class Rounds:
         try:
             if then is not None:
                 then(self._first, ())
-            settled = await self._settle(reply.decisions, number, epoch, then)
+            settled = await self._settle(reply.decisions, number, epoch, then, reply.version)
         except BaseException:
             self._afterwards(self._give_up(number, epoch))
             raise
@@ -155,11 +155,11 @@ class Rounds:
                 task.cancel()
 
     async def _settle(
-        self, decisions: pb.Decisions, number: int = 0, epoch: int = 0, then: Then | None = None
+        self, decisions: pb.Decisions, number: int = 0, epoch: int = 0, then: Then | None = None, step: int = 0
     ) -> dict[str, pb.SettleReply]:
-        """Brings decisions to the owners that follow."""
+        """Brings decisions to the owners that follow. They tell their versions after a step of the first owner."""
         for _ in range(_TRIES):
-            asked = {name: part.settle(number, epoch, decisions) for name, part in self._followers.items()}
+            asked = {name: part.settle(number, epoch, decisions, step) for name, part in self._followers.items()}
             if then is not None:
                 for name, settling in asked.items():
                     then(name, [settling])

@@ -210,6 +210,7 @@ class Requests:
                 self._forget(each)
                 self._fail(each, _consequence(failed, each))
         for each in self.window.unanswered.values():
+            _follow_unanswered(each)
             outbox.put(each.frame, each.chunks, each.nbytes, each.later)
 
     def lost(self, error: PsError) -> None:
@@ -255,6 +256,7 @@ class Requests:
 
     def _send_waiting(self) -> None:
         for in_flight in self.window.due():
+            _follow_unanswered(in_flight)
             self._send(in_flight)
 
     def _expire(self, in_flight: InFlightRequest[Any]) -> None:
@@ -354,6 +356,15 @@ class Requests:
         if self._answered and self.outbox is not None:
             self.outbox.put(Frame(confirm=Confirm(numbers=self._answered)))
             self._answered.clear()
+
+
+def _follow_unanswered(in_flight: InFlightRequest[Any]) -> None:
+    """Names no request that was answered since a request was to be sent: an owner that was killed may not know that it
+    has answered it, and would wait for it."""
+    if in_flight.follows:
+        after = in_flight.frame.request.after
+        del after[:]
+        after.extend(each.number for each in in_flight.follows if not each.answered)
 
 
 def _consequence(failed: InFlightRequest[Any], follower: InFlightRequest[Any]) -> Failure:

@@ -21,13 +21,20 @@ def owner_seconds(timeout: float | None) -> float:
 class Stepped(dict[str, int]):
     """The versions of an optimizer after a step, by owner.
 
+    So it is also of a step that had counted before: one that is repeated, or whose answer was lost when its owner was
+    killed. The version is the present one if the round is still open, or the owner does not know the other any more:
+    another owner has applied the step, and rows of a table have moved from there since; or the owner follows the
+    rounds of another one, and has started again from a checkpoint since.
+
     Attributes:
-        staleness: The number of steps between the reading of the parameters and the round of the gradients.
+        staleness: The number of steps between the reading of the parameters and the round of the gradients; 0 of a step
+            that had counted before.
         counted: How many gradients the round has; 0 if it is still open, or the gradients were dropped; 1 without a
-            policy.
+            policy, and of a step that had counted before.
         dropped: Why the gradients do not count: `late`, `stale`, or `left` if this trainer has left the rounds
             meanwhile. Empty if they do.
-        repeated: Whether they are left out because another attempt of the pass has counted; see `Client.run`.
+        repeated: Whether they are left out because another attempt of the pass has counted, on all owners; see
+            `Client.run`.
         reported: What trainers have reported with the gradients of the round (`values=` of steps and pushes), reduced
             by name; values that are kept, as dictionaries by `Client.trainer_name`. Empty if these gradients do not
             count, or if the round was still open.

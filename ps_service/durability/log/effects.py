@@ -149,7 +149,7 @@ class RequestEffects:
         else:
             self.write_step(step, optimizer, version, present)
         if self._attempt is not None:
-            self.add_attempt(self._attempt, optimizer, place)
+            self.add_attempt(self._attempt, optimizer, place, version)
 
     def prepares(
         self, optimizer: HostedOptimizer, id: ContextId, attempt: Attempt | None, present: Sequence[Present]
@@ -188,11 +188,11 @@ class RequestEffects:
         if any(isinstance(covered.parameter, AllRows) for covered, _, _ in present):
             self._of_rows().steps(present)
 
-    def add_attempt(self, of: tuple[bytes, int], optimizer: HostedOptimizer, place: int) -> None:
-        """Adds that an attempt of a pass has made a step."""
+    def add_attempt(self, of: tuple[bytes, int], optimizer: HostedOptimizer, place: int, version: int) -> None:
+        """Adds that an attempt of a pass has made a step, which has led to a version."""
         attempt = self._record.effects.add().attempt
         attempt.trainer, attempt.run = of
-        attempt.object_id, attempt.place = optimizer.object_id, place
+        attempt.object_id, attempt.place, attempt.version = optimizer.object_id, place, version
 
     def encode(self, message: Value, value: object) -> None:
         """Encodes a value into the record."""

@@ -121,7 +121,7 @@ def _attempt(engine: Engine, attempt: pb.AttemptEffect) -> None:
     hosted = engine.registry.get(attempt.object_id)
     if hosted is not None:  # it may be gone, and its rounds have gone on for a moment
         run = engine.contexts.runs.of(attempt.trainer, attempt.run)
-        run.setdefault(optimizer_of(hosted).number, set()).add(attempt.place)
+        run.setdefault(optimizer_of(hosted).number, {})[attempt.place] = attempt.version
 
 
 def _instead(newer: Newer, position: int, optimizer: HostedOptimizer) -> Apply | None:

@@ -110,7 +110,7 @@ class LoggedRounds:
             if not is_pool:
                 effects.write_step(effect.step, optimizer, version, present)
                 for attempt in gradients.attempts:
-                    self._write_attempt(effects, effect, attempt, attempt.place_of(optimizer.number))
+                    self._write_attempt(effects, effect, attempt, attempt.place_of(optimizer.number), close.version)
                 return
             effect.divisor = close.divisor
             effects.steps_rows(present)
@@ -198,11 +198,13 @@ class LoggedRounds:
         if of.report is not None:
             effects.encode(message.values, {name: tuple(each) for name, each in of.report.values.items()})
         if of.attempt is not None:
-            self._write_attempt(effects, effect, of.attempt, pooled.place)
+            self._write_attempt(effects, effect, of.attempt, pooled.place, pooled.event.version + 1)
 
-    def _write_attempt(self, effects: RequestEffects, effect: pb.RoundsEffect, attempt: Attempt, place: int) -> None:
+    def _write_attempt(
+        self, effects: RequestEffects, effect: pb.RoundsEffect, attempt: Attempt, place: int, version: int
+    ) -> None:
         if attempt.of is not None and effect.object_id:
-            effects.add_attempt(attempt.of, self._optimizer, place)
+            effects.add_attempt(attempt.of, self._optimizer, place, version)
 
 
 def _nbytes(gradients: Gradients) -> int:

@@ -334,7 +334,7 @@ async def test_steps_tell_the_version_that_their_round_has_led_to(tmp_path: Path
         assert dict(await two.step(2)) == {"ps0": 2, "ps1": 2}
         rounds = one.opt._rounds
         assert rounds is not None
-        assert (await rounds._settle(reply.decisions, 77, rounds._epoch))["ps1"].version == 1
+        assert (await rounds._settle(reply.decisions, step=reply.version))["ps1"].version == 1
         await asyncio.gather(one.ps.close(), two.ps.close())
 
 
