@@ -7,12 +7,14 @@ import ipaddress
 import socket
 
 
-def check_allowed(listen: str, insecure: bool) -> None:
-    """Raises `ValueError` if other machines can reach an address (host and port), unless `insecure` allows that."""
+def check_allowed(listen: str, insecure: bool, has_tokens: bool = False) -> None:
+    """Raises `ValueError` if other machines can reach an address (host and port), unless `insecure` allows that. Tokens
+    change nothing, because they can be read on the way."""
     if not insecure and not is_loopback(listen):
+        read = ", so everybody on the way can read and use the tokens" if has_tokens else ""
         raise ValueError(
-            f"{listen} can be reached from other machines and traffic is not encrypted; "
-            "listen on 127.0.0.1, or pass --insecure if the network is trusted"
+            f"{listen} can be reached from other machines and traffic is not encrypted{read}; serve over TLS with "
+            "--tls-cert and --tls-key, listen on 127.0.0.1, or pass --insecure if the network is trusted"
         )
 
 

@@ -136,6 +136,14 @@ class OwnerConfig(BaseSettings):
     tls_ca: Path | None = Field(
         None, description="Authorities (PEM) of the other owners of the group; empty: tls_client_ca, or the system's."
     )
+    token_file: Path | None = Field(
+        None,
+        description="File with identities, their roles and the hashes of their tokens, as ps-service token writes it; "
+        "empty: everybody may do everything.",
+    )
+    own_token_file: Path | None = Field(
+        None, description="File with the token that this owner shows the others of its group; it needs the role owner."
+    )
     insecure: bool = Field(False, description="Listen beyond loopback although traffic is not encrypted.")
     slow_call_seconds: FiniteFloat = Field(
         10.0, ge=0, description="Calls, backwards and steps that take longer are logged; 0 logs none."
@@ -197,7 +205,9 @@ class OwnerConfig(BaseSettings):
         keepers_of(value)
         return value
 
-    @field_validator("data_dir", "tls_cert", "tls_key", "tls_client_ca", "tls_ca", mode="before")
+    @field_validator(
+        "data_dir", "tls_cert", "tls_key", "tls_client_ca", "tls_ca", "token_file", "own_token_file", mode="before"
+    )
     @classmethod
     def _none_if_empty(cls, value: Any) -> Any:
         return value or None

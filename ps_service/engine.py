@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ps_service.access.access import Access
 from ps_service.collectives.communicators import Communicators
 from ps_service.execution.inline_limit import InlineLimit
 from ps_service.execution.thread_pool import ThreadPool
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ps_service.access.token_file import TokenFile
     from ps_service.hosting.objects import HostedObject
     from ps_wire.attempts import Applied
     from ps_wire.sockets.connection import RecordConnection
@@ -76,7 +78,8 @@ class Engine:
     """Everything an owner holds. Functions that work on an owner take it as their first argument.
 
     It is complete when it is constructed, and its parts are never exchanged. What is made later, such as the peers of a
-    group, is registered with its part. Without an `allowlist`, trainers may name what is torch's own.
+    group, is registered with its part. Without an `allowlist`, trainers may name what is torch's own; without
+    `tokens`, everybody may do everything. A file of tokens that cannot be read is an `InvalidArgumentError`.
     """
 
     def __init__(
@@ -88,8 +91,10 @@ class Engine:
         threads: int = 0,
         spare_threads: int = 0,
         data_dir: Path | None = None,
+        tokens: TokenFile | None = None,
     ) -> None:
         self.name: Final = name
+        self.access: Final = Access(name, tokens)
         self.allowlist: Final = allowlist or AllowList()
         self.device: Final = device or torch.device("cpu")
         self.limits: Final = limits or Limits()

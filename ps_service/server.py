@@ -22,10 +22,12 @@ from ps_service.durability.store import InUseError
 from ps_service.execution.periodic import Periodic
 from ps_service.memory.malloc import LOOK_SECONDS, MemoryKeeper, keep_free_memory
 from ps_service.monitoring.sampler import Sampler
+from ps_service.requests import revocations
 from ps_service.requests.administration import end_replaced
 from ps_service.rpc import claims
 from ps_service.rpc.certificates import OwnerCertificates
 from ps_service.rpc.grpc_stream import HEALTH, OPTIONS, SERVICE, Health
+from ps_service.rpc.guard import guards
 from ps_service.rpc.servicer import Servicer
 from ps_service.sessions.gate import Gate
 from ps_service.tables.expiry import Expiry
@@ -93,7 +95,7 @@ class Server:
         tls: ServerTLS | None = None,
     ) -> None:
         for address in filter(None, (listen, http)):
-            addresses.check_allowed(address, insecure or tls is not None)
+            addresses.check_allowed(address, insecure or tls is not None, engine.access.is_on)
         if checkpoint_every and engine.data_dir is None:
             raise ValueError("checkpoint_every needs data_dir, the folder that checkpoints are written to")
         self.engine = engine
@@ -126,6 +128,7 @@ class Server:
             *(self._sweeper, self._sampler),
             Periodic(LOOK_SECONDS, MemoryKeeper().look, "giving free memory back"),
         ]
+        self._periodic += revocations.periodic(engine)
         if self._durability.has_log:
             self._periodic.append(Periodic(_LOG_SECONDS, self._look_at_log, "a look at the log"))
             self._periodic.append(Periodic(_GROWTH_SECONDS, self._cut_log, "the length of the log"))
@@ -185,7 +188,7 @@ class Server:
         keep_free_memory()
         forks.use_grpc()
         # A gRPC server belongs to the event loop that runs when it is created.
-        self._server = grpc.aio.server(options=OPTIONS)
+        self._server = grpc.aio.server(options=OPTIONS, interceptors=guards(self.engine.access))
         self._server.add_generic_rpc_handlers((self.servicer.handlers(), claims.handlers(self.engine)))
         self._health.add_to(self._server)
         reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), self._server)

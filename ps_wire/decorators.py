@@ -8,16 +8,20 @@ set an attribute; they register nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, get_args, overload
 
 _HOSTED: Final = "__ps_hosted__"
 _TURNS: Final = "__ps_turns__"
 _REMOTE: Final = "__ps_remote__"
 _QUICK: Final = "__ps_quick__"
 _DEFERRED: Final = "__ps_deferred__"
+_ROLE: Final = "__ps_role__"
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
+
+Role = Literal["", "reader", "trainer", "bulk", "admin", "owner"]
+"""What `@remote` may ask callers for; empty for nothing in particular."""
 
 
 @overload
@@ -54,10 +58,10 @@ def remote(method: F) -> F: ...
 
 
 @overload
-def remote(*, inline: bool = False) -> Callable[[F], F]: ...
+def remote(*, inline: bool = False, role: Role = "") -> Callable[[F], F]: ...
 
 
-def remote(method: F | None = None, *, inline: bool = False) -> F | Callable[[F], F]:
+def remote(method: F | None = None, *, inline: bool = False, role: Role = "") -> F | Callable[[F], F]:
     """Allows trainers to call this method of a hosted class, or this function.
 
     Args:
@@ -66,12 +70,20 @@ def remote(method: F | None = None, *, inline: bool = False) -> F | Callable[[F]
             must never wait, because the owner serves no other request meanwhile. The time of a module's methods is
             measured, and they run in a thread when they take too long. Methods of other objects must take at most tens
             of microseconds, unless their arguments have more than 64 KiB: such calls are measured, too.
+        role: The role that a caller needs on an owner with tokens: `reader`, `trainer`, `bulk`, `admin` or `owner`.
+            Without one it is `trainer`, and for `forward` in eval mode and outside of passes `reader`.
+
+    Raises:
+        ValueError: There is no such role.
     """
+    if role not in get_args(Role):
+        raise ValueError(f"there is no role {role!r}; the roles are {', '.join(filter(None, get_args(Role)))}")
 
     def mark(method: F) -> F:
         function = _function_of(method)
         setattr(function, _REMOTE, True)
         setattr(function, _QUICK, inline)
+        setattr(function, _ROLE, role)
         return method
 
     return mark if method is None else mark(method)
@@ -105,6 +117,11 @@ def is_remote(method: object) -> bool:
 def is_inline(method: object) -> bool:
     """Whether the function is marked `@remote(inline=True)`."""
     return getattr(method, _QUICK, False) is True
+
+
+def role_of(method: object) -> str:
+    """The role that `@remote(role=…)` asks callers for; empty if it does not."""
+    return str(getattr(method, _ROLE, ""))
 
 
 def is_deferred(method: object) -> bool:

@@ -23,6 +23,8 @@ PsError                       also a RuntimeError, as the errors of torch.distri
 ├── StorageError              the owner cannot write down what would change; reading goes on (also an OSError)
 ├── SessionLostError          the session has ended; whether the request ran is not known (also a ConnectionError)
 ├── InternalError             the owner itself failed
+├── UnauthenticatedError      the owner does not know who is asking (also a PermissionError)
+├── PermissionDeniedError     the caller's role does not allow this, or it is another's (also a PermissionError)
 └── ClosedError               this client was closed (never on the wire)
 """
 
@@ -192,6 +194,14 @@ class SessionLostError(PsError, ConnectionError, code=ErrorCode.ERROR_SESSION_LO
 
 class InternalError(PsError, code=ErrorCode.ERROR_INTERNAL):
     """The owner itself failed; its log has the details."""
+
+
+class UnauthenticatedError(PsError, PermissionError, code=ErrorCode.ERROR_UNAUTHENTICATED):
+    """The owner asks for a token or a certificate, and has got none that it knows and that is still valid."""
+
+
+class PermissionDeniedError(PsError, PermissionError, code=ErrorCode.ERROR_PERMISSION_DENIED):
+    """The roles of the caller do not allow this, or what it names belongs to another identity. Nothing was changed."""
 
 
 class ClosedError(PsError):

@@ -151,9 +151,9 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
     for module in re.findall(r"python -m ((?:examples|benchmarks|ps_service|tests)[\w.]*)", text):
         assert find_spec(module.rstrip(".")), module
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    for name, part, arguments in re.findall(r"ps-service ([a-z]+)(?: (up|status|down)\b)?([^\n`#]*)", text):
+    for name, part, arguments in re.findall(r"ps-service ([a-z]+)(?: ([a-z]+)\b)?([^\n`#]*)", text):
         assert name in commands, name
-        command = commands[name].commands[part] if name == "ray" and part else commands[name]
+        command = getattr(commands[name], "commands", {}).get(part, commands[name])
         known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
         own, _, _ = arguments.partition(" -- ")
         assert set(re.findall(r"--[a-z-]+", own)) <= known | {"--help"}, arguments
@@ -178,7 +178,7 @@ def test_variables_and_errors_that_are_named_exist(page: Path) -> None:
         if path.suffix != ".md"
     }
     trainers = {f"{PREFIX}{field.name.upper()}" for field in fields(TrainerSettings)}
-    reached = {f"PS_TLS_{each}" for each in ("CA", "CERT", "KEY", "SERVER_NAME")}
+    reached = {f"PS_TLS_{each}" for each in ("CA", "CERT", "KEY", "SERVER_NAME")} | {"PS_TOKEN"}
     commands = get_command(app).commands.values()  # type: ignore[attr-defined]
     arguments = {each.envvar for command in commands for each in command.params}
     assert set(re.findall(r"`(PS_[A-Z_]+)`", text)) <= settings | deployed | trainers | arguments | reached

@@ -34,6 +34,7 @@ from ps_service.cli.inspecting import inspect
 from ps_service.cli.moving import drain, rebalance
 from ps_service.cli.options import completion_script, laid_out, tell, with_settings
 from ps_service.cli.ray_commands import ray_app
+from ps_service.cli.tokens import access_app, token_app
 from ps_service.durability import past
 from ps_service.durability.past import Moment
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
@@ -365,6 +366,8 @@ app.command()(certs)
 
 for _each in app.registered_commands:
     tell(_each)
+app.add_typer(token_app, name="token", short_help="Adds, lists and revokes identities and their tokens.")
+app.add_typer(access_app, name="access", short_help="Prints which role each operation needs.")
 app.add_typer(ray_app, name="ray", short_help="Starts, shows and ends owners that Ray places and restarts.")
 
 

@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import torch
 
+from ps_service.access.token_file import TokenFile
 from ps_service.config import OwnerConfig
 from ps_service.engine import Engine
 from ps_service.execution.cores import SharedCores, torch_threads_of, usable_cores
@@ -25,6 +26,7 @@ def engine_of(settings: OwnerConfig) -> Engine:
         threads=settings.threads,
         spare_threads=settings.spare_threads,
         data_dir=settings.data_dir,
+        tokens=None if settings.token_file is None else TokenFile(settings.token_file),
     )
     torch_threads = settings.torch_threads or torch_threads_of(engine.compute.threads)
     if settings.share_cores:

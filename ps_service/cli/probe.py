@@ -13,10 +13,11 @@ from ps_wire import errors
 from ps_wire.errors import UnavailableError
 from ps_wire.status import OwnerStatus
 from ps_wire.tls import TLS
+from ps_wire.tokens import metadata_of, of_variables
 from ps_wire.v1.errors_pb2 import Error
 from ps_wire.v1.operations_pb2 import StatusRequest
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
-from trainer_client.transport.channels import open_blocking_channel, unanswered
+from trainer_client.transport.channels import is_refusal, open_blocking_channel, refusal, unanswered
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -85,10 +86,13 @@ def ask(address: str, request: Message, timeout_seconds: float) -> Any:
     method = type(request).__name__.removesuffix("Request")
     with open_blocking_channel(address, TLS.of_variables()) as channel:
         try:
-            return getattr(OwnerStub(channel), method)(request, timeout=timeout_seconds, wait_for_ready=False)
+            ask = getattr(OwnerStub(channel), method)
+            return ask(request, timeout=timeout_seconds, wait_for_ready=False, metadata=metadata_of(of_variables()))
         except grpc.RpcError as error:
             for key, value in error.trailing_metadata() or ():
                 if key == ERROR_KEY:
                     raise errors.from_message(Error.FromString(value)) from None
+            if is_refusal(error.code()):
+                raise refusal(error.code(), error.details()) from None
             why = unanswered(error, timeout_seconds)
             raise UnavailableError(f"no owner answers at {address}: {why}") from None

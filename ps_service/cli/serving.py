@@ -108,6 +108,7 @@ async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
         return None
     directory = "" if settings.directory == "self" or settings.keepers else settings.directory
     own = Settings(shared_memory=settings.shared_memory, direct=settings.direct_port != "off", tls=settings.peer_tls)
+    own.token = settings.own_token_file
     try:
         return await join(server, own, directory, settings.advertise, keepers=settings.keepers)
     except PsError as error:

@@ -40,7 +40,7 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
     generator, killed = torch.get_rng_state().numpy().tobytes(), engine.incarnations.killed
     message, answers = pb.Checkpoint(generator=generator, killed=killed), {}
     for session in engine.sessions.all():
-        record = message.sessions.add(trainer=session.trainer)
+        record = message.sessions.add(trainer=session.trainer, identity=session.identity.name)
         for object_id, count in engine.registry.held_by(session.trainer).items():
             record.references.add(object_id=object_id, count=count)
         _fill(record.taken, session.taken_numbers)

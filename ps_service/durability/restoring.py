@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
+from ps_service.access.identities import remembered
 from ps_service.durability import members, prepared_steps, rounds
 from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
@@ -176,7 +177,7 @@ def _what(record: pb.ObjectRecord) -> str:
 
 
 def _begin(engine: Engine, record: pb.SessionRecord, source: Source) -> None:
-    session = engine.sessions.open(record.trainer)
+    session = engine.sessions.open(record.trainer, remembered(record.identity))
     session.taken_numbers = _numbers(record.taken)
     for reference in record.references:
         try:

@@ -60,7 +60,7 @@ class Counters:
         self.waiting = 0
         self.traffic = {transport: Traffic() for transport in TRANSPORTS}
         self.steps = StepCounters()
-        self.sessions_ended = dict.fromkeys(("lease", "operator"), 0)
+        self.sessions_ended = dict.fromkeys(("lease", "operator", "revoked"), 0)
         # Without those that ended with their session.
         self.contexts_ended = dict.fromkeys(("unused", "operator"), 0)
         self._clock = clock

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import hdrs, web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ps_service import addresses
 from ps_service.monitoring import page_formats, page_messages
 from ps_service.monitoring.group_watch import GroupWatch
 from ps_service.monitoring.page_feed import PageFeed
@@ -19,8 +18,6 @@ from ps_service.monitoring.page_numbers import described, lists
 from ps_wire.release import RELEASE
 
 if TYPE_CHECKING:
-    from aiohttp.typedefs import Handler
-
     from ps_service.engine import Engine
 
 _FIRST_SECONDS: Final = 0.5
@@ -52,10 +49,9 @@ _HEADERS: Final = {
 class Page:
     """Answers GET `/`, `/messages`, `/status.json` and `/static/…`. It is read-only."""
 
-    def __init__(self, engine: Engine, listen: str, address: Callable[[], str]) -> None:
+    def __init__(self, engine: Engine, address: Callable[[], str]) -> None:
         self._engine = engine
         self._address = address
-        self._loopback = addresses.is_loopback(listen)
         self.watch = GroupWatch(engine, address)
         self.feed = PageFeed(self.watch)
         self._files = _static()
@@ -72,22 +68,13 @@ class Page:
     def add_to(self, application: web.Application) -> None:
         """Adds its routes, and what ends its streams before the server closes its connections."""
         for path, handler in (("/", self._page), ("/messages", self._messages), ("/status.json", self._status)):
-            application.router.add_get(path, self._checked(handler), allow_head=handler != self._messages)
-        application.router.add_get("/static/{name}", self._checked(self._static_file))
+            application.router.add_get(path, handler, allow_head=handler != self._messages)
+        application.router.add_get("/static/{name}", self._static_file)
         application.on_shutdown.append(self._stop)
 
     async def _stop(self, _: web.Application) -> None:
         await self.feed.stop()
         await self.watch.stop()
-
-    def _checked(self, handler: Handler) -> Handler:
-        async def checked(request: web.Request) -> web.StreamResponse:
-            # A page of another site could have a name that stands for this host (DNS rebinding), and read the answers.
-            if self._loopback and not _is_local(request.headers.get(hdrs.HOST, "")):
-                raise web.HTTPForbidden(text="this page is only for this host: open it as localhost or 127.0.0.1\n")
-            return await handler(request)
-
-        return checked
 
     async def _page(self, _: web.Request) -> web.Response:
         await self.watch.wanted(_FIRST_SECONDS)
@@ -130,9 +117,3 @@ def _static() -> dict[str, tuple[str, bytes, str]]:
                 body = each.read_bytes()
                 found[each.name] = (kind, body, f'"{sha256(body).hexdigest()[:16]}"')
     return found
-
-
-def _is_local(host: str) -> bool:
-    """Whether a Host header names this machine as itself."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    return addresses.is_loopback(f"{name}:0")

@@ -15,6 +15,7 @@ from prometheus_client.exposition import choose_encoder
 
 from ps_service import addresses
 from ps_service.monitoring import exporter
+from ps_service.monitoring.door import Door
 from ps_service.monitoring.page import Page
 from ps_wire.release import RELEASE
 
@@ -51,12 +52,12 @@ class Web:
         self._listen = listen
         self._state = state
         self._began = time.monotonic()
-        application = web.Application()
+        application = web.Application(middlewares=[Door(engine.access, listen, address).check])
         self._exposed = make_aiohttp_handler(exporter.registry(engine))
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._health)
         application.router.add_get("/readyz", self._ready)
-        self.page = Page(engine, listen, address)
+        self.page = Page(engine, address)
         self.page.add_to(application)
         self._runner = web.AppRunner(
             application, access_log=None, logger=WebLog(), shutdown_timeout=_LAST_ANSWERS_SECONDS

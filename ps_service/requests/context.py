@@ -26,6 +26,7 @@ from ps_wire.runtime.nothing import nothing
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from ps_service.access.identities import Identity
     from ps_service.engine import Engine
     from ps_service.execution.deferred import Deferred
     from ps_service.hosting.objects import HostedObject, Method
@@ -75,7 +76,8 @@ class RequestContext:
     `keeps_payload`. `began` is on the clock of `time.perf_counter`. Of an `abandoned` request the reply will not be
     sent, because it has another answer. One that `may_restart` runs code on the event loop that may make requests: it
     restarts in a thread if the code does. `after` takes what its answer need not wait for; None if it is to wait. The
-    `effects` collect what the request changes, if the owner has a log; then the `number` of the request is known.
+    `effects` collect what the request changes, if the owner has a log; then the `number` of the request is known. The
+    `identity` of its sender is None on an owner without tokens.
     """
 
     engine: Engine
@@ -98,6 +100,7 @@ class RequestContext:
     after: list[Callable[[], object]] | None = None
     effects: Effects | None = None
     number: int = 0
+    identity: Identity | None = None
     _reader: PayloadReader | None = None
     _written: PayloadWriter | None = None
     _found: HostedObject | None = None

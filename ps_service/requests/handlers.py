@@ -14,6 +14,7 @@ from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import NO, REFERENCE, VALUE, Arguments, Invocation, Recording
 from ps_service.requests import fields, incidents, noting, offers, spanning
 from ps_service.requests.creation import with_spec
+from ps_service.requests.plain import check_code
 from ps_service.training import freezing, state_dicts
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.schedulers import HostedScheduler
@@ -85,6 +86,9 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     training = None if request.own_mode else request.training
     if not request.function:
         target = ctx.find(request.target)
+        if ctx.identity is not None:
+            code = getattr(type(target.value), request.method or "forward", None)
+            check_code(engine.access, ctx.identity, request, code)
         if ctx.effects is not None and isinstance(target.value, HostedScheduler):
             ctx.effects.take_turn()
             ctx.repeats("call", request)
@@ -99,6 +103,8 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
             return calls.call(engine, target, request.method, asked)
         with noting.changes(ctx.effects, [target, *arguments.handles]):
             return calls.call(engine, target, request.method, asked)
+    if ctx.identity is not None:
+        check_code(engine.access, ctx.identity, request, engine.allowlist.function(request.function))
     if keep is REFERENCE and engine.allowlist.is_hosted(request.function):
         made, _ = make_instance(ctx, request)
         if ctx.effects is not None:

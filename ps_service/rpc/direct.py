@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ps_service.rpc.listener import Listener
+from ps_service.access.identities import ANYONE
+from ps_service.rpc.listener import Holder, Listener
 from ps_wire.direct import MAGIC, TOKEN_BYTES, DirectConnection
 from ps_wire.shared_memory import descriptors
 from ps_wire.sockets.encrypted_socket import EncryptedSocket
@@ -23,6 +24,7 @@ from ps_wire.v1.frames_pb2 import DirectOffer, Hello
 if TYPE_CHECKING:
     import socket
 
+    from ps_service.access.identities import Identity
     from ps_service.rpc.certificates import OwnerCertificates
     from ps_wire.connections.connection import Traffic
     from ps_wire.sockets.connection import RecordConnection
@@ -54,7 +56,7 @@ class _Arrival:
         return self.encrypted.receive(nbytes)
 
 
-class DirectListener(Listener[DirectConnection, bytes]):
+class DirectListener(Listener[DirectConnection, Holder]):
     """Listens for direct connections, at `port`, and offers them. Of each it is known which trainer has opened it. With
     `certificates` they are encrypted."""
 
@@ -89,14 +91,15 @@ class DirectListener(Listener[DirectConnection, bytes]):
         for arrival in self._arrivals.values():
             os.close(arrival.sock.detach())
 
-    def offer(self, hello: Hello) -> DirectOffer | None:
+    def offer(self, hello: Hello, identity: Identity = ANYONE) -> DirectOffer | None:
         """The offer for a trainer that has connected over gRPC; None if this owner has no direct port."""
         if self._socket is None or descriptors.shortage():
             return None
-        return DirectOffer(port=self.port, token=self._issue_token(hello.trainer))
+        return DirectOffer(port=self.port, token=self._issue_token(hello.trainer, identity))
 
-    def admits(self, connection: DirectConnection, hello: Hello) -> bool:
-        return self._known.get(connection) == hello.trainer
+    def admitted(self, connection: DirectConnection, hello: Hello) -> Identity | None:
+        holder = self._known.get(connection)
+        return holder.identity if holder is not None and holder.trainer == hello.trainer else None
 
     def _arrived(self, peer: socket.socket, address: Any) -> None:
         if len(self._arrivals) >= _MOST_WAITING:
@@ -126,10 +129,10 @@ class DirectListener(Listener[DirectConnection, bytes]):
         if not data or not MAGIC.startswith(arrival.received[: len(MAGIC)]):
             self._drop(number)
         elif len(arrival.received) == whole:
-            trainer = self._take_token(arrival.received[len(MAGIC) :])
-            if trainer:
+            holder = self._take_token(arrival.received[len(MAGIC) :])
+            if holder is not None:
                 self._leave(number)
-                self._hold(DirectConnection(arrival.encrypted or arrival.sock, self._traffic), trainer, arrival.address)
+                self._hold(DirectConnection(arrival.encrypted or arrival.sock, self._traffic), holder, arrival.address)
             else:
                 _log.info("a direct connection of %s was refused: its token is not valid", arrival.address)
                 self._drop(number)

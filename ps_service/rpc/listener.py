@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from ps_wire.direct import TOKEN_BYTES
 from ps_wire.runtime import forks
@@ -16,6 +16,7 @@ from ps_wire.sockets.connection import RecordConnection
 if TYPE_CHECKING:
     import socket
 
+    from ps_service.access.identities import Identity
     from ps_wire.v1.frames_pb2 import Hello
 
 _log = logging.getLogger(__name__)
@@ -25,6 +26,13 @@ K = TypeVar("K")
 
 _TOKEN_SECONDS: Final = 30.0
 """Seconds for which a token is valid."""
+
+
+class Holder(NamedTuple):
+    """Whom a token was issued to: a trainer, and the identity that has opened its gRPC stream."""
+
+    trainer: bytes
+    identity: Identity
 
 
 class Listener(Generic[C, K]):
@@ -42,15 +50,16 @@ class Listener(Generic[C, K]):
     ) -> None:
         self._serve = serve
         # To whom each was issued, and until when it is valid.
-        self._tokens: dict[bytes, tuple[bytes, float]] = {}
+        self._tokens: dict[bytes, tuple[Holder, float]] = {}
         self._socket: socket.socket | None = None
         self._connections: dict[asyncio.Task[None], C] = {}
         # What is known of the peer of each open connection.
         self._known: dict[C, K] = {}
         self._opened = opened
 
-    def admits(self, connection: C, hello: Hello) -> bool:
-        """Whether the peer of a connection has a valid token, which cannot be used again."""
+    def admitted(self, connection: C, hello: Hello) -> Identity | None:
+        """Whose session the peer of a connection has a valid token for, which cannot be used again; None if it has
+        none."""
         raise NotImplementedError
 
     def forked(self) -> None:
@@ -70,18 +79,18 @@ class Listener(Generic[C, K]):
         if self._connections:
             await asyncio.wait(list(self._connections))
 
-    def _issue_token(self, trainer: bytes) -> bytes:
-        """A new token for a trainer."""
+    def _issue_token(self, trainer: bytes, identity: Identity) -> bytes:
+        """A new token for a trainer, whose session belongs to an identity."""
         now = asyncio.get_running_loop().time()
         self._tokens = {token: known for token, known in self._tokens.items() if known[1] > now}
         token = secrets.token_bytes(TOKEN_BYTES)
-        self._tokens[token] = (trainer, now + _TOKEN_SECONDS)
+        self._tokens[token] = (Holder(trainer, identity), now + _TOKEN_SECONDS)
         return token
 
-    def _take_token(self, token: bytes) -> bytes:
-        """The trainer that a token was issued to, or an empty id; the token is not valid any more."""
-        trainer, until = self._tokens.pop(token, (b"", 0.0))
-        return trainer if asyncio.get_running_loop().time() < until else b""
+    def _take_token(self, token: bytes) -> Holder | None:
+        """To whom a token was issued, if it is valid; it is not any more."""
+        holder, until = self._tokens.pop(token, (None, 0.0))
+        return holder if asyncio.get_running_loop().time() < until else None
 
     def _listen(self, sock: socket.socket) -> None:
         """Begins to accept on a listening socket."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from ps_service.access.identities import caller
 from ps_service.requests.administration import end_unused
 from ps_service.rpc.direct import DirectListener
 from ps_service.rpc.grpc_stream import GrpcStream, address_of, reading, writing
@@ -35,6 +36,7 @@ from ps_wire.shared_memory import descriptors
 from ps_wire.v1.frames_pb2 import Frame, Hello, Refusal, Welcome
 
 if TYPE_CHECKING:
+    from ps_service.access.identities import Identity
     from ps_service.engine import Engine
     from ps_service.rpc.certificates import OwnerCertificates
     from ps_service.rpc.listener import Listener
@@ -130,14 +132,20 @@ class Servicer:
             raise InvalidArgumentError("a stream begins with Hello")
         hello = first.frame.hello
         self._check(hello)
-        if listener is not None and not listener.admits(connection, hello):
+        identity: Identity | None = caller.get()
+        if listener is not None:
+            identity = listener.admitted(connection, hello)
+            identity = identity and self._engine.access.current(identity)
+        if identity is None:
+            assert listener is not None
             raise InvalidArgumentError(f"{listener.connection} opens with the token that was offered with it, once")
+        self._engine.sessions.check(hello.trainer, identity)
         known = self._engine.sessions.get(hello.trainer) is not None
         has_lost = self._has_lost(hello)
         resumed = known and hello.incarnation in self._engine.incarnations and not has_lost
         if hello.incarnation and known and not resumed:
-            self.session_handlers.end(self.session_handlers.open(hello.trainer))
-        session_handler = self.session_handlers.open(hello.trainer)
+            self.session_handlers.end(self.session_handlers.open(hello.trainer, identity))
+        session_handler = self.session_handlers.open(hello.trainer, identity)
         session = session_handler.session
         session.process, session.tells_last_pass = _process(hello), hello.HasField("last_pass")
         if resumed and hello.incarnation in self._engine.incarnations.killed:
@@ -160,8 +168,8 @@ class Servicer:
             device=str(self._engine.device),
             prepares=self._engine.durability.log is not None,
             why_lost=why_lost,
-            shared_memory=None if listener is not None else self.shared_memory.offer(hello),
-            direct=None if listener is not None else self.direct.offer(hello),
+            shared_memory=None if listener is not None else self.shared_memory.offer(hello, identity),
+            direct=None if listener is not None else self.direct.offer(hello, identity),
         )
         log = self._engine.durability.log
         if log is not None and log.acknowledges:

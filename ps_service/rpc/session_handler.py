@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from ps_service.access.identities import ANYONE
 from ps_service.requests.context import RequestContext
 from ps_service.requests.error_answers import cancelled, failed_before, failure, stopping
 from ps_service.requests.execution import Execution, Observer
@@ -17,7 +18,7 @@ from ps_service.rpc.session_stream import SessionStream
 from ps_service.rpc.waiting_requests import Deadlines, Followers
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.request_sources import Running
-from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError, TooLargeError
+from ps_wire.errors import InvalidArgumentError, OverloadedError, PermissionDeniedError, SessionLostError, TooLargeError
 from ps_wire.limits import MAX_NESTING, SMALL_BYTES
 from ps_wire.numbers import LONGEST_SECONDS, no_seconds
 from ps_wire.v1.frames_pb2 import Draining, Frame, Waiting
@@ -81,6 +82,9 @@ class SessionHandler(Observer):
             self._refuse(failure(self._refusal(message), number))
             return
         operation, request = OPERATIONS[name], getattr(envelope, name)
+        if not session.rights & operation.needs and (refused := self._forbidden(operation, request)):
+            self._refuse(failure(refused, number))
+            return
         gate = engine.gate
         if gate.state is not _OPEN and not (
             self._turned_away.isdisjoint(follows) and gate.admits(session.trainer, operation, request, envelope.depth)
@@ -92,6 +96,8 @@ class SessionHandler(Observer):
             session.taken_numbers.add(number)
         ctx = RequestContext(engine, session.trainer, message.payload)
         session.last_request = ctx.began
+        if session.identity is not ANYONE:
+            ctx.identity = session.identity
         if envelope.HasField("probe"):
             ctx.probe = probe_of(engine, envelope.probe, name, request)
         answer, unanswered = self._look_back(follows, number) if follows else (None, ())
@@ -110,6 +116,13 @@ class SessionHandler(Observer):
             self._queue(Execution(ctx, operation, request, self, number, seconds, envelope.depth), unanswered)
         elif self._followers.of and not session.ended:
             self._followers.ended(number, answer)
+
+    def _forbidden(self, operation: Operation, request: object) -> PsError | None:
+        try:
+            self._engine.access.check(self.session.identity, operation, request)
+        except PermissionDeniedError as error:
+            return error
+        return None
 
     def _look_back(self, numbers: Sequence[int], number: int) -> tuple[Answer | None, Sequence[int]]:
         """The answer of a request that follows others, if one of them has failed; and those that have no answer yet."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ps_service.access.identities import Identity
     from ps_service.engine import Engine
     from ps_service.rpc.session_handler import SessionHandler
     from ps_service.sessions.request_sources import Running
@@ -25,9 +26,9 @@ class SessionHandlers:
         self._make = make
         self._all: dict[bytes, SessionHandler] = {}
 
-    def open(self, trainer: bytes) -> SessionHandler:
-        """The session handler of a trainer; made if there is none."""
-        session = self._engine.sessions.open(trainer)
+    def open(self, trainer: bytes, identity: Identity) -> SessionHandler:
+        """The session handler of a trainer; made if there is none. Raises as `Sessions.open`."""
+        session = self._engine.sessions.open(trainer, identity)
         known = self._all.get(trainer)
         if known is None or known.session is not session:
             known = self._all[trainer] = self._make(self._engine, session)

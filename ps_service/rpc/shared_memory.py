@@ -13,6 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ps_service.access.identities import ANYONE
 from ps_service.rpc.listener import Listener
 from ps_wire.shared_memory import descriptors
 from ps_wire.shared_memory.connection import SharedMemoryConnection
@@ -21,6 +22,7 @@ from ps_wire.shared_memory.peers import PeerProcess, PeerWatch
 from ps_wire.v1.frames_pb2 import Hello, SharedMemoryOffer
 
 if TYPE_CHECKING:
+    from ps_service.access.identities import Identity
     from ps_wire.connections.connection import Traffic
     from ps_wire.limits import Limits
     from ps_wire.sockets.connection import RecordConnection
@@ -62,18 +64,19 @@ class SharedMemoryListener(Listener[SharedMemoryConnection, PeerProcess]):
         self.watch.end()
         await super().close()
 
-    def offer(self, hello: Hello) -> SharedMemoryOffer | None:
+    def offer(self, hello: Hello, identity: Identity = ANYONE) -> SharedMemoryOffer | None:
         """The offer for a trainer that has connected over gRPC; None if it cannot have a shared-memory connection."""
         if self._socket is None or hello.host != host_id() or descriptors.shortage():
             return None
         return SharedMemoryOffer(
             socket=self._name,
-            token=self._issue_token(hello.trainer),
+            token=self._issue_token(hello.trainer, identity),
             max_segment_bytes=self._limits.max_segment_bytes,
         )
 
-    def admits(self, connection: SharedMemoryConnection, hello: Hello) -> bool:
-        return self._take_token(hello.shared_memory_token) == hello.trainer
+    def admitted(self, connection: SharedMemoryConnection, hello: Hello) -> Identity | None:
+        holder = self._take_token(hello.shared_memory_token)
+        return holder.identity if holder is not None and holder.trainer == hello.trainer else None
 
     def _arrived(self, peer: socket.socket, address: Any) -> None:
         process = self._admitted(peer)

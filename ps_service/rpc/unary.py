@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 
+from ps_service.access import identities
+from ps_service.access.identities import ANYONE
 from ps_service.execution.fair_queue import WorkItem
 from ps_service.requests.administration import BY_OPERATOR
 from ps_service.requests.error_answers import cut_off, failure
@@ -35,12 +37,20 @@ from ps_service.sessions import arrivals
 from ps_service.sessions.effects import synced
 from ps_service.sessions.reply_cache import confirmed_by
 from ps_service.sessions.request_sources import Running
-from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError, UnavailableError
+from ps_wire.errors import (
+    InvalidArgumentError,
+    OverloadedError,
+    PsError,
+    SessionLostError,
+    UnavailableError,
+    to_message,
+)
 from ps_wire.limits import SMALL_BYTES
 from ps_wire.numbers import LONGEST_SECONDS
 from ps_wire.v1.frames_pb2 import Reply, Request
 
 if TYPE_CHECKING:
+    from ps_service.access.identities import Identity
     from ps_service.engine import Engine
     from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
@@ -63,6 +73,7 @@ class _Open:
     request: Any
     task: asyncio.Task[Any]
     apart: bool = False
+    by: Identity = ANYONE
     lost: bool = False
 
 
@@ -140,9 +151,14 @@ class UnaryMethods:
                 _log.warning("a request %s from %s: %s", operation.name, address_of(context), request)
                 raise request
             caller = caller_of(metadata, operation)
+            identity = identities.caller.get()
+            self._engine.access.check(identity, operation, request)
+            self._engine.sessions.check(caller.trainer, identity)
             self._check(metadata)
         except PsError as error:
-            await context.abort(STATUS[error.code], str(error))
+            message = fit_for_metadata(to_message(error))
+            context.set_trailing_metadata(((ERROR_KEY, message.SerializeToString()),))
+            await context.abort(STATUS[error.code], message.message)
             raise
         self._open += 1
         self._none_open.clear()
@@ -190,7 +206,7 @@ class UnaryMethods:
         # A refused request opens no session, so that it can be sent again later.
         if not operation.mutates or not self._engine.gate.admits(trainer, operation, request):
             return await run(WorkItem(trainer if caller.named else _UNNAMED))
-        session = self._engine.sessions.open(trainer)
+        session = self._engine.sessions.open(trainer, identities.caller.get())
         if not session.streams:
             session.transport, session.peer = "unary", peer
         session.last_request = time.perf_counter()
@@ -255,10 +271,12 @@ class UnaryMethods:
         trainer, number = caller.trainer, caller.number
         task = asyncio.current_task()
         assert task is not None
-        running = _Open(trainer, request, task, operation.apart)
+        running = _Open(trainer, request, task, operation.apart, identities.caller.get())
         self._requests.add(running)
         try:
-            result = await answer(self._engine, trainer, operation, request, None, timeout, True, item, number)
+            result = await answer(
+                self._engine, trainer, operation, request, None, timeout, True, item, number, running.by
+            )
         finally:
             self._requests.discard(running)
         if not running.lost:

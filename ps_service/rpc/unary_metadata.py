@@ -38,6 +38,8 @@ STATUS: Final[dict[int, grpc.StatusCode]] = {
     ErrorCode.ERROR_STORAGE: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.ERROR_SESSION_LOST: grpc.StatusCode.ABORTED,
     ErrorCode.ERROR_INTERNAL: grpc.StatusCode.INTERNAL,
+    ErrorCode.ERROR_UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    ErrorCode.ERROR_PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
 }
 """The gRPC status of each error, for the unary methods."""
 

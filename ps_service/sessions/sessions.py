@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ps_service.access.identities import ANYONE
 from ps_service.measures.pace import Pace
+from ps_wire.errors import PermissionDeniedError
 from ps_wire.number_set import SeenNumbers
 
 if TYPE_CHECKING:
+    from ps_service.access.identities import Identity
     from ps_wire.limits import Limits
     from ps_wire.refs import ContextId
 
@@ -61,6 +64,9 @@ class SessionState:
     def __init__(self, trainer: bytes, clock: Callable[[], float], number: int = 0) -> None:
         self.trainer = trainer
         self.number = number
+        # Whose it is, and what that may do, as bits of `roles`.
+        self.identity = ANYONE
+        self.rights = ANYONE.rights
         # Why the owner ended it, for its trainer; empty if the lease ran out.
         self.why_lost = ""
         self.transport = ""
@@ -92,6 +98,10 @@ class SessionState:
         """Seconds since it began on this owner."""
         return self._clock() - self._began
 
+    def belongs_to(self, identity: Identity) -> None:
+        """Notes whose it is, with what that may do from now on."""
+        self.identity, self.rights = identity, identity.rights
+
     def touch(self) -> None:
         """Renews the lease."""
         self._seen = self._clock()
@@ -115,8 +125,8 @@ class Sessions:
         self._numbers = itertools.count(1)
         self._evicted: dict[bytes, str] = {}
         self._steps_before = 0
-        # Is told the id of each trainer whose session begins, if the owner has a log.
-        self.when_opened: Callable[[bytes], None] | None = None
+        # Is told the id of each trainer whose session begins, and the name of its identity, if the owner has a log.
+        self.when_opened: Callable[[bytes, str], None] | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -165,15 +175,29 @@ class Sessions:
         session = self._sessions.get(trainer)
         return session is None or (session.transport != "unary" and session.idle_seconds() > patience)
 
-    def open(self, trainer: bytes) -> SessionState:
-        """The session of a trainer; created if there is none."""
+    def open(self, trainer: bytes, identity: Identity = ANYONE) -> SessionState:
+        """The session of a trainer; created if there is none. Raises `PermissionDeniedError` if it belongs to another
+        identity: the id of a trainer is no secret."""
+        self.check(trainer, identity)
         session = self._sessions.get(trainer)
         if session is None:
             session = self._sessions[trainer] = SessionState(trainer, self._clock, next(self._numbers))
+            session.belongs_to(identity)
             if self.when_opened is not None:
-                self.when_opened(trainer)
+                self.when_opened(trainer, identity.name)
+        elif identity is not ANYONE:
+            session.belongs_to(identity)
         session.touch()
         return session
+
+    def check(self, trainer: bytes, identity: Identity) -> None:
+        """Raises `PermissionDeniedError` if a trainer has a session that belongs to another identity."""
+        session = self._sessions.get(trainer)
+        if session is not None and identity is not ANYONE and session.identity.name != identity.name:
+            raise PermissionDeniedError(
+                f"the session {session.name} belongs to another identity than {identity}; connect anew, with an id of "
+                "your own"
+            )
 
     def end(self, session: SessionState) -> None:
         session.ended = True

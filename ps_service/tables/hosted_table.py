@@ -167,7 +167,7 @@ class HostedTable(MovingTable):
         self.backups = ()
         self.parameter = AllRows.of(self, dim)
 
-    @remote
+    @remote(role="reader")
     def look_up(self, parts: Any, recorded: bool = False, going_on: Sequence[Any] = ()) -> list[torch.Tensor]:
         """For each part of a look-up, here or in other tables, rows [n, dim], or sums of the rows of bags, float32.
 
@@ -199,14 +199,14 @@ class HostedTable(MovingTable):
             found = Pool.apply(self.parameter, weights, self.shard, ids, offsets)  # type: ignore[no-untyped-call]
         return found
 
-    @remote
+    @remote(role="reader")
     def count(self, mark: int = 0) -> int:
         """Number of rows. A mark is that of this owner in the routing; with another one, this and the methods below
         raise `RowsMovedError`."""
         self.check_mark(mark)
         return self.count_own()
 
-    @remote
+    @remote(role="admin")
     def evict(self, share: float | None, dry_run: bool, sample: int, mark: int = 0) -> tuple[int, torch.Tensor]:
         """Removes rows that have expired, in short turns, or this share of the rows. Returns how many, and ids of some,
         at most `sample`. With `dry_run` the rows stay. Raises `InvalidArgumentError` if the table has no eviction, or
@@ -233,7 +233,7 @@ class HostedTable(MovingTable):
             named = torch.cat([named, gone[: max(sample - len(named), 0)]])
         return count, named
 
-    @remote
+    @remote(role="admin")
     def begin_restore(self, number: int, mark: int = 0) -> int:
         """Removes all rows for a restore, and ends one that goes on. Arguments and errors as for `Restores.begin`."""
         return self.restores.begin(number, partial(self.clear, mark))
@@ -253,7 +253,7 @@ class HostedTable(MovingTable):
             self.shard.load([block], clear=False)
         return len(block["ids"])
 
-    @remote
+    @remote(role="bulk")
     def read_block(self, begin: int, state: bool, mark: int = 0) -> tuple[dict[str, torch.Tensor], int | None]:
         """Copies of some rows as `TableShard.copies`, at most a few MiB, and where to go on; None at the end. It begins
         at 0, or what the call before has returned. `state` says whether what the optimizer keeps is wanted."""
@@ -270,7 +270,7 @@ class HostedTable(MovingTable):
         own = self.are_own(block["ids"])
         return block if own.all() else {name: each[own] for name, each in block.items()}
 
-    @remote
+    @remote(role="admin")
     def remove(self, ids: torch.Tensor) -> int:
         """Removes the rows of ids, an int64 vector. Returns how many there were."""
         if not isinstance(ids, torch.Tensor):
@@ -279,7 +279,7 @@ class HostedTable(MovingTable):
             self.check_ids(checked_ids(ids, self.shard.rows))
             return self.shard.remove(ids)
 
-    @remote
+    @remote(role="admin")
     def clear(self, mark: int = 0) -> None:
         """Removes all rows, and forgets sightings of ids without one."""
         with self.shard.lock:
@@ -287,7 +287,7 @@ class HostedTable(MovingTable):
             self.lose_arrivals()
             self.shard.clear()
 
-    @remote
+    @remote(role="reader")
     def describe(self) -> dict[str, Any]:
         """What it was made with, and which owner has which rows."""
         return {"settings": self.settings, "routing": self.routing.to_plain()}

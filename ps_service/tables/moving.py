@@ -169,14 +169,14 @@ class MovingTable(RowsOfTable):
 
     # What both owners are asked
 
-    @remote
+    @remote(role="reader")
     def routing_now(self) -> Any:
         """Which owner has which slots, as `Routing.to_plain`; None while the table is closed."""
         if self.mark == CLOSED:
             self._open_in_time()
         return None if self.mark == CLOSED else self.routing.to_plain()
 
-    @remote
+    @remote(role="admin")
     def agree(self, routing: Any) -> Any:
         """Takes from a routing what it knows better, and returns its own, closed or not. What this owner has itself
         leaves it by `release` alone."""
@@ -191,7 +191,7 @@ class MovingTable(RowsOfTable):
                 self.take(merged)
         return self.routing.to_plain()
 
-    @remote
+    @remote(role="admin")
     def purge(self, begin: int, move: str = "") -> int | None:
         """Removes some rows of slots that this owner does not have, from the row with a number on, but for those that
         arrive by another move than this one. Returns where to go on; None at the end."""
@@ -211,12 +211,12 @@ class MovingTable(RowsOfTable):
 
     # The owner that slots leave
 
-    @remote
+    @remote(role="admin")
     def used_with(self, found: Callable[[], list[str]] = list) -> list[str]:
         """What this owner has for the optimizer of the rows, and another one would lack, as `found` says."""
         return found()
 
-    @remote
+    @remote(role="admin")
     def begin_move(self, move: str, slots: torch.Tensor, to: str) -> None:
         """Begins to move slots, bool [SLOTS], to another owner, in the place of a move that goes on. Raises
         `RowsMovedError` if this owner does not have all of them."""
@@ -230,7 +230,7 @@ class MovingTable(RowsOfTable):
             self._leaving = Leaving(move, slots, to, self.shard)
             self._leaving.changes.begin()
 
-    @remote
+    @remote(role="admin")
     def moving_rows(self, move: str, begin: int) -> tuple[Block, int | None]:
         """Copies of some rows of the slots, with all that belongs to them, from the row with a number on; and where to
         go on, None at the end."""
@@ -239,7 +239,7 @@ class MovingTable(RowsOfTable):
         chosen = leaving.slots[slots_of(block["ids"])]
         return {name: each[chosen] for name, each in block.items()}, following
 
-    @remote
+    @remote(role="admin")
     def changed_rows(self, move: str) -> tuple[Block, torch.Tensor, int]:
         """The rows of the slots that have changed since they were copied, as they are now, and the ids of those that
         have gone; and how many more there are."""
@@ -249,7 +249,7 @@ class MovingTable(RowsOfTable):
             block, gone = rows_with(self.shard, ids)
         return block, gone, left
 
-    @remote
+    @remote(role="admin")
     def close(self, move: str, seconds: float) -> None:
         """Closes the table for some seconds: no pass may begin to use its rows, and nothing else changes them."""
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST_CLOSED:
@@ -259,7 +259,7 @@ class MovingTable(RowsOfTable):
             leaving.closed_until, leaving.quiet = time.monotonic() + seconds, False
             self.mark = CLOSED
 
-    @remote
+    @remote(role="admin")
     def is_quiet(self, move: str, found: Callable[[], bool] = lambda: True) -> bool:
         """Whether no pass has used the rows since the table was closed. `found` says whether none does now."""
         leaving = self._left_by(move)
@@ -269,7 +269,7 @@ class MovingTable(RowsOfTable):
             leaving.quiet = self.mark == CLOSED and time.monotonic() < leaving.closed_until
         return leaving.quiet
 
-    @remote
+    @remote(role="admin")
     def release(self, move: str) -> Any:
         """Gives the slots away, and returns the routing; None, with nothing changed, if the table is not closed any
         more, or was not quiet, or rows have changed since the last that were given."""
@@ -282,7 +282,7 @@ class MovingTable(RowsOfTable):
             self.take(self.routing.moved(leaving.slots, leaving.to))
         return self.routing.to_plain()
 
-    @remote
+    @remote(role="admin")
     def reopen(self, move: str, end: bool) -> None:
         """Opens the table again, and maybe ends a move. Does nothing if another move has begun."""
         with self.shard.lock:
@@ -303,14 +303,14 @@ class MovingTable(RowsOfTable):
             raise RowsMovedError(f"owner {self.owner!r} has ended this move of rows of {self}, or has started again")
         return leaving
 
-    @remote
+    @remote(role="admin")
     def applied_steps(self, found: Callable[[], list[AppliedSteps]] = list) -> list[tuple[Any, ...]]:
         """The steps of passes that may be run again which were applied to the rows, as `found` says."""
         return [tuple(each) for each in (*self.applied, *found())]
 
     # The owner that slots come to
 
-    @remote
+    @remote(role="admin")
     def begin_arrival(self, move: str, slots: torch.Tensor) -> None:
         """Takes rows of slots, bool [SLOTS], from now on, in the place of a move that goes on. Raises `RowsMovedError`
         if this owner has one of the slots."""
@@ -320,7 +320,7 @@ class MovingTable(RowsOfTable):
                 raise RowsMovedError(f"owner {self.owner!r} has some of these slots of {self} already")
             self._arriving = Arriving(move, slots)
 
-    @remote
+    @remote(role="admin")
     def stage(self, move: str, block: Any, gone: torch.Tensor) -> None:
         """Puts rows of the slots in the place of those that were put before, and removes those that have gone."""
         with self.shard.lock:
@@ -333,7 +333,7 @@ class MovingTable(RowsOfTable):
             if len(block["ids"]):
                 self.shard.put(block)
 
-    @remote
+    @remote(role="admin")
     def take_applied(self, move: str, steps: Any) -> None:
         """Takes what the other owner has said by `applied_steps`: these steps are not applied again."""
         with self.shard.lock:
@@ -344,7 +344,7 @@ class MovingTable(RowsOfTable):
                 raise InvalidArgumentError("steps that were applied are trainers, runs and places") from None
             self.applied = tuple(dict.fromkeys((*self.applied, *told)))[-MOST_APPLIED:]
 
-    @remote
+    @remote(role="admin")
     def is_ready(self, move: str) -> bool:
         """Whether this owner has all that it was given by a move."""
         self._arriving_by(move)

@@ -139,16 +139,18 @@ class ReferenceRecord(_message.Message):
     def __init__(self, object_id: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class SessionRecord(_message.Message):
-    __slots__ = ("trainer", "taken", "answers", "references")
+    __slots__ = ("trainer", "taken", "answers", "references", "identity")
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     trainer: bytes
     taken: NumberSet
     answers: _containers.RepeatedCompositeFieldContainer[AnswerRecord]
     references: _containers.RepeatedCompositeFieldContainer[ReferenceRecord]
-    def __init__(self, trainer: _Optional[bytes] = ..., taken: _Optional[_Union[NumberSet, _Mapping]] = ..., answers: _Optional[_Iterable[_Union[AnswerRecord, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[ReferenceRecord, _Mapping]]] = ...) -> None: ...
+    identity: str
+    def __init__(self, trainer: _Optional[bytes] = ..., taken: _Optional[_Union[NumberSet, _Mapping]] = ..., answers: _Optional[_Iterable[_Union[AnswerRecord, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[ReferenceRecord, _Mapping]]] = ..., identity: _Optional[str] = ...) -> None: ...
 
 class PassesRecord(_message.Message):
     __slots__ = ("trainer", "ended", "lost", "killed")
@@ -397,7 +399,7 @@ class HeldEffect(_message.Message):
     def __init__(self, key: _Optional[_Union[_operations_pb2.OfferKey, _Mapping]] = ..., read: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class Effect(_message.Message):
-    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "rows", "rounds", "prepared", "member")
+    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "rows", "rounds", "prepared", "member", "identity")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
@@ -409,6 +411,7 @@ class Effect(_message.Message):
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     object: ObjectRecord
     step: StepEffect
     again: AgainEffect
@@ -420,7 +423,8 @@ class Effect(_message.Message):
     rounds: RoundsEffect
     prepared: PreparedEffect
     member: MemberRecord
-    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., rows: _Optional[_Union[RowsEffect, _Mapping]] = ..., rounds: _Optional[_Union[RoundsEffect, _Mapping]] = ..., prepared: _Optional[_Union[PreparedEffect, _Mapping]] = ..., member: _Optional[_Union[MemberRecord, _Mapping]] = ...) -> None: ...
+    identity: str
+    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., rows: _Optional[_Union[RowsEffect, _Mapping]] = ..., rounds: _Optional[_Union[RoundsEffect, _Mapping]] = ..., prepared: _Optional[_Union[PreparedEffect, _Mapping]] = ..., member: _Optional[_Union[MemberRecord, _Mapping]] = ..., identity: _Optional[str] = ...) -> None: ...
 
 class LogRecord(_message.Message):
     __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator", "granted", "opened", "incarnation", "owner", "over")

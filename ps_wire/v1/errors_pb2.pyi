@@ -30,6 +30,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_STORAGE: _ClassVar[ErrorCode]
     ERROR_REPLACED: _ClassVar[ErrorCode]
     ERROR_ROWS_MOVED: _ClassVar[ErrorCode]
+    ERROR_UNAUTHENTICATED: _ClassVar[ErrorCode]
+    ERROR_PERMISSION_DENIED: _ClassVar[ErrorCode]
 ERROR_UNSPECIFIED: ErrorCode
 ERROR_INVALID_ARGUMENT: ErrorCode
 ERROR_UNKNOWN_NAME: ErrorCode
@@ -53,6 +55,8 @@ ERROR_DRAINING: ErrorCode
 ERROR_STORAGE: ErrorCode
 ERROR_REPLACED: ErrorCode
 ERROR_ROWS_MOVED: ErrorCode
+ERROR_UNAUTHENTICATED: ErrorCode
+ERROR_PERMISSION_DENIED: ErrorCode
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "remote_type", "traceback", "drained")

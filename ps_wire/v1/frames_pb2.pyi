@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "trainer", "incarnation", "unanswered", "host", "shared_memory_token", "owner", "process_id", "host_name", "program", "member", "position", "last_pass")
+    __slots__ = ("protocol", "trainer", "incarnation", "unanswered", "host", "shared_memory_token", "owner", "process_id", "host_name", "program", "member", "position", "last_pass", "namespace")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class Hello(_message.Message):
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     LAST_PASS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     trainer: bytes
     incarnation: str
@@ -38,7 +39,8 @@ class Hello(_message.Message):
     member: str
     position: int
     last_pass: int
-    def __init__(self, protocol: _Optional[int] = ..., trainer: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., unanswered: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., shared_memory_token: _Optional[bytes] = ..., owner: _Optional[str] = ..., process_id: _Optional[int] = ..., host_name: _Optional[str] = ..., program: _Optional[str] = ..., member: _Optional[str] = ..., position: _Optional[int] = ..., last_pass: _Optional[int] = ...) -> None: ...
+    namespace: str
+    def __init__(self, protocol: _Optional[int] = ..., trainer: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., unanswered: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., shared_memory_token: _Optional[bytes] = ..., owner: _Optional[str] = ..., process_id: _Optional[int] = ..., host_name: _Optional[str] = ..., program: _Optional[str] = ..., member: _Optional[str] = ..., position: _Optional[int] = ..., last_pass: _Optional[int] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class SharedMemoryOffer(_message.Message):
     __slots__ = ("socket", "token", "max_segment_bytes")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tls import TLS
+from ps_wire.tokens import metadata_of, of_variables
 from trainer_client.client.blocking import BlockingClient
 from trainer_client.client.client import Client
 from trainer_client.client.portal import Portal
@@ -55,7 +57,9 @@ class Connecting:
             )
 
     async def __aenter__(self) -> Client:
-        client = Client(self._connectors, self._settings, partial(GrpcConnector, tls=self._settings.tls))
+        client = Client(
+            self._connectors, self._settings, partial(GrpcConnector, tls=self._settings.tls, token=self._settings.token)
+        )
         await client.open(self._names, self._directory)
         self._client = client
         return client
@@ -101,6 +105,7 @@ def connect(
     shared_memory: bool = True,
     direct: bool = True,
     tls: TLS | None = None,
+    token: str | Path | None = None,
     seed: int | None = None,
     on_state: OnState | None = None,
 ) -> Connecting:
@@ -130,6 +135,9 @@ def connect(
         direct: Whether to use a direct connection with an owner that offers one, where shared memory is not used.
         tls: The certificates with which owners are reached over TLS, all of them. None takes those that the variables
             `PS_TLS_CA`, `PS_TLS_CERT`, `PS_TLS_KEY` and `PS_TLS_SERVER_NAME` name; without any, nothing is encrypted.
+        token: The token that `ps-service token add` has made for this trainer, or the path of a file that has it, which
+            is read at each connection. None takes that of the variable `PS_TOKEN`, or of the file that
+            `PS_OWN_TOKEN_FILE` names.
         seed: Seeds the calls, as `Client.manual_seed` does.
         on_state: Is called with a `ConnectionState` when an owner is reached, cannot be reached any more, or is given
             up; on the client's event loop, which it must not block. The logger `trainer_client` tells the same in
@@ -140,10 +148,13 @@ def connect(
             with a function; or this program is not connected to Ray.
         UnavailableError: When entered: an owner cannot be reached in time, the group has none in time, or this process
             is a fork of one that has used gRPC.
+        UnauthenticatedError: When entered: an owner asks for a token or a certificate, and has got none that it knows.
         UnknownNameError: When entered: an owner has not entered the directory in time.
     """
-    tls = tls or TLS.of_variables()
+    tls, token = tls or TLS.of_variables(), token or of_variables()
+    metadata_of(token)
     settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory, direct, on_state=on_state, tls=tls)
+    settings.token = token
     settings.seeding.begin(seed)
     if directory:
         names = _checked(owners)
@@ -159,7 +170,9 @@ def connect(
         raise InvalidArgumentError(
             "connect() needs the address of at least one owner, or directory= for all of a group"
         )
-    connectors = [GrpcConnector(checked_address(each), tls) if isinstance(each, str) else each for each in owners]
+    connectors = [
+        GrpcConnector(checked_address(each), tls, token) if isinstance(each, str) else each for each in owners
+    ]
     return Connecting(connectors, settings)
 
 

@@ -82,14 +82,14 @@ class Agent:
         self.rendezvous_counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self._lock = threading.Lock()
         self._workers: dict[str, WorkerInfo] = {}
-        self.unary = UnaryRequests(settings.tls)
+        self.unary = UnaryRequests(settings.tls, token=settings.token)
         self._beats: Periodic | None = None
         self._asking: asyncio.Task[None] | None = None
         here: Connector = MemoryConnector(server.servicer.serve)
         if leased:
             # The session with the own owner opens again although there was no lease for long.
             here = FollowingConnector(_here, lambda _: MemoryConnector(server.servicer.serve), self.name, here.address)
-        self.client = Client([here], settings, partial(GrpcConnector, tls=settings.tls))
+        self.client = Client([here], settings, partial(GrpcConnector, tls=settings.tls, token=settings.token))
         self.client.keep = partial(OwnGradients, self.engine)
 
     async def join(self, plan: Plan, peers: Peers) -> None:
@@ -129,7 +129,7 @@ class Agent:
 
     async def _lease(self, plan: Plan, peers: Peers) -> None:
         """Enters a group whose directory has several keepers. The directory of this process has what they tell."""
-        self._leased = LeasedEntry(self.server, self.address, plan.keepers, self.settings.tls)
+        self._leased = LeasedEntry(self.server, self.address, plan.keepers, self.settings)
         await self._leased.begin(plan.seconds)
         await self.client.open()
         self.client.others.directory = self.session_here

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ps_service.group.keepers import KeeperAddress
     from ps_service.group.registers import Claim
     from ps_service.server import Server
-    from ps_wire.tls import TLS
     from ps_wire.v1.directory_pb2 import ClaimReply
+    from trainer_client.session.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class LeasedEntry:
     `Standing` is told until when. The directory of this process has the members that the keepers tell.
     """
 
-    def __init__(self, server: Server, address: str, known: Sequence[KeeperAddress], tls: TLS | None) -> None:
+    def __init__(self, server: Server, address: str, known: Sequence[KeeperAddress], settings: Settings) -> None:
         self._server = server
         self._engine = server.engine
         self._standing = server.engine.standing
@@ -64,7 +64,7 @@ class LeasedEntry:
         self._merged = MergedEntries()
         self._versions: dict[str, str] = {}
         self._mirrored: list[Entry] = []
-        self._ask = keepers(tls)
+        self._ask = keepers(settings.tls, settings.token)
         self._asking: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Task[None] | None = None
         self._looks = Periodic(_LOOK_SECONDS, self._look, "a look at the lease")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ps_wire.tls import TLS
+    from ps_wire.tokens import Token
     from ps_wire.tracing import Tracing
     from trainer_client.session.presence import OnState
 
@@ -43,6 +44,7 @@ class Settings:
     on_state: OnState | None = None
     member: str = ""
     tls: TLS | None = None
+    token: Token = field(default=None, repr=False)
     tracing: Tracing | None = field(default_factory=lambda: tracing.of_program())
     last_pass: Callable[[], int] = int
 

@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from ps_wire.errors import InvalidArgumentError, UnavailableError
+from ps_wire.errors import (
+    InvalidArgumentError,
+    PermissionDeniedError,
+    PsError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from ps_wire.limits import GRPC_OPTIONS
 from ps_wire.runtime import forks
+from ps_wire.tokens import metadata_of
 from ps_wire.v1.owner_pb2_grpc import DirectoryStub, OwnerStub
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ps_wire.tls import TLS
+    from ps_wire.tokens import Token
 
 _OPTIONS: Final = (
     *GRPC_OPTIONS,
@@ -27,6 +35,11 @@ _OPTIONS: Final = (
 
 _OF_GRPC: Final = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
 """Prefixes of addresses in gRPC's own syntax, which gRPC checks."""
+
+_REFUSALS: Final[dict[grpc.StatusCode, type[PsError]]] = {
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
+}
 
 HTTP_SERVER: Final = "an HTTP server is there; use the port of --listen, not that of --http"
 """Why no owner is reached at a port where there will be none."""
@@ -107,6 +120,16 @@ def reason(code: grpc.StatusCode, details: str | None) -> str:
     return f"{details} ({code.name})" if details else code.name
 
 
+def refusal(code: grpc.StatusCode, details: str | None) -> PsError:
+    """The error of an owner that does not let the caller do something, or does not know it."""
+    return _REFUSALS[code](details or "this is refused")
+
+
+def is_refusal(code: grpc.StatusCode) -> bool:
+    """Whether an owner does not let the caller do something, or does not know it: to try again is of no use."""
+    return code in _REFUSALS
+
+
 def unanswered(error: Any, seconds: float) -> str:
     """Why a unary request that could take so many seconds has failed with an error of gRPC."""
     late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -117,22 +140,29 @@ class UnaryRequests:
     """Asks owners for what needs no session: their status and history. Used on one event loop. `stub` makes the methods
     of the service on a channel."""
 
-    def __init__(self, tls: TLS | None = None, stub: Callable[[grpc.aio.Channel], Any] = OwnerStub) -> None:
+    def __init__(
+        self, tls: TLS | None = None, stub: Callable[[grpc.aio.Channel], Any] = OwnerStub, token: Token = None
+    ) -> None:
         self._tls = tls
+        self._token = token
         self._stub = stub
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def ask(self, address: str, method: str, request: Any, seconds: float) -> Any:
         """Sends a request to the owner at an address.
 
-        Raises `UnavailableError` if it fails, or has no answer in time.
+        Raises `UnavailableError` if it fails, or has no answer in time; and the error of an owner that refuses it, or
+        wants to know who asks.
         """
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = open_channel(address, self._tls)
         try:
-            return await getattr(self._stub(channel), method)(request, timeout=seconds)
+            stub = getattr(self._stub(channel), method)
+            return await stub(request, timeout=seconds, metadata=metadata_of(self._token))
         except grpc.aio.AioRpcError as error:
+            if is_refusal(error.code()):
+                raise refusal(error.code(), error.details()) from None
             # gRPC waits ever longer before it tries a broken connection again.
             await self.forget(address)
             raise UnavailableError(f"the owner at {address} does not answer: {unanswered(error, seconds)}") from None
@@ -149,6 +179,6 @@ class UnaryRequests:
             await self.forget(address)
 
 
-def keepers(tls: TLS | None) -> UnaryRequests:
+def keepers(tls: TLS | None, token: Token = None) -> UnaryRequests:
     """Asks the keepers of a directory that has several."""
-    return UnaryRequests(tls, DirectoryStub)
+    return UnaryRequests(tls, DirectoryStub, token)

@@ -16,13 +16,15 @@ from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet, unpack
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime import forks
-from trainer_client.transport.channels import open_channel, reason
+from ps_wire.tokens import metadata_of
+from trainer_client.transport.channels import is_refusal, open_channel, reason, refusal
 from trainer_client.transport.offers import open_direct, open_shared_memory
 
 if TYPE_CHECKING:
     from ps_wire.direct import DirectConnection
     from ps_wire.shared_memory.connection import SharedMemoryConnection
     from ps_wire.tls import TLS
+    from ps_wire.tokens import Metadata, Token
     from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 
 _METHOD: Final = "/ps_wire.v1.Owner/Session"
@@ -32,15 +34,17 @@ _LINGER: Final = 1.0
 
 
 class GrpcConnector:
-    """Opens streams to the owner at `address` (host:port), each on a channel of its own; with `tls`, encrypted."""
+    """Opens streams to the owner at `address` (host:port), each on a channel of its own; with `tls`, encrypted, and
+    with a `token`, as the identity that has it."""
 
-    def __init__(self, address: str, tls: TLS | None = None) -> None:
+    def __init__(self, address: str, tls: TLS | None = None, token: Token = None) -> None:
         teach_malloc()
         self.address: Final = address
         self._tls = tls
+        self._token = token
 
     async def connect(self) -> GrpcConnection:
-        return GrpcConnection(open_channel(self.address, self._tls))
+        return GrpcConnection(open_channel(self.address, self._tls), metadata_of(self._token))
 
     async def connect_shared_memory(
         self, offer: SharedMemoryOffer, max_message_bytes: int
@@ -57,12 +61,12 @@ class GrpcConnector:
 class GrpcConnection(Connection):
     """One stream. Closing it closes its channel."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, metadata: Metadata = ()) -> None:
         self._channel = channel
         opening = channel.stream_stream(
             _METHOD, request_serializer=frames.serialize, response_deserializer=frames.parse
         )
-        self._call: grpc.aio.StreamStreamCall[Any, Any] = opening()
+        self._call: grpc.aio.StreamStreamCall[Any, Any] = opening(metadata=metadata)
         self._reading = asyncio.Lock()
         self._read: asyncio.Task[Packet | None] | None = None
         self._closed = False
@@ -127,6 +131,8 @@ class GrpcConnection(Connection):
             if item is grpc.aio.EOF:
                 if await self._call.code() is grpc.StatusCode.OK:
                     return None
+                if is_refusal(await self._call.code()):
+                    raise refusal(await self._call.code(), await self._call.details())
                 raise ConnectionBroken(reason(await self._call.code(), await self._call.details()))
         if not isinstance(item, Packet):
             # gRPC has logged the details.
@@ -145,10 +151,13 @@ class GrpcConnection(Connection):
 
 @contextmanager
 def _breaking() -> Iterator[None]:
-    """Raises `ConnectionBroken` in the place of what gRPC raises on a stream that has ended."""
+    """Raises `ConnectionBroken` in the place of what gRPC raises on a stream that has ended; or the error of an owner
+    that does not let the caller in."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
+        if is_refusal(error.code()):
+            raise refusal(error.code(), error.details()) from None
         raise ConnectionBroken(reason(error.code(), error.details())) from error
     except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
         raise ConnectionBroken(str(error)) from error

@@ -188,9 +188,10 @@ class OwnersLog:
         started = pb.LogRecord(incarnation=self.engine.incarnations.current, owner=self.engine.name)
         self.log.append(started.SerializeToString())
 
-    def came(self, trainer: bytes) -> None:
-        """Notes that the session of a trainer has begun."""
-        self.came_at = self._note(pb.LogRecord(effects=[pb.Effect(session_began=trainer)])) or self.came_at
+    def came(self, trainer: bytes, identity: str) -> None:
+        """Notes that the session of a trainer has begun, and whose it is."""
+        began = pb.Effect(session_began=trainer, identity=identity)
+        self.came_at = self._note(pb.LogRecord(effects=[began])) or self.came_at
 
     def opened(self, id: ContextId, caller: bytes) -> None:
         """Notes that a pass is used for the first time: it is lost if the owner is killed. Most trainers say themselves

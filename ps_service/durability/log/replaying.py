@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ps_service.access.identities import remembered
 from ps_service.durability import members, prepared_steps, rounds
 from ps_service.durability.log import table_log
 from ps_service.durability.log.storage import RecordSource
@@ -98,7 +99,7 @@ def _apply(
                 engine.sessions.open(effect.member.session)
                 members.enter(engine, effect.member)
             case "session_began":
-                engine.sessions.open(effect.session_began)
+                engine.sessions.open(effect.session_began, remembered(effect.identity))
             case "session_ended":
                 _end_session(engine, effect.session_ended, over)
     if record.HasField("answer") or record.granted:

@@ -133,8 +133,8 @@ def test_the_help_of_status_describes_its_output() -> None:
         ("nothing hosted", "module json has nothing that is decorated with @hosted or @remote"),
         (
             "open to all",
-            "0.0.0.0:0 can be reached from other machines and traffic is not encrypted; "
-            "listen on 127.0.0.1, or pass --insecure if the network is trusted",
+            "0.0.0.0:0 can be reached from other machines and traffic is not encrypted; serve over TLS with "
+            "--tls-cert and --tls-key, listen on 127.0.0.1, or pass --insecure if the network is trusted",
         ),
         (
             "no owner",

@@ -1,0 +1,117 @@
+"""The commands `ps-service token` and `ps-service access`: identities, their tokens, and what they may do."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ps_service.access import explaining, roles
+from ps_service.access.access import Access, Asked
+from ps_service.access.entries import left, seconds_of
+from ps_service.access.token_file import TokenFile
+from ps_service.cli.ending import asking, fail
+from ps_service.cli.options import tell
+from ps_service.monitoring.paths import PATHS
+from ps_service.requests.operations import OPERATIONS
+from ps_service.rpc.guard import OTHERS
+
+_File = Annotated[Path, typer.Option("--file", help="The file of --token-file.", envvar="PS_TOKEN_FILE")]
+
+_ASKED: Final[tuple[Asked, ...]] = (*OPERATIONS.values(), *OTHERS.values(), *PATHS.values())
+"""All that a caller can ask for."""
+
+token_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+access_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+@token_app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="Name of the identity. Several tokens may have the same one.")],
+    file: _File,
+    role: Annotated[list[str], typer.Option(help=f"A role: {', '.join(roles.ROLES)} (several times).")],
+    expires: Annotated[
+        str | None, typer.Option(help="How long it is valid: 30d, 12h, 15m. [default: for ever]")
+    ] = None,
+    certificate: Annotated[
+        list[str] | None, typer.Option(help="A name in a trainer's certificate, instead of a token (several times).")
+    ] = None,
+) -> None:
+    """Adds an identity, and prints its new token once. The file has a hash of it only.
+
+        ps-service token add alice --role trainer --expires 30d --file tokens
+
+    Owners that run read the file again within a second.
+    """
+    with asking():
+        until = None if expires is None else time.time() + seconds_of(expires)
+        token = TokenFile(file).add(name, tuple(dict.fromkeys(role)), until, tuple(certificate or ()))
+    if token:
+        print(token)
+
+
+@token_app.command(name="list")
+def show(file: _File, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Lists the identities, with their roles and until when they are valid."""
+    with asking():
+        entries = TokenFile(file).read()
+    if as_json:
+        for each in entries:
+            print(each.line())
+        return
+    table = Table("identity", "roles", "shown by", "valid", box=None)
+    for each in entries:
+        by = ", ".join(filter(None, ["a token" if each.hash else "", *each.certificates]))
+        table.add_row(each.name, ", ".join(each.roles), by, left(each.expires))
+    Console().print(table)
+
+
+@token_app.command()
+def revoke(name: Annotated[str, typer.Argument(help="Name of the identity.")], file: _File) -> None:
+    """Removes an identity with all its tokens. Owners end its sessions within a second."""
+    with asking():
+        count = TokenFile(file).revoke(name)
+    print(f"{name} was revoked ({count} {'entry' if count == 1 else 'entries'})")
+
+
+@access_app.callback()
+def matrix(
+    context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """Prints which role each operation needs, and what callers without it may still do."""
+    if context.invoked_subcommand is not None:
+        return
+    if as_json:
+        print(json.dumps(explaining.matrix(_ASKED), indent=2))
+        return
+    table = Table("operation", *roles.ROLES, "and", box=None)
+    for each in _ASKED:
+        marks = [explaining.mark(each, bits) for bits in roles.ROLES.values()]
+        table.add_row(each.name, *marks, "" if each.plain is None else f"(yes): {each.plain.words}")
+    Console().print(table)
+
+
+@access_app.command()
+def explain(
+    name: Annotated[str, typer.Argument(help="Name of an identity.")],
+    operation: Annotated[str, typer.Argument(help="An operation, as ps-service access prints it.")],
+    file: _File,
+) -> None:
+    """Says whether an identity may do something, and why. The exit code is 1 if it may not."""
+    asked = next((each for each in _ASKED if each.name == operation), None)
+    if asked is None:
+        fail(f"there is no operation {operation!r}; `ps-service access` lists them")
+    with asking():
+        answer = explaining.explain(Access("ps", TokenFile(file)), name, asked)
+    print(answer.text)
+    if not answer.may:
+        raise typer.Exit(1)
+
+
+for _each in (*token_app.registered_commands, *access_app.registered_commands):
+    tell(_each)

@@ -1,0 +1,41 @@
+"""A file of tokens, and owners and trainers that use it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trainer_client as tc
+from ps_service.access.token_file import TokenFile
+from ps_service.engine import Engine
+from ps_service.server import Server
+from tests import hosted_models
+from tests.allowed import allowed
+
+ROLES = ("reader", "trainer", "bulk", "admin", "owner")
+
+
+class Identities:
+    """A file with an identity for each role, of that name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = TokenFile(folder / "tokens")
+        self.tokens = {role: self.file.add(role, (role,)) for role in ROLES}
+
+    def add(self, name: str, *roles: str, **more: Any) -> str:
+        """The token of a further identity."""
+        self.tokens[name] = self.file.add(name, roles, **more)
+        return self.tokens[name]
+
+    @asynccontextmanager
+    async def serving(self, name: str = "ps0", **more: Any) -> AsyncIterator[Server]:
+        """An owner that reads the file."""
+        engine = Engine(name, allowed(hosted_models), tokens=self.file)
+        async with Server(engine, **{"direct_port": 0} | more) as server:
+            yield server
+
+    def connect(self, server: Server, name: str, **more: Any) -> Any:
+        """A trainer with the token of an identity."""
+        return tc.connect(server.address, token=self.tokens[name], **more)
