@@ -16,6 +16,9 @@ import trainer_client as tc
 from ps_service.cli import probe
 from ps_service.cli.commands import app
 from tests.conftest import StartProcess
+from tests.forking.process import Forking
+from tests.integration.tls.authority import Authority
+from trainer_client import rpc
 
 COMMANDS = [
     *((["status"], 0), (["status", "--group"], 0), (["sessions"], 0), (["evict", "--older-than", "60"], 0)),
@@ -98,3 +101,18 @@ async def test_commands_reach_owners_with_the_same_certificates(
         monkeypatch.setenv(f"PS_{flag[2:].replace('-', '_').upper()}", str(certs / file))
     code, out = await run("status", owner.address, "--json")
     assert code == 0 and json.loads(out)["owner"] == "ps0"
+
+
+def test_programs_call_each_other_over_tls(forking: Forking, tmp_path: Path) -> None:
+    Authority(tmp_path).issue("owner")
+    with forking.start("tests.integration.tls.members", "2", str(tmp_path)) as group:
+        output = group.communicate(timeout=60)
+        assert group.returncode == 0, output
+    assert sorted(output.splitlines()) == [f"{rank} [2.0, 2.0] [True, True]" for rank in range(2)]
+
+
+def test_a_program_without_a_certificate_begins_no_group_over_tls(tmp_path: Path) -> None:
+    with pytest.raises(tc.errors.InvalidArgumentError, match="serves, too: give cert and key"):
+        rpc.init_rpc("worker0", directory="self", tls=tc.TLS(Authority(tmp_path).ca))
+    with pytest.raises(RuntimeError, match="in no group"):
+        rpc.get_worker_info()
