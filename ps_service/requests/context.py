@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,7 +75,8 @@ class RequestContext:
     `keeps_payload`. `began` is on the clock of `time.perf_counter`. Of an `abandoned` request the reply will not be
     sent, because it has another answer. One that `may_restart` runs code on the event loop that may make requests: it
     restarts in a thread if the code does. `after` takes what its answer need not wait for; None if it is to wait. The
-    `effects` collect what the request changes, if the owner has a log; then the `number` of the request is known.
+    `effects` collect what the request changes, if the owner has a log; then the `number` of the request is known. A
+    `caller` without a session is known by its address and certificate. One of the log that `is_replayed` has no event.
     """
 
     engine: Engine
@@ -98,10 +99,17 @@ class RequestContext:
     after: list[Callable[[], object]] | None = None
     effects: Effects | None = None
     number: int = 0
+    caller: Mapping[str, str] | None = None
+    is_replayed: bool = False
     _reader: PayloadReader | None = None
     _written: PayloadWriter | None = None
     _found: HostedObject | None = None
     _finish: Callable[[Any], None] = nothing
+
+    def by(self) -> Mapping[str, str]:
+        """Who has sent the request, for the audit log."""
+        session = self.engine.sessions.get(self.trainer)
+        return (self.caller or {}) if session is None else session.by()
 
     def restart(self) -> None:
         """Resets the context, because the first try has stopped. What it has changed stays in `progress`."""
