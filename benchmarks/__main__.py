@@ -13,8 +13,20 @@ from typing import Final
 
 from rich.console import Console
 
-from benchmarks import durable, figures, flush, machine, options, picture, report, steady, steady_picture
-from benchmarks.fleet import SIDES, Fleet, takes_part
+from benchmarks import (
+    ciphers,
+    durable,
+    encrypted,
+    figures,
+    flush,
+    machine,
+    options,
+    picture,
+    report,
+    steady,
+    steady_picture,
+)
+from benchmarks.fleet import SIDES, Fleet, certificates, takes_part
 from benchmarks.harness import Settings, measure
 from benchmarks.options import Rounds
 from benchmarks.process import ChildFailed, Children
@@ -37,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     described = machine.describe(chosen.torch_threads)
     try:
-        rows, flushes = _run(chosen, console)
+        rows, beside = _run(chosen, console)
     except KeyboardInterrupt:
         console.print("stopped; nothing is left running", highlight=False)
         return 130
@@ -48,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         "machine": described,
         "quick": chosen.quick,
         "seconds": round(time.monotonic() - began, 1),
-        **flushes,
+        **beside,
         "rows": rows,
     }
     report.write(chosen.out / "bench.json", whole)
@@ -64,7 +76,7 @@ def _run(chosen: argparse.Namespace, console: Console) -> tuple[list[Report], Re
     rows: list[Row] = chosen.rows
     settings = Settings(chosen.rounds, 0.1 if chosen.quick else 1.0)
     reports: list[Report] = []
-    flushes: Report = {}
+    beside: Report = {}
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as scratch,
         Children(chosen.out / "bench-logs", chosen.torch_threads) as children,
@@ -78,14 +90,16 @@ def _run(chosen: argparse.Namespace, console: Console) -> tuple[list[Report], Re
             shown.say(f"starting {_count(shape.owners, 'owner')} and {_count(shape.trainers, 'trainer')} of each side")
             _start(fleets)
             if shape.durable:
-                flushes["flush_ms"] = flush.measure(Path(scratch), times=3 if chosen.quick else flush.TIMES)
+                beside["flush_ms"] = flush.measure(Path(scratch), times=3 if chosen.quick else flush.TIMES)
+            if shape.tls:
+                beside["cipher_gb_s"] = ciphers.measure(certificates(Path(scratch)))
             for row in members:
                 broken = [fleet for fleet in fleets if fleet.broken]
                 children.end([child for fleet in broken for child in fleet.leave()])
                 _start(broken)
                 reports.append(_measure(row, fleets, settings, Path(scratch), shown))
             children.end([child for fleet in fleets for child in fleet.leave()])
-    return reports, flushes
+    return reports, beside
 
 
 def _measure(row: Row, fleets: Sequence[Fleet], settings: Settings, scratch: Path, shown: Display) -> Report:
@@ -113,6 +127,9 @@ def _show(whole: Report, out: Path, console: Console) -> None:
     if durable_rows := durable.durable(whole["rows"]):
         wide.print(durable.table(durable_rows))
         wide.print(durable.flushes(whole), soft_wrap=True)
+    if tls_rows := encrypted.encrypted(whole["rows"]):
+        wide.print(encrypted.table(tls_rows))
+        wide.print(encrypted.ciphers(whole), soft_wrap=True)
     for row in whole["rows"]:
         for remark in remarks(row):
             wide.print(remark, soft_wrap=True)

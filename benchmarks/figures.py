@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import durable, machine, steady
+from benchmarks import durable, encrypted, machine, steady
 from benchmarks.fleet import GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
 from benchmarks.report import AT_MOST, Report
 
@@ -15,7 +15,13 @@ README: Final = Path(__file__).with_name("README.md")
 BEGIN: Final = "<!-- figures: begin (python -m benchmarks --readme) -->"
 END: Final = "<!-- figures: end -->"
 
-PARTS: Final = {"replica": "replicas", "table": "tables", "steady": "steady rows", "step_durable": "durable rows"}
+PARTS: Final = {
+    "replica": "replicas",
+    "table": "tables",
+    "steady": "steady rows",
+    "step_durable": "durable rows",
+    "tls": "TLS",
+}
 """What rows that are measured apart from the others are called, by how their names begin."""
 
 
@@ -63,9 +69,11 @@ def block(report: Report) -> str:
         "",
     ]
     durable_rows = durable.durable(report["rows"])
-    lines += _table(rows) if rows or not (steady_rows or durable_rows) else []
+    tls_rows = encrypted.encrypted(report["rows"])
+    lines += _table(rows) if rows or not (steady_rows or durable_rows or tls_rows) else []
     lines += ["", *steady.markdown(steady_rows)] if steady_rows else []
     lines += ["", *durable.markdown(durable_rows), "", durable.flushes(report)] if durable_rows else []
+    lines += ["", *encrypted.markdown(tls_rows), "", encrypted.ciphers(report)] if tls_rows else []
     lines += ["", *_remarks(report)]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -13,6 +13,7 @@ from benchmarks.process import Child, ChildFailed, Children
 from benchmarks.rows import Row, Shape
 from benchmarks.sides import shared_memory
 from benchmarks.sizes import Sizes
+from ps_service.cli import certs
 
 OURS: Final = "ours"
 OURS_TCP: Final = "ours_tcp"
@@ -28,7 +29,12 @@ DURABLE_OFF: Final = "durable_off"
 DURABLE: Final = {DURABLE_OFF: "off", "durable_interval": "interval:1", "durable_always": "always"}
 """What `--durability` is on the sides of rows that measure it: ours, with other promises."""
 
-SIDES: Final = (OURS, GLOO, TORCH, OURS_TCP, TORCH_TCP, BARE, *DURABLE, *LOCALS)
+TLS: Final = {"over_plain": ("tls_direct", "plain_direct"), "over_plain_grpc": ("tls_grpc", "plain_grpc")}
+"""The sides of rows that measure TLS: ours over TCP. The time of the first is divided by that of the second."""
+
+ENCRYPTED: Final = tuple(side for pair in TLS.values() for side in pair)
+
+SIDES: Final = (OURS, GLOO, TORCH, OURS_TCP, TORCH_TCP, BARE, *DURABLE, *ENCRYPTED, *LOCALS)
 """All sides, in the order of their turns; sides that are compared are adjacent."""
 
 
@@ -36,6 +42,8 @@ def takes_part(side: str, row: Row) -> bool:
     """Whether a side has a turn in the rounds of a row."""
     if row.shape.durable or side in DURABLE:
         return row.shape.durable and (side in DURABLE or side == LOCAL)
+    if row.shape.tls or side in ENCRYPTED:
+        return row.shape.tls and (side in ENCRYPTED or (side == LOCAL and row.local))
     if row.ours_only:
         return side in (OURS, OURS_TCP)
     if row.large:
@@ -52,6 +60,14 @@ _START_SECONDS: Final = 120.0
 _ANSWER_SECONDS: Final = 180.0
 
 _worlds = itertools.count()
+
+
+def certificates(scratch: Path) -> Path:
+    """The folder of the certificates of the sides with TLS, which are made once."""
+    folder = scratch / "certs"
+    if not folder.exists():
+        certs.make(folder, ["127.0.0.1"], ["trainer"])
+    return folder
 
 
 class Fleet:
@@ -75,7 +91,7 @@ class Fleet:
         self._sizes = sizes
         self._children = children
         self._scratch = scratch
-        self._tcp = side in (OURS_TCP, TORCH_TCP)
+        self._tcp = side in (OURS_TCP, TORCH_TCP, *ENCRYPTED)
         self._owners: list[Child] = []
         self._trainers: list[Child] = []
 
@@ -83,7 +99,7 @@ class Fleet:
         """Starts every process without waiting, so that all fleets can start at once."""
         self.broken = False
         owners, trainers = range(self.shape.owners), range(self.shape.trainers)
-        if self.side in (OURS, OURS_TCP, *DURABLE):
+        if self.side in (OURS, OURS_TCP, *DURABLE, *ENCRYPTED):
             self._owners = [self._start_owner(number) for number in owners]
             self._trainers = [self._start("trainer", rank, "benchmarks.sides.ours") for rank in trainers]
         elif self.side == BARE:
@@ -119,6 +135,7 @@ class Fleet:
             "trainers": len(self._trainers),
             "owners": owners,
             "tcp": self._tcp,
+            "certificates": str(certificates(self._scratch)) if self.side.startswith("tls_") else "",
             # A new file: with the file of an earlier group, torch would wait for its members for ever.
             "store": str(self._scratch / f"store-{next(_worlds)}"),
         }
@@ -194,7 +211,7 @@ class Fleet:
         return self._children.start(
             f"{self.side}-owner{number}", "ps_service", "serve", "--name", f"ps{number}", "--listen", "127.0.0.1:0",
             "--import", "benchmarks.models", "--import", "benchmarks.nets", *no_shared_memory,
-            *self._durability(number), listens=False, all_cores=self.shape.all_cores,
+            *self._durability(number), *self._encryption(), listens=False, all_cores=self.shape.all_cores,
         )  # fmt: skip
 
     def _durability(self, number: int) -> list[str]:
@@ -202,6 +219,14 @@ class Fleet:
             return []
         folder = self._scratch / f"{self.side}-{number}-{next(_worlds)}"
         return ["--data-dir", str(folder), "--durability", DURABLE[self.side]]
+
+    def _encryption(self) -> list[str]:
+        given = ["--direct-port", "off"] if self.side.endswith("_grpc") else []
+        if self.side.startswith("tls_"):
+            folder = certificates(self._scratch)
+            given += ["--tls-cert", str(folder / "owner.pem"), "--tls-key", str(folder / "owner.key")]
+            given += ["--tls-client-ca", str(folder / certs.AUTHORITY)]
+        return given
 
     def _start(self, kind: str, rank: int, module: str, *arguments: str, listens: bool = True) -> Child:
         name = f"{self.side}-{kind}{rank}"

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.fleet import DURABLE_OFF, GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, SIDES, TORCH, TORCH_TCP
+from benchmarks.fleet import DURABLE_OFF, GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, SIDES, TLS, TORCH, TORCH_TCP
 from benchmarks.harness import Entrant
 from benchmarks.rows import Row
 
 Report = dict[str, Any]
 
-AT_MOST: Final = ("over_paused", "over_baseline")
+AT_MOST: Final = ("over_paused", "over_baseline", *TLS)
 """Ratios that are to be small."""
 
 FairQueue = Sequence[float | None]
@@ -28,7 +28,7 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
     `over_baseline` is our time divided by that of the row's baseline; `over_local` and `over_paused`, by that of local
     torch without and with pauses. A side with an error has no result and no ratio. A steady row has the lowest and
     highest result of each side, too, and against each other side its time divided by ours; a row of durability, that
-    of each side divided by the time without a log.
+    of each side divided by the time without a log. A row of TLS has `over_plain` and `over_plain_grpc`.
     """
     turns: dict[str, FairQueue] = {each.column: each.turns for each in entrants if not each.error}
     ratios = {
@@ -38,6 +38,8 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
     if row.local:
         ratios["over_local"] = _ratios(turns, OURS, LOCAL)
         ratios["over_paused"] = _ratios(turns, OURS, LOCAL_PAUSED)
+    if row.shape.tls:
+        ratios |= {name: _ratios(turns, over, under) for name, (over, under) in TLS.items()}
     if row.over_baseline is not None:
         ratios["over_baseline"] = _ratios(turns, OURS, f"{OURS}_{row.baseline}")
     elif row.baseline:
@@ -78,7 +80,7 @@ def write(path: Path, report: Report) -> None:
 
 def _target(row: Row) -> dict[str, float]:
     wanted = {"speedup": row.target, "speedup_tcp": row.target_tcp, "over_paused": row.over_paused}
-    wanted["over_baseline"] = row.over_baseline
+    wanted |= {"over_baseline": row.over_baseline} | dict.fromkeys(TLS, row.over_plain)
     if row.baseline and row.over_baseline is None:
         wanted["over_one_owner"] = 1.0
     return {name: value for name, value in wanted.items() if value is not None}

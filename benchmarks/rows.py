@@ -24,12 +24,14 @@ class Shape:
         trainers: Client processes.
         all_cores: Whether torch has a thread per core in each.
         durable: Whether owners have a data directory, and each side a promise of its own for what is acknowledged.
+        tls: Whether the sides are ours over TCP, on the direct port and on gRPC, each with TLS and without.
     """
 
     owners: int = 1
     trainers: int = 1
     all_cores: bool = False
     durable: bool = False
+    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Row:
         seconds: Approximate time of one turn of one side.
         gloo: Whether it is compared with an all-reduce of gloo instead of torch.distributed.rpc.
         baseline: The row that it is compared with in the same rounds.
+        over_plain: The target of the time with TLS divided by that without; None if there is no target.
         over_baseline: The target of our time divided by that of the baseline; None if there is no target.
         tables: Number of tables of one look-up.
         ours_only: Whether no other side has such work.
@@ -84,6 +87,7 @@ class Row:
     gloo: bool = False
     baseline: str = ""
     over_baseline: float | None = None
+    over_plain: float | None = None
     tables: int = 1
     ours_only: bool = False
     steps: int = 0
@@ -221,6 +225,12 @@ ROWS: Final = (
     ),
     _durable("_10M", "two linear layers of 10 M parameters together, step of SGD", "linears_10M", steps=40),
     _durable("_table", "table_step_uniform", "table_step", steps=40),
+    Row("tls_4B", "echo_4B", "echo", "us", shape=Shape(tls=True), bytes=4, over_plain=1.4),
+    Row("tls_16MiB", "echo_16MiB", "echo", "ms", shape=Shape(tls=True), bytes=16 * MIB),
+    Row(
+        "tls_neumf", "steady_neumf", "recommender_whole", "k samples/s", shape=Shape(tls=True), per_operation=1024,
+        stateful=True, local=True, sparse=True, over_plain=1.1,
+    ),
 )  # fmt: skip
 
 BASELINES: Final = (

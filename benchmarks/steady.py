@@ -43,7 +43,7 @@ def steady(reports: Sequence[Report]) -> list[Report]:
 
 def unsteady(reports: Sequence[Report]) -> list[Report]:
     """The reports of the other rows."""
-    return [report for report in reports if "range" not in report]
+    return [report for report in reports if "range" not in report and "over_plain" not in report]
 
 
 def lines(report: Report) -> list[Line]:

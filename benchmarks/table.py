@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.fleet import BARE, DURABLE, GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
+from benchmarks.fleet import BARE, DURABLE, ENCRYPTED, GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
 from benchmarks.report import AT_MOST, Report
 from benchmarks.rows import Row
 
@@ -133,7 +133,13 @@ class Lines:
         self._done += 1
         figures = [
             f"{name} {number(report[side])}"
-            for side, name in (*COLUMNS.items(), (GLOO, "gloo"), (BARE, "bare"), *DURABLE.items())
+            for side, name in (
+                *COLUMNS.items(),
+                (GLOO, "gloo"),
+                (BARE, "bare"),
+                *DURABLE.items(),
+                *zip(ENCRYPTED, ENCRYPTED, strict=True),
+            )
             if report[side] is not None
         ]
         ratios = f"; speedup {number(report['speedup'])}, over TCP {number(report['speedup_tcp'])}"

@@ -29,6 +29,7 @@ class Config:
         owners: The owners: addresses, or names in a group of torch.distributed.rpc.
         tcp: Whether to use TCP only.
         store: File for the rendezvous of torch.distributed.rpc.
+        certificates: Folder of the certificates with which owners are reached over TLS; empty for none.
     """
 
     sizes: Sizes
@@ -37,6 +38,7 @@ class Config:
     owners: tuple[str, ...] = ()
     tcp: bool = False
     store: str = ""
+    certificates: str = ""
 
     @classmethod
     def read(cls, message: dict[str, Any]) -> Self:

@@ -148,6 +148,11 @@ class OwnerConfig(BaseSettings):
     slow_call_seconds: FiniteFloat = Field(
         10.0, ge=0, description="Calls, backwards and steps that take longer are logged; 0 logs none."
     )
+    audit_log: str = Field(
+        "",
+        description="File for lines of JSON that say who came, was refused, and made or changed what; - for standard "
+        "output; empty for none.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")
     log_format: Literal["auto", "text", "json"] = Field("auto", description="auto: text in a terminal, else JSON.")
 

@@ -62,13 +62,14 @@ class Checkpoints:
     """Writes checkpoints of an owner that goes on, by a function that a server sets once it has the data directory.
 
     That is called in any thread, blocks until the checkpoint is written, and raises a `PsError` if it cannot be.
+    Its argument is who has asked for it, for the audit log.
     """
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self.write: Callable[[], CheckpointReply] = self._refuse
+        self.write: Callable[..., CheckpointReply] = self._refuse
 
-    def _refuse(self) -> CheckpointReply:
+    def _refuse(self, by: object = None) -> CheckpointReply:
         raise InvalidArgumentError(
             f"owner {self._owner!r} has no directory for checkpoints: start it with ps-service serve --data-dir"
         )

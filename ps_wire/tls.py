@@ -46,6 +46,13 @@ class TLS:
         ca, cert, key, name = (os.environ.get(f"PS_TLS_{each}") for each in ("CA", "CERT", "KEY", "SERVER_NAME"))
         return cls(ca or None, cert or None, key or None, name or "") if ca or cert or key or name else None
 
+    def of_member(self) -> ServerTLS:
+        """How a member of a group that has these serves: with its certificate, for those of the same authorities.
+        Raises `InvalidArgumentError` if there is no certificate."""
+        if self.cert is None or self.key is None:
+            raise InvalidArgumentError("a member of a group serves, too: give cert and key, with the name of its host")
+        return ServerTLS(Path(self.cert), Path(self.key), None if self.ca is None else Path(self.ca))
+
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """The authorities, the private key and the certificate. Raises `InvalidArgumentError` if one cannot be read."""
         return _read(self.ca), _read(self.key), _read(self.cert)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,7 +84,10 @@ class Ours:
 
     def _connect(self) -> Any:
         tcp = {"shared_memory": False} if self._config.tcp and shared_memory.known_to_client() else {}
-        return tc.connect(*self._config.owners, **tcp)
+        folder = Path(self._config.certificates)
+        files = folder / "ca.pem", folder / "trainer.pem", folder / "trainer.key"
+        tls = {"tls": tc.TLS(*files)} if self._config.certificates else {}
+        return tc.connect(*self._config.owners, **tcp, **tls)
 
     async def _awaited(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
         if row.kind in ("recommender", "recommender_pipelined"):

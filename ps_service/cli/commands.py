@@ -32,7 +32,7 @@ from ps_service.cli.ending import asking, fail, reading
 from ps_service.cli.engines import engine_of
 from ps_service.cli.inspecting import inspect
 from ps_service.cli.moving import drain, rebalance
-from ps_service.cli.options import completion_script, laid_out, tell, with_settings
+from ps_service.cli.options import OwnersTLS, completion_script, laid_out, tell, with_settings, with_tls
 from ps_service.cli.ray_commands import ray_app
 from ps_service.cli.tokens import access_app, token_app
 from ps_service.durability import past
@@ -126,6 +126,7 @@ def serve(
 
 
 @app.command()
+@with_tls
 def status(
     address: _Address = _DEFAULT_ADDRESS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -137,6 +138,7 @@ def status(
     ] = None,
     events: Annotated[int, typer.Option(min=0, max=1000, help="How many of the latest events to show.")] = 10,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
+    tls: OwnersTLS = None,
 ) -> None:
     """Shows an owner: trainers, optimizers, objects, tables, passes, memory, operations, and what has happened lately.
 
@@ -149,14 +151,14 @@ def status(
 
     def view() -> RenderableType:
         if group:
-            return status_view.group_view(probe.group(address, timeout, most=rows, events=events), rows)
+            return status_view.group_view(probe.group(address, timeout, tls, most=rows, events=events), rows)
         show = status_view.fitted if watch else status_view.view
-        return show(probe.status(address, timeout, most=rows, events=events), rows)
+        return show(probe.status(address, timeout, tls, most=rows, events=events), rows)
 
     with asking():
         if as_json:
             ask = probe.group if group else probe.status
-            print(json.dumps(ask(address, timeout, most=most or 0, events=events).as_plain(), indent=2))
+            print(json.dumps(ask(address, timeout, tls, most=most or 0, events=events).as_plain(), indent=2))
         elif watch:
             watching.watch(view, every)
         else:
@@ -164,14 +166,16 @@ def status(
 
 
 @app.command()
+@with_tls
 def sessions(
     address: _Address = _DEFAULT_ADDRESS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
+    tls: OwnersTLS = None,
 ) -> None:
     """Lists the sessions of trainers and the open contexts, with what each of them holds."""
     with asking():
-        reply: SessionsReply = probe.ask(address, SessionsRequest(), timeout)
+        reply: SessionsReply = probe.ask(address, SessionsRequest(), timeout, tls)
     if as_json:
         _print_json(reply)
     else:
@@ -179,6 +183,7 @@ def sessions(
 
 
 @app.command()
+@with_tls
 def evict(
     address: _Address = _DEFAULT_ADDRESS,
     session: Annotated[str | None, typer.Option(help="Session to end: its id, or the beginning of that.")] = None,
@@ -187,6 +192,7 @@ def evict(
         float | None, typer.Option(min=0.0, help="End all contexts that no request has used for this many seconds.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
+    tls: OwnersTLS = None,
 ) -> None:
     """Ends a session or contexts, as `ps-service sessions` lists them, and frees what they hold.
 
@@ -198,7 +204,7 @@ def evict(
         fail("give one of --session, --context and --older-than")
     with asking():
         request = EvictRequest(session=session, context=context, unused_seconds=older_than)
-        reply: EvictReply = probe.ask(address, request, timeout)
+        reply: EvictReply = probe.ask(address, request, timeout, tls)
     for each in reply.sessions:
         print(f"session {each} was ended")
     for each in reply.contexts:
@@ -208,17 +214,19 @@ def evict(
 
 
 @app.command()
+@with_tls
 def checkpoint(
     address: _Address = _DEFAULT_ADDRESS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until it is written.")] = 600.0,
+    tls: OwnersTLS = None,
 ) -> None:
     """Has an owner write a checkpoint of its named objects into its data directory now, while it goes on.
 
     Steps wait while it is written, and the answer says for how long; forward and backward passes go on.
     """
     with asking():
-        reply: CheckpointReply = probe.ask(address, CheckpointRequest(), timeout)
+        reply: CheckpointReply = probe.ask(address, CheckpointRequest(), timeout, tls)
     if as_json:
         _print_json(reply)
         return

@@ -11,6 +11,7 @@ import typer
 
 from ps_service.cli import probe
 from ps_service.cli.ending import asking
+from ps_service.cli.options import OwnersTLS, with_tls
 from trainer_client.client.client import Client
 from trainer_client.client.connect import connect
 from trainer_client.tables.moves import PATIENCE_SECONDS, PAUSE_SECONDS, Moved
@@ -31,6 +32,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _DEFAULT_ADDRESS: Final = "127.0.0.1:50051"
 
 
+@with_tls
 def rebalance(
     address: _Address = _DEFAULT_ADDRESS,
     owners: Annotated[
@@ -41,6 +43,7 @@ def rebalance(
     pause: _Pause = PAUSE_SECONDS,
     patience: _Patience = PATIENCE_SECONDS,
     as_json: _Json = False,
+    tls: OwnersTLS = None,
 ) -> None:
     """Spreads the rows of tables evenly over the owners of a group, while trainers train.
 
@@ -53,9 +56,10 @@ def rebalance(
     possible.
     """
     names = None if owners is None else _names(owners)
-    _run(address, beside, lambda ps: ps.rebalance(table or None, names, pause=pause, patience=patience), as_json)
+    _run(address, beside, tls, lambda ps: ps.rebalance(table or None, names, pause=pause, patience=patience), as_json)
 
 
+@with_tls
 def drain(
     address: Annotated[
         str, typer.Argument(help="Where the owner listens that is to have no rows.", envvar="PS_ADDRESS")
@@ -68,6 +72,7 @@ def drain(
     pause: _Pause = PAUSE_SECONDS,
     patience: _Patience = PATIENCE_SECONDS,
     as_json: _Json = False,
+    tls: OwnersTLS = None,
 ) -> None:
     """Moves the rows of tables from an owner to others of its group, while trainers train.
 
@@ -78,13 +83,15 @@ def drain(
     """
     targets = None if to is None else _names(to)
     with asking():
-        name = probe.status(address).owner
-    _run(address, beside, lambda ps: ps.drain(name, targets, table or None, pause=pause, patience=patience), as_json)
+        name = probe.status(address, tls=tls).owner
+    _run(
+        address, beside, tls, lambda ps: ps.drain(name, targets, table or None, pause=pause, patience=patience), as_json
+    )
 
 
-def _run(address: str, beside: list[str] | None, move: _Move, as_json: bool) -> None:
+def _run(address: str, beside: list[str] | None, tls: OwnersTLS, move: _Move, as_json: bool) -> None:
     async def moved() -> list[Moved]:
-        ps = await _connected(address, beside or [])
+        ps = await _connected(address, beside or [], tls)
         try:
             return await move(ps)
         finally:
@@ -104,13 +111,13 @@ def _run(address: str, beside: list[str] | None, move: _Move, as_json: bool) -> 
         print("nothing had to move")
 
 
-async def _connected(address: str, beside: list[str]) -> Client:
+async def _connected(address: str, beside: list[str], tls: OwnersTLS) -> Client:
     """A client of all owners of the group of an owner, or of the owners that are given."""
-    status = await asyncio.to_thread(probe.status, address)
+    status = await asyncio.to_thread(probe.status, address, tls=tls)
     directory = address if status.members else status.directory
     if directory and not beside:
-        return await connect(directory=directory)
-    return await connect(address, *beside)
+        return await connect(directory=directory, tls=tls)
+    return await connect(address, *beside, tls=tls)
 
 
 def _names(text: str) -> list[str]:

@@ -1,21 +1,28 @@
-"""Options of `ps-service serve`, one for each field of the configuration; help texts, and completion in a shell."""
+"""Options of `ps-service serve`, one for each field of the configuration; those with which the other commands reach
+owners; help texts, and completion in a shell."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from inspect import Parameter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 
+from ps_service.cli.ending import reading
 from ps_service.config import OwnerConfig
+from ps_wire.tls import TLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from typer.models import CommandInfo
+
+OwnersTLS = TLS | None
+"""The certificates with which a command reaches owners; None reaches them in plain text."""
 
 _AS_IT_IS: Final = "\b\n"
 """What stands before a paragraph whose lines click must not join."""
@@ -43,6 +50,14 @@ complete -o default -F _ps_service ps-service
 """
 
 
+_TLS: Final = {
+    "tls_ca": "Authorities (PEM), one of which has signed the certificate of the owner: reaches it over TLS.",
+    "tls_cert": "A certificate of one's own (PEM), if the owner asks for one.",
+    "tls_key": "Its private key (PEM).",
+    "tls_server_name": "The name in the certificates of owners, if not that of their address.",
+}
+
+
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command an option for each field of `OwnerConfig`, by name; it gets None for what is not given."""
 
@@ -54,8 +69,36 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         *(_option(name) for name in OwnerConfig.model_fields),
         *(each.replace(kind=Parameter.KEYWORD_ONLY) for each in own if each.kind is not Parameter.VAR_KEYWORD),
     ]
+    return _as(command, with_options, parameters)
+
+
+def with_tls(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command that asks owners the options of `TLS`, each with its variable; it gets `OwnersTLS` as
+    `tls`."""
+
+    def with_options(*, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None, **given: Any) -> None:
+        server_name: str = given.pop("tls_server_name")
+        is_used = tls_ca or tls_cert or tls_key or server_name
+        with reading("the certificates"):
+            tls = TLS(tls_ca, tls_cert, tls_key, server_name) if is_used else None
+        command(**given, tls=tls)
+
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    return _as(command, with_options, [*(each for each in own if each.name != "tls"), *map(_tls_option, _TLS)])
+
+
+def _tls_option(name: str) -> Parameter:
+    default, kind = ("", str) if name == "tls_server_name" else (None, Path | None)
+    option = typer.Option(f"--{name.replace('_', '-')}", help=_TLS[name], envvar=f"PS_{name.upper()}")
+    annotation = Annotated[kind, option]  # type: ignore[valid-type]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _as(
+    command: Callable[..., None], with_options: Callable[..., None], parameters: list[Parameter]
+) -> Callable[..., None]:
+    """Gives a function the name and text of a command, and the parameters that typer reads."""
     with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
-    # What typer reads.
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_options

@@ -12,7 +12,6 @@ from ps_service.rpc.unary_metadata import ERROR_KEY
 from ps_wire import errors
 from ps_wire.errors import UnavailableError
 from ps_wire.status import OwnerStatus
-from ps_wire.tls import TLS
 from ps_wire.tokens import metadata_of, of_variables
 from ps_wire.v1.errors_pb2 import Error
 from ps_wire.v1.operations_pb2 import StatusRequest
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from ps_wire.status.parts import MemberStatus
+    from ps_wire.tls import TLS
 
 _AT_ONCE: Final = 32
 """Owners that are asked at the same time."""
@@ -50,20 +50,24 @@ class GroupStatus:
         return {"owners": owners, "missing": [asdict(each) for each in self.missing]}
 
 
-def status(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events: int = 0) -> OwnerStatus:
+def status(
+    address: str, timeout_seconds: float = 5.0, tls: TLS | None = None, *, most: int = 0, events: int = 0
+) -> OwnerStatus:
     """The status of the owner at an address. Raises `UnavailableError` if none answers in time.
 
     It has at most `most` entries of each list (0: 1000), and so many of the latest events.
     """
-    return OwnerStatus.from_message(ask(address, StatusRequest(most=most, events=events), timeout_seconds))
+    return OwnerStatus.from_message(ask(address, StatusRequest(most=most, events=events), timeout_seconds, tls))
 
 
-def group(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events: int = 0) -> GroupStatus:
+def group(
+    address: str, timeout_seconds: float = 5.0, tls: TLS | None = None, *, most: int = 0, events: int = 0
+) -> GroupStatus:
     """The status of all owners of the group of an owner, or its own. Raises `UnavailableError` as `status` does."""
-    first = status(address, timeout_seconds, most=most, events=events)
+    first = status(address, timeout_seconds, tls, most=most, events=events)
     members = first.members
     if not members and first.directory:
-        members = status(first.directory, timeout_seconds).members
+        members = status(first.directory, timeout_seconds, tls).members
     if not members:
         return GroupStatus((first,))
 
@@ -71,7 +75,7 @@ def group(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events: 
         if member.name == first.owner:
             return first
         try:
-            return status(member.address, timeout_seconds, most=most, events=events)
+            return status(member.address, timeout_seconds, tls, most=most, events=events)
         except UnavailableError as error:
             return Missing(member.name, member.address, str(error))
 
@@ -81,10 +85,10 @@ def group(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events: 
     return GroupStatus(tuple(each for each in found if not isinstance(each, Missing)), missing)
 
 
-def ask(address: str, request: Message, timeout_seconds: float) -> Any:
+def ask(address: str, request: Message, timeout_seconds: float, tls: TLS | None = None) -> Any:
     """Asks the owner at an address by a unary method. Raises the error that it answers with, or `UnavailableError`."""
     method = type(request).__name__.removesuffix("Request")
-    with open_blocking_channel(address, TLS.of_variables()) as channel:
+    with open_blocking_channel(address, tls) as channel:
         try:
             ask = getattr(OwnerStub(channel), method)
             return ask(request, timeout=timeout_seconds, wait_for_ready=False, metadata=metadata_of(of_variables()))

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.cli.stop_requests import StopRequests
+from ps_service.measures.audit_log import AuditLog
 from ps_service.tables.preparing import compile_soon
 from ps_service.training.torch_step import warm_soon
 from ps_wire.errors import PsError
@@ -40,7 +41,13 @@ def run(server: Server, settings: OwnerConfig) -> None:
     """Runs an owner until it is asked to stop, and drains it. Raises `OSError` if it cannot start or join its group,
     or if a later start of its state has taken its place there."""
     descriptors.raise_limit()
-    _runner()(_serve(server, settings))
+    events = server.engine.events
+    events.audit = AuditLog(settings.audit_log, settings.name) if settings.audit_log else None
+    try:
+        _runner()(_serve(server, settings))
+    finally:
+        if events.audit is not None:
+            events.audit.close()
 
 
 async def _serve(server: Server, settings: OwnerConfig) -> None:
@@ -143,6 +150,8 @@ def _end_at_once(server: Server, patience: float | None, ended: threading.Event)
     if ended.wait(_STOP_SECONDS):
         return
     _log.warning("hosted code is still running; the process ends without it")
+    if (audit := server.engine.events.audit) is not None:
+        audit.close()
     os._exit(2 if server.engine.gate.why else int(server.failed))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -161,8 +161,9 @@ class Keeper:
         if self._effects is not None:
             self._effects.log.refuse(OSError(errno.ESTALE, why))
 
-    def write_now(self) -> CheckpointReply:
-        """Writes a checkpoint while the owner goes on. Blocks; several threads take turns.
+    def write_now(self, by: Mapping[str, str] | None = None) -> CheckpointReply:
+        """Writes a checkpoint while the owner goes on, which somebody may have asked for. Blocks; several threads take
+        turns.
 
         Raises `UnavailableError` if the owner is stopping, and `InternalError` if it cannot be written.
         """
@@ -202,6 +203,7 @@ class Keeper:
             "checkpoint",
             f"the state of {reply.owner} is kept in {folder}: {reply.objects:,} objects, {reply.bytes:,} bytes in "
             f"{reply.seconds:.2f} s; steps waited for {'at most ' if live is not None else ''}{held:.2f} s",
+            by=by,
         )
         return reply
 

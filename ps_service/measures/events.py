@@ -6,11 +6,14 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from itertools import islice
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from ps_wire.status.parts import EventStatus
+
+if TYPE_CHECKING:
+    from ps_service.measures.audit_log import AuditLog
 
 _log = logging.getLogger("ps_service.events")
 
@@ -42,6 +45,9 @@ KINDS: Final = {
     "deleted": "a named object was deleted",
     "raised": "a hosted method, function or constructor raised an exception; the first has its traceback",
     "slow": "a request took longer than `slow_call_seconds`",
+    "loaded": "the state of an object was replaced",
+    "policy": "an optimizer has got another policy",
+    "refused": "a connection was refused",
     "pass_ended": "the owner or an operator has ended a pass",
     "restored": "the owner has continued from a checkpoint",
     "checkpoint": "a checkpoint was written; as an error: one could not be",
@@ -52,11 +58,16 @@ KINDS: Final = {
 }
 """The kinds of events, and what each of them says."""
 
+_NOT_AUDITED: Final = {"away", "raised", "slow", "log"}
+"""Kinds that say how things go, and not who did what. Texts of exceptions could have values in them."""
+
 
 class Events:
-    """The latest events of an owner. Safe from several threads. The clock tells Unix time, in seconds."""
+    """The latest events of an owner. Safe from several threads. The clock tells Unix time, in seconds. The `audit` log,
+    if there is one, gets those that say who did what."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.audit: AuditLog | None = None
         self._clock = clock
         self._lock = threading.Lock()
         self._latest: deque[EventStatus] = deque(maxlen=MOST_EVENTS)
@@ -84,19 +95,23 @@ class Events:
         subject: str = "",
         traceback: str = "",
         alike: Hashable = None,
+        by: Mapping[str, str] | None = None,
     ) -> None:
-        """Keeps an event, and logs it. The arguments are those of `EventStatus`.
+        """Keeps an event, and logs it. The arguments are those of `EventStatus`; who has done it, `by`, is only for the
+        audit log, which has limits of its own.
 
         An event that may happen often is kept the first time that it is `alike`, and then the tenth, the hundredth and
         so on. Its traceback is told the first time only.
         """
+        # Exceptions and names come from trainers, and could change a terminal, or begin a line of their own.
+        text = "".join(each if each.isprintable() else " " for each in text)
+        if self.audit is not None and kind not in _NOT_AUDITED:
+            self.audit.note(kind, level, text, trainer=trainer, subject=subject, **(by or {}))
         count = 1 if alike is None else self._count(alike)
         if str(count).strip("0") != "1":
             return
         if count > 1:
             text, traceback = f"{text} (this has happened {count:,} times)", ""
-        # Exceptions and names come from trainers, and could change a terminal, or begin a line of their own.
-        text = "".join(each if each.isprintable() else " " for each in text)
         traceback = "".join(each if each.isprintable() or each == "\n" else "?" for each in traceback)
         with self._lock:
             self._number += 1

@@ -63,6 +63,7 @@ class OwnerCollector(Collector):
         yield from self._tables()
         yield from self._training()
         yield from self._log()
+        yield from self._audit()
 
     def _owner(self) -> Iterator[Metric]:
         draining = int(self._engine.draining)
@@ -209,6 +210,12 @@ class OwnerCollector(Collector):
         what = "Time since the first record that is not on the disk was written."
         yield _gauge("ps_log_unsynced_seconds", what, told.unsynced_seconds, "seconds")
         yield _gauge("ps_log_bytes", "Bytes of the files of the log.", told.bytes, "bytes")
+
+    def _audit(self) -> Iterator[Metric]:
+        audit = self._engine.events.audit
+        lines = {"written": audit.written, "lost": audit.lost} if audit is not None else {"written": 0, "lost": 0}
+        what = "Lines of the audit log; those that are lost could not be written."
+        yield _by("result", CounterMetricFamily, "ps_audit_lines", what, lines)
 
 
 def _gauge(name: str, help: str, value: float, unit: str = "") -> Metric:

@@ -44,7 +44,7 @@ def sessions(ctx: RequestContext, request: pb.SessionsRequest, reply: pb.Session
 
 def checkpoint(ctx: RequestContext, request: pb.CheckpointRequest, reply: pb.CheckpointReply) -> None:
     """Writes a checkpoint now, while the owner goes on."""
-    reply.CopyFrom(ctx.engine.checkpoints.write())
+    reply.CopyFrom(ctx.engine.checkpoints.write(ctx.by()))
 
 
 def evict(ctx: RequestContext, request: pb.EvictRequest, reply: pb.EvictReply) -> None:
@@ -54,11 +54,11 @@ def evict(ctx: RequestContext, request: pb.EvictRequest, reply: pb.EvictReply) -
     engine.parameter_locks.this_thread.nonblocking = False
     match request.WhichOneof("what"):
         case "session":
-            reply.sessions.append(evict_session(engine, request.session))
+            reply.sessions.append(evict_session(engine, request.session, ctx.by()))
         case "context":
-            reply.contexts.append(evict_context(engine, request.context))
+            reply.contexts.append(evict_context(engine, request.context, ctx.by()))
         case "unused_seconds":
-            reply.contexts.extend(evict_unused(engine, request.unused_seconds))
+            reply.contexts.extend(evict_unused(engine, request.unused_seconds, ctx.by()))
         case _:
             raise InvalidArgumentError("say which session or context is to be ended, or how long contexts are unused")
 
@@ -162,7 +162,7 @@ def session_ids(engine: Engine) -> dict[bytes, str]:
     }
 
 
-def evict_session(engine: Engine, id: str) -> str:
+def evict_session(engine: Engine, id: str, by: Mapping[str, str] | None = None) -> str:
     """Ends a session, named by its displayed id or a prefix of it: its trainer loses it as if its lease had run out.
 
     Returns its full displayed id. Raises `InvalidArgumentError` if the id is malformed or ambiguous, `UnknownNameError`
@@ -182,7 +182,8 @@ def evict_session(engine: Engine, id: str) -> str:
     session.why_lost = BY_OPERATOR
     engine.counters.sessions_ended["operator"] += 1
     name = ids[session.trainer]
-    engine.events.note("ended", f"session {name} was ended by the operator", "warning", trainer=session.name)
+    text = f"session {name} was ended by the operator"
+    engine.events.note("ended", text, "warning", trainer=session.name, by=by)
     engine.requests.dismiss(session)
     return name
 
@@ -199,7 +200,7 @@ def end_replaced(engine: Engine, entry: MemberEntry, by: MemberEntry) -> None:
     engine.requests.dismiss(session)
 
 
-def evict_context(engine: Engine, id: str) -> str:
+def evict_context(engine: Engine, id: str, by: Mapping[str, str] | None = None) -> str:
     """Ends a context; requests that use it afterwards raise `ContextLostError`. Returns and raises as
     `evict_session`."""
     _check_serving(engine)
@@ -210,24 +211,27 @@ def evict_context(engine: Engine, id: str) -> str:
     contexts = engine.contexts.all()
     meant = [each for each in contexts if each.id.number == number and each.id.trainer.hex().startswith(digits)]
     context = _only(f"context {id}", meant, lambda each: str(each.id))
-    _lose(engine, context, *_OPERATOR)
+    _lose(engine, context, *_OPERATOR, by)
     return str(context.id)
 
 
-def evict_unused(engine: Engine, seconds: float) -> list[str]:
+def evict_unused(engine: Engine, seconds: float, by: Mapping[str, str] | None = None) -> list[str]:
     """Ends the contexts that no request has used for some seconds; returns their displayed ids."""
     _check_serving(engine)
     check_seconds("the age of unused contexts", seconds)
     unused = engine.contexts.unused(seconds, in_use(engine))
-    return [str(context.id) for context in unused if _lose(engine, context, *_OPERATOR)]
+    return [str(context.id) for context in unused if _lose(engine, context, *_OPERATOR, by)]
 
 
-def _lose(engine: Engine, context: PassContext, by: str, why: str, how: str) -> bool:
+def _lose(
+    engine: Engine, context: PassContext, kind: str, why: str, how: str, by: Mapping[str, str] | None = None
+) -> bool:
     """Ends a context, for a reason for its trainer and another for the event. False if it has ended before."""
     if not engine.contexts.lose(context.id, why):
         return False
-    engine.counters.contexts_ended[by] += 1
-    engine.events.note("pass_ended", f"context {context.id} was ended{how}", "warning", subject=str(context.id))
+    engine.counters.contexts_ended[kind] += 1
+    text = f"context {context.id} was ended{how}"
+    engine.events.note("pass_ended", text, "warning", subject=str(context.id), by=by)
     return True
 
 

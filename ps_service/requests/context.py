@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,7 +77,8 @@ class RequestContext:
     sent, because it has another answer. One that `may_restart` runs code on the event loop that may make requests: it
     restarts in a thread if the code does. `after` takes what its answer need not wait for; None if it is to wait. The
     `effects` collect what the request changes, if the owner has a log; then the `number` of the request is known. The
-    `identity` of its sender is None on an owner without tokens.
+    `identity` of its sender is None on an owner without tokens. A `caller` without a session is known by its address
+    and certificate. One of the log that `is_replayed` has no event.
     """
 
     engine: Engine
@@ -101,10 +102,17 @@ class RequestContext:
     effects: Effects | None = None
     number: int = 0
     identity: Identity | None = None
+    caller: Mapping[str, str] | None = None
+    is_replayed: bool = False
     _reader: PayloadReader | None = None
     _written: PayloadWriter | None = None
     _found: HostedObject | None = None
     _finish: Callable[[Any], None] = nothing
+
+    def by(self) -> Mapping[str, str]:
+        """Who has sent the request, for the audit log."""
+        session = self.engine.sessions.get(self.trainer)
+        return (self.caller or {}) if session is None else session.by()
 
     def restart(self) -> None:
         """Resets the context, because the first try has stopped. What it has changed stays in `progress`."""

@@ -18,6 +18,8 @@ from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import Scope
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ps_service.access.identities import Identity
     from ps_service.engine import Engine
     from ps_service.execution.fair_queue import Work
@@ -285,17 +287,18 @@ async def answer(
     item: WorkItem | None = None,
     number: int = 0,
     identity: Identity = ANYONE,
+    caller: Mapping[str, str] | None = None,
 ) -> Answer:
     """The answer to one request, which may be an error. Never raises.
 
     The caller waits for `timeout_seconds` (0: without limit). With `embed` the tensor bytes of the reply are part of
-    its message. A unary request may have a `number`, and its sender an `identity`.
+    its message. A unary request may have a `number`, its sender an `identity`, and a `caller` whose address is known.
     """
     if not engine.gate.admits(trainer, operation, request):
         refused = error_answers.stopping(engine)
         engine.counters.refuse(refused.reply.error.code)
         return refused
-    ctx = RequestContext(engine, trainer, payload, embed, number=number)
+    ctx = RequestContext(engine, trainer, payload, embed, number=number, caller=caller)
     if identity is not ANYONE:
         ctx.identity = identity
     answered = run_inline(ctx, operation, request, number=0)

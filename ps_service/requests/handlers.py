@@ -174,12 +174,15 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
     if request.owners:
         policy = policies.from_plain(ctx.read(request.policy))
         spanning.place(ctx.engine, optimizer, request.owners, policy)
-        offers.when_logged(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
     elif request.HasField("policy"):
         if optimizer.rounds is not None and optimizer.rounds.following is not None:
             raise InvalidArgumentError(f"owner {optimizer.rounds.owners[0]!r} decides the rounds of this optimizer")
-        ctx.engine.memberships.change_policy(optimizer, policies.from_plain(ctx.read(request.policy)))
-        offers.when_logged(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
+        policy = policies.from_plain(ctx.read(request.policy))
+        ctx.engine.memberships.change_policy(optimizer, policy)
+    else:
+        return
+    incidents.policy(ctx, ctx.find(request.optimizer), policy)
+    offers.when_logged(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
 
 
 def reported(ctx: RequestContext, request: pb.ReportedRequest, reply: pb.ReportedReply) -> None:
@@ -215,6 +218,7 @@ def load_state(ctx: RequestContext, request: pb.LoadStateRequest, reply: pb.Load
     )
     reply.missing_keys.extend(missing)
     reply.unexpected_keys.extend(unexpected)
+    incidents.loaded(ctx, ctx.find(request.target))
 
 
 def _recording(ctx: RequestContext, request: Any) -> Recording | None:

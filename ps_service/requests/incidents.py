@@ -27,7 +27,7 @@ def made(ctx: RequestContext, hosted: HostedObject) -> None:
     """An object was made. Anonymous ones come and go too often to be told of."""
     if hosted.name:
         text = f"{hosted} was made by trainer {ctx.engine.sessions.describe(ctx.trainer)}"
-        ctx.engine.events.note("made", text, trainer=ctx.trainer.hex()[:8], subject=hosted.name)
+        _note(ctx, "made", text, hosted)
 
 
 def deleted(ctx: RequestContext, hosted: HostedObject, dependents: list[str]) -> None:
@@ -37,7 +37,24 @@ def deleted(ctx: RequestContext, hosted: HostedObject, dependents: list[str]) ->
         some += f" and {len(dependents) - _FEW} more"
     some = f", and with it {some}" if dependents else ""
     text = f"{hosted} was deleted by trainer {ctx.engine.sessions.describe(ctx.trainer)}{some}"
-    ctx.engine.events.note("deleted", text, trainer=ctx.trainer.hex()[:8], subject=hosted.name)
+    _note(ctx, "deleted", text, hosted)
+
+
+def loaded(ctx: RequestContext, hosted: HostedObject) -> None:
+    """The state of an object was replaced."""
+    text = f"the state of {hosted} was replaced by trainer {ctx.engine.sessions.describe(ctx.trainer)}"
+    _note(ctx, "loaded", text, hosted)
+
+
+def policy(ctx: RequestContext, hosted: HostedObject, policy: object) -> None:
+    """An optimizer has got another policy."""
+    text = f"{hosted} has got the policy {policy} by trainer {ctx.engine.sessions.describe(ctx.trainer)}"
+    _note(ctx, "policy", text, hosted)
+
+
+def _note(ctx: RequestContext, kind: str, text: str, hosted: HostedObject) -> None:
+    if not ctx.is_replayed:
+        ctx.engine.events.note(kind, text, trainer=ctx.trainer.hex()[:8], subject=hosted.name, by=ctx.by())
 
 
 def dependents_of(hosted: HostedObject) -> list[str]:

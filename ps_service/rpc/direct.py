@@ -8,7 +8,6 @@ socket and nothing else.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ps_service.access.identities import ANYONE
 from ps_service.rpc.listener import Holder, Listener
 from ps_wire.direct import MAGIC, TOKEN_BYTES, DirectConnection
+from ps_wire.runtime.nothing import nothing
 from ps_wire.shared_memory import descriptors
 from ps_wire.sockets.encrypted_socket import EncryptedSocket
 from ps_wire.v1.frames_pb2 import DirectOffer, Hello
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ps_service.rpc.certificates import OwnerCertificates
     from ps_wire.connections.connection import Traffic
     from ps_wire.sockets.connection import RecordConnection
-
-_log = logging.getLogger(__name__)
 
 _TOKEN_SECONDS: Final = 5.0
 """Seconds that a new connection may take to send its token."""
@@ -58,7 +56,7 @@ class _Arrival:
 
 class DirectListener(Listener[DirectConnection, Holder]):
     """Listens for direct connections, at `port`, and offers them. Of each it is known which trainer has opened it. With
-    `certificates` they are encrypted."""
+    `certificates` they are encrypted. `when_refused` hears the address of who is refused, and why."""
 
     transport: ClassVar[str] = "direct"
     connection: ClassVar[str] = "a direct connection"
@@ -73,6 +71,7 @@ class DirectListener(Listener[DirectConnection, Holder]):
         super().__init__(serve, opened)
         self._traffic = traffic
         self.certificates = certificates
+        self.when_refused: Callable[[str, str], object] = nothing
         self._arrivals: dict[int, _Arrival] = {}
         self.port = 0
 
@@ -123,7 +122,7 @@ class DirectListener(Listener[DirectConnection, Holder]):
         except BlockingIOError:
             return
         except OSError as error:
-            _log.info("a direct connection of %s was refused: %s", arrival.address, error)
+            self.when_refused(arrival.address, str(error))
             data = b""
         arrival.received += data
         if not data or not MAGIC.startswith(arrival.received[: len(MAGIC)]):
@@ -134,7 +133,7 @@ class DirectListener(Listener[DirectConnection, Holder]):
                 self._leave(number)
                 self._hold(DirectConnection(arrival.encrypted or arrival.sock, self._traffic), holder, arrival.address)
             else:
-                _log.info("a direct connection of %s was refused: its token is not valid", arrival.address)
+                self.when_refused(arrival.address, "its token is not valid")
                 self._drop(number)
 
     def _drop(self, number: int) -> None:

@@ -42,6 +42,13 @@ def address_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
 
 
+def certificate_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """The name in the certificate of the caller; empty if it has shown none."""
+    found = context.auth_context()
+    names = (*found.get("x509_common_name", ()), *found.get("x509_subject_alternative_name", ()))
+    return str(next(filter(None, names), b""), "utf-8", "replace")
+
+
 def reading(parse: Callable[[bytes], T], traffic: Traffic) -> Callable[[bytes], T]:
     """A deserializer whose bytes are counted as received."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -12,7 +13,7 @@ import grpc
 from ps_service.access.identities import caller
 from ps_service.requests.administration import end_unused
 from ps_service.rpc.direct import DirectListener
-from ps_service.rpc.grpc_stream import GrpcStream, address_of, reading, writing
+from ps_service.rpc.grpc_stream import GrpcStream, address_of, certificate_of, reading, writing
 from ps_service.rpc.intake import Intake
 from ps_service.rpc.session_handler import SessionHandler
 from ps_service.rpc.session_handlers import SessionHandlers
@@ -68,20 +69,26 @@ class Servicer:
             engine.limits, self.serve, traffic["shared_memory"], engine.shared_memory
         )
         self.direct = DirectListener(self.serve, traffic["direct"], engine.direct, certificates)
+        self.direct.when_refused = partial(arrivals.refused, engine.events, "a direct connection")
         self._engine = engine
         self._unary = UnaryMethods(engine)
         engine.requests.add(self._unary)
         engine.requests.add(self.session_handlers)
 
     async def serve(
-        self, connection: Connection, peer: str = "", listener: Listener[Any, Any] | None = None
+        self,
+        connection: Connection,
+        peer: str = "",
+        listener: Listener[Any, Any] | None = None,
+        certificate: str = "",
     ) -> DirectConnection | None:
         """Serves a session on one connection, until the connection ends. Returns the direct connection that has
-        replaced it, if one has."""
+        replaced it, if one has. The other end has shown a certificate with this name on gRPC."""
         try:
             async with asyncio.timeout(_GREETING_SECONDS):
-                session_handler, turn, may_move = await self._greet(connection, listener)
+                session_handler, turn, may_move = await self._greet(connection, listener, certificate)
         except PsError as error:
+            arrivals.refused(self._engine.events, "a stream", peer, str(error), certificate)
             with suppress(ConnectionBroken):
                 await connection.send(Packet(Frame(refusal=Refusal(error=errors.to_message(error)))))
             return None
@@ -125,7 +132,7 @@ class Servicer:
         return None
 
     async def _greet(
-        self, connection: Connection, listener: Listener[Any, Any] | None
+        self, connection: Connection, listener: Listener[Any, Any] | None, certificate: str
     ) -> tuple[SessionHandler, int, bool]:
         first = await connection.receive()
         if first is None or not first.frame.HasField("hello"):
@@ -148,6 +155,8 @@ class Servicer:
         session_handler = self.session_handlers.open(hello.trainer, identity)
         session = session_handler.session
         session.process, session.tells_last_pass = _process(hello), hello.HasField("last_pass")
+        if listener is None:
+            session.certificate = certificate
         if resumed and hello.incarnation in self._engine.incarnations.killed:
             self._engine.contexts.lose_up_to(ContextId(hello.trainer, hello.last_pass))
         turn = session_handler.stream.greeted(connection if isinstance(connection, DirectConnection) else None)
@@ -312,7 +321,7 @@ class Servicer:
             end_unused(self._engine)
 
     async def _session(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        direct = await self.serve(GrpcStream(context), address_of(context))
+        direct = await self.serve(GrpcStream(context), address_of(context), certificate=certificate_of(context))
         if direct is not None:
             try:
                 # The stream stays beside it. When the trainer is gone or has stopped, gRPC cancels this.

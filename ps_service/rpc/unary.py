@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from ps_service.requests.administration import BY_OPERATOR
 from ps_service.requests.error_answers import cut_off, failure
 from ps_service.requests.execution import answer
 from ps_service.requests.operations import OPERATIONS
-from ps_service.rpc.grpc_stream import address_of, reading, writing
+from ps_service.rpc.grpc_stream import address_of, certificate_of, reading, writing
 from ps_service.rpc.unary_metadata import (
     ERROR_KEY,
     INCARNATION_KEY,
@@ -60,6 +60,9 @@ _log = logging.getLogger(__name__)
 
 _Run = Callable[[WorkItem], Coroutine[Any, Any, "Answer"]]
 """Runs a request, as a work item of the compute threads."""
+
+_TOLD: Final = {"checkpoint", "evict"}
+"""Operations whose event says who asked, although no session is needed for them."""
 
 _UNNAMED: Final = b""
 """The trainer id of callers that give none: they count, and take turns, as one trainer."""
@@ -167,7 +170,7 @@ class UnaryMethods:
         of = caller.trainer if caller.named else _UNNAMED
         try:
             with self._budget.counted(of, operation, request):
-                result = await self._answer_of(caller, operation, request, seconds, address_of(context))
+                result = await self._answer_of(caller, operation, request, seconds, context)
         except OverloadedError as error:
             self._engine.counters.refuse(error.code)
             result = failure(error)
@@ -200,15 +203,25 @@ class UnaryMethods:
                 "begin again with its state as it is, and without that metadata"
             )
 
-    async def _answer_of(self, caller: Caller, operation: Operation, request: Any, timeout: float, peer: str) -> Answer:
+    async def _answer_of(
+        self,
+        caller: Caller,
+        operation: Operation,
+        request: Any,
+        timeout: float,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> Answer:
         trainer = caller.trainer
-        run = partial(self._run, caller, operation, request, timeout)
+        by = _by(context) if operation.name in _TOLD else None
+        run = partial(self._run, caller, operation, request, timeout, by)
         # A refused request opens no session, so that it can be sent again later.
         if not operation.mutates or not self._engine.gate.admits(trainer, operation, request):
             return await run(WorkItem(trainer if caller.named else _UNNAMED))
         session = self._engine.sessions.open(trainer, identities.caller.get())
         if not session.streams:
-            session.transport, session.peer = "unary", peer
+            session.transport, session.peer = "unary", address_of(context)
+        if not session.is_known:
+            session.certificate = certificate_of(context)
         session.last_request = time.perf_counter()
         arrivals.came(self._engine.events, session)
         # Its lease does not run while the request waits.
@@ -266,7 +279,15 @@ class UnaryMethods:
             reply_cache.record(trainer, number, result)
         return result
 
-    async def _run(self, caller: Caller, operation: Operation, request: Any, timeout: float, item: WorkItem) -> Answer:
+    async def _run(
+        self,
+        caller: Caller,
+        operation: Operation,
+        request: Any,
+        timeout: float,
+        by: Mapping[str, str] | None,
+        item: WorkItem,
+    ) -> Answer:
         """Runs an operation; administration lists it meanwhile, and may cancel it."""
         trainer, number = caller.trainer, caller.number
         task = asyncio.current_task()
@@ -275,7 +296,7 @@ class UnaryMethods:
         self._requests.add(running)
         try:
             result = await answer(
-                self._engine, trainer, operation, request, None, timeout, True, item, number, running.by
+                self._engine, trainer, operation, request, None, timeout, True, item, number, running.by, by
             )
         finally:
             self._requests.discard(running)
@@ -290,6 +311,11 @@ class UnaryMethods:
         self._open -= 1
         if not self._open:
             self._none_open.set()
+
+
+def _by(context: grpc.aio.ServicerContext[Any, Any]) -> dict[str, str]:
+    """Who asks, for the audit log."""
+    return {"address": address_of(context), "certificate": certificate_of(context)}
 
 
 class _Budget:

@@ -17,9 +17,10 @@ def came(events: Events, session: SessionState, may_move: bool = False) -> None:
     if not session.is_known:
         session.is_known = True
         how = f"over {session.transport}" if session.peer else "inside this process"
-        events.note("joined", f"{who} has connected {how}", trainer=session.name)
+        events.note("joined", f"{who} has connected {how}", trainer=session.name, by=session.by())
     elif session.is_away:
-        events.note("back", f"{who} has connected again", trainer=session.name, alike=("back", session.trainer))
+        alike = ("back", session.trainer)
+        events.note("back", f"{who} has connected again", trainer=session.name, alike=alike, by=session.by())
     session.is_away = False
 
 
@@ -41,11 +42,11 @@ def gone(events: Events, session: SessionState) -> None:
     steps = f" after {session.pace.steps:,} steps" if session.pace.steps else ""
     who = _who(session)
     if session.said_goodbye or session.transport == "unary":
-        events.note("left", f"{who} has left{steps}", trainer=session.name)
+        events.note("left", f"{who} has left{steps}", trainer=session.name, by=session.by())
         return
     missed = session.idle_seconds()
     why = f"it has had no connection for {missed:.1f} s" if missed else "its session has ended"
-    events.note("lost", f"{who} is lost{steps}: {why}", "warning", trainer=session.name)
+    events.note("lost", f"{who} is lost{steps}: {why}", "warning", trainer=session.name, by=session.by())
 
 
 def _who(session: SessionState) -> str:
@@ -54,3 +55,9 @@ def _who(session: SessionState) -> str:
     address = "" if process and session.transport == "shared_memory" else session.peer
     known = ", ".join(filter(None, [process, address and f"from {address}"]))
     return f"trainer {session.name} ({known})" if known else f"trainer {session.name}"
+
+
+def refused(events: Events, what: str, address: str, why: str, certificate: str = "") -> None:
+    """A connection was refused, for a reason."""
+    by, alike = {"address": address, "certificate": certificate}, ("refused", address.rpartition(":")[0])
+    events.note("refused", f"{what} from {address} was refused: {why}", "warning", alike=alike, by=by)

@@ -58,7 +58,8 @@ class SessionState:
     """One trainer on this owner. The session lives while one of its `streams` is open, and until its lease runs out.
 
     Its `number` distinguishes trainers whose ids have the same prefix. `peer` is an address or a process, as the
-    transport says it. `pace` counts the passes with which it has stepped optimizers here, and its pushes.
+    transport says it; `certificate` is the name in that of the trainer, if it has shown one. `pace` counts the passes
+    with which it has stepped optimizers here, and its pushes.
     """
 
     def __init__(self, trainer: bytes, clock: Callable[[], float], number: int = 0) -> None:
@@ -70,7 +71,7 @@ class SessionState:
         # Why the owner ended it, for its trainer; empty if the lease ran out.
         self.why_lost = ""
         self.transport = ""
-        self.peer = ""
+        self.peer = self.certificate = ""
         # Of the requests that were accepted: none of them is executed again.
         self.taken_numbers = SeenNumbers()
         self.streams = 0
@@ -93,6 +94,10 @@ class SessionState:
     def name(self) -> str:
         """The first digits of the trainer's id, for display; the full id is a secret."""
         return self.trainer.hex()[:8]
+
+    def by(self) -> dict[str, str]:
+        """Who it is, for the audit log."""
+        return {"address": self.peer, "certificate": self.certificate}
 
     def age_seconds(self) -> float:
         """Seconds since it began on this owner."""

@@ -137,6 +137,22 @@ def test_rows_of_durability(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked_programs")
+def test_rows_of_tls(start: Start, tmp_path: Path) -> None:
+    process = start("benchmarks", "--rows", "tls_4B", "--rounds", "1")
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    report = json.loads((tmp_path / "out" / "bench.json").read_text())
+    for row in report["rows"]:
+        assert not row["errors"] and min(row["over_plain"], row["over_plain_grpc"]) > 0
+    assert min(report["cipher_gb_s"].values()) > 0
+    shown = figures.block(report)
+    for text in (output, shown):
+        assert "tls_4B, direct" in text and "tls_4B, grpc" in text and "OpenSSL alone" in text
+    assert "| row | unit | ours |" not in shown
+    wait_until(lambda: not left(str(tmp_path)))
+
+
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_signal_leaves_no_process(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     process = start("benchmarks", "--rows", "table_grow", "--rounds", "1000")
@@ -182,6 +198,7 @@ def test_rows_are_those_that_were_promised() -> None:
         *("replica_sync_2", "replica_small_sync_2", "trainers_4", "owners_2", "table_owners_2"),
         "steady_transformer_large",
         *("step_durable", "step_durable_10M", "step_durable_table"),
+        *("tls_4B", "tls_16MiB", "tls_neumf"),
     ]
     assert [row.name for row in choose(["64", "rnn"])] == ["echo_64KiB", "echo_64MiB", "rnn_step"]
     assert [row.name for row in choose(["steady"], skipped=["neumf", "modules", "large"])] == [

@@ -25,7 +25,7 @@ ALLOWED = {
     # The release of the package itself.
     ("ps_wire/release.py", "importlib.metadata"),
     # The modules of --import, or of allow= for a member of a group.
-    ("trainer_client/rpc/joining.py", "importlib"),
+    ("trainer_client/rpc/own_owner.py", "importlib"),
     ("ps_service/hosting/allowlist.py", "importlib"),
     # Packages that may be missing, each by one fixed name.
     ("ps_wire/compression/zstd.py", "importlib"),

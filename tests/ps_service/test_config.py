@@ -73,6 +73,7 @@ FIELDS: dict[str, Field] = {
     "tls_ca": Field(None, ('"a.pem"', Path("a.pem")), ("b.pem", Path("b.pem")), Path("c.pem")),
     "insecure": Field(False, ("true", True), ("false", False), True),
     "slow_call_seconds": Field(10.0, ("0.5", 0.5), ("4", 4.0), 0.0),
+    "audit_log": Field("", ('"a.jsonl"', "a.jsonl"), ("-", "-"), "b.jsonl"),
     "log_level": Field("info", ('"debug"', "debug"), ("warning", "warning"), "error"),
     "log_format": Field("auto", ('"text"', "text"), ("json", "json"), "auto"),
 }

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import os
-import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_service.engine import Engine
-from ps_service.functions.groups import Level
-from ps_service.functions.offered import TorchFunctions
-from ps_service.hosting.allowlist import AllowList
-from ps_service.server import Server
 from ps_wire import tracing
 from ps_wire.errors import InvalidArgumentError, UnavailableError
-from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
 from ps_wire.numbers import check_seconds
+from ps_wire.tls import TLS
 from trainer_client.client.portal import Portal
-from trainer_client.rpc import current
 from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.current import agent, has_agent, set_agent
-from trainer_client.rpc.options import UNSET, RpcBackendOptions, checked_options, usable
+from trainer_client.rpc.options import UNSET, RpcBackendOptions, checked_options
+from trainer_client.rpc.own_owner import Offer, OwnOwner, allowing
 from trainer_client.rpc.peers import GroupPeers
 from trainer_client.rpc.planning import Plan, planned
 from trainer_client.rpc.rendezvous import chosen, meet
@@ -37,15 +29,9 @@ from trainer_client.session.settings import Settings
 
 if TYPE_CHECKING:
     from ps_service.group.keepers import KeeperAddress
-
-Offer = str | ModuleType | type | Callable[..., Any]
+    from ps_service.server import Server
 
 _ANYWHERE: Final = "127.0.0.1:0"
-
-_SPARE_THREADS: Final = 64
-"""Threads that replace those of calls that were given up and still run; each is made when it is needed.
-
-One member may hold half of them. Programs for torch give up many calls that go on, because there later calls wait."""
 
 _SECOND_KEEPER_SECONDS: Final = 5.0
 """Seconds that a second member of rank 0 waits for an answer from what listens at the address of rank 0."""
@@ -71,6 +57,7 @@ def init_rpc(
     lease_seconds: float = 30.0,
     shared_memory: bool = True,
     direct: bool = True,
+    tls: TLS | None = None,
     insecure: bool = False,
 ) -> None:
     """Joins a group: this process can then call the other members and be called by them.
@@ -98,6 +85,9 @@ def init_rpc(
         shared_memory: Whether to use shared memory with members on the same host.
         direct: Whether to use direct connections with members, which are faster than gRPC, where shared memory is not
             used.
+        tls: The certificate with which this process serves and calls others, over TLS. With `ca`, it answers only those
+            that have one of that authority. None takes those that the variables `PS_TLS_CA`, `PS_TLS_CERT`,
+            `PS_TLS_KEY` and `PS_TLS_SERVER_NAME` name; without any, nothing is encrypted.
         insecure: Whether to listen beyond loopback although traffic is not encrypted.
 
     Raises:
@@ -106,61 +96,29 @@ def init_rpc(
         DeadlineExceededError: Some members did not arrive in time; the message names those that did, and the others.
         UnavailableError: The directory cannot be reached in time.
         InvalidArgumentError: The name, the rank, an address or an entry of `allow` is not valid; the rank is missing;
-            or not all members gave the same `world_size`.
+            `tls` has no certificate, or a file of it cannot be used; or not all members gave the same `world_size`.
         TypeError: The backend or its options are of another type.
     """
     options = checked_options(backend, rpc_backend_options)
     _check(name, rank, world_size)
     check_seconds("join_timeout", join_timeout)
     check_seconds("lease_seconds", lease_seconds)
-    placement = options.placement()
+    settings = Settings(
+        (options.rpc_timeout if timeout == UNSET else timeout) or None,
+        join_timeout or DAY,
+        shared_memory=shared_memory,
+        direct=direct,
+        marks=True,
+        member=name,
+        tls=tls or TLS.of_variables(),
+        tracing=tracing.of_program(name),
+    )
+    placement, threads = options.placement(), options.num_worker_threads
+    own = OwnOwner(allowing(allow), settings, placement, device, threads, lease_seconds, advertise, insecure)
     with _lock:
-        if has_agent():
-            raise RuntimeError(
-                f"RPC is already initialized: this process is in a group already, as {agent().name!r}; "
-                "call rpc.shutdown() first"
-            )
+        _check_alone()
         plan, listen = planned(options.init_method, rank, world_size or 0, directory, listen, join_timeout)
-        try:
-            default = options.rpc_timeout if timeout == UNSET else timeout
-            settings = Settings(
-                default or None, join_timeout or DAY, shared_memory=shared_memory, direct=direct, marks=True
-            )
-            settings.tracing = tracing.of_program(name)
-            settings.member = name
-            allowed = _allowed(allow)
-
-            def begin(listen: str) -> Agent:
-                """Starts an owner, whose engine is a new one: that of an owner which could not start is over."""
-                engine = Engine(
-                    name,
-                    allowed,
-                    device=usable(device or placement.here or "cpu"),
-                    limits=Limits(
-                        lease_seconds=lease_seconds, max_segment_bytes=MAX_SEGMENT_BYTES if shared_memory else 0
-                    ),
-                    threads=options.num_worker_threads,
-                    spare_threads=_SPARE_THREADS,
-                )
-                if plan.size and plan.keeps_directory:
-                    engine.directory.begin(plan.size)
-                return _start(engine, listen, advertise, insecure, settings)
-
-            taken: OSError | None = None
-            try:
-                made = begin(listen or _ANYWHERE)
-            except OSError as error:
-                if not plan.size or not plan.keeps_directory:
-                    raise
-                # Perhaps another process has this rank, too. If so, its directory tells all members.
-                taken, plan = error, plan._replace(directory=listen)
-                settings.connect_timeout = _SECOND_KEEPER_SECONDS
-                made = begin(_ANYWHERE)
-        except BaseException:
-            if plan.file is not None:
-                plan.file.leave(over=True)
-            raise
-        made.placement = placement
+        made, plan, taken = _begun(own, plan, listen)
     try:
         _enter(made, plan)
     except UnavailableError as error:
@@ -226,6 +184,14 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
         _end(leaving.leave(min(deadline.left(), 5.0) if graceful and members is not None else 0.0))
 
 
+def _check_alone() -> None:
+    if has_agent():
+        raise RuntimeError(
+            f"RPC is already initialized: this process is in a group already, as {agent().name!r}; "
+            "call rpc.shutdown() first"
+        )
+
+
 def _check(name: str, rank: int, world_size: int | None) -> None:
     check_name(name)
     if not isinstance(rank, int) or isinstance(rank, bool):
@@ -237,31 +203,34 @@ def _check(name: str, rank: int, world_size: int | None) -> None:
         raise InvalidArgumentError(f"rank {rank} is not one of {world_size}; give rank= beside world_size=")
 
 
-def _allowed(offers: Iterable[Offer]) -> AllowList:
-    allowed = AllowList(functions=TorchFunctions(Level.ALL))
-    import __main__ as program
+def _begun(own: OwnOwner, plan: Plan, listen: str) -> tuple[Agent, Plan, OSError | None]:
+    """Starts the owner of this process. If its address is taken, perhaps another process has this rank, too: then its
+    directory tells all members, and the error is for the case that there is none."""
+    try:
+        try:
+            return _start(own, plan, listen or _ANYWHERE), plan, None
+        except OSError as error:
+            if not plan.size or not plan.keeps_directory:
+                raise
+            plan = plan._replace(directory=listen)
+            own.settings.connect_timeout = _SECOND_KEEPER_SECONDS
+            return _start(own, plan, _ANYWHERE), plan, error
+    except BaseException:
+        if plan.file is not None:
+            plan.file.leave(over=True)
+        raise
 
-    with suppress(ValueError):  # it need not define anything that others may call
-        allowed.add(program)
-    for offer in (*current.offers, *offers):
-        if isinstance(offer, str):
-            allowed.add(importlib.import_module(offer))
-        elif isinstance(offer, ModuleType):
-            allowed.add(offer)
-        else:
-            allowed.allow(offer)
-    return allowed
 
-
-def _start(engine: Engine, listen: str, advertise: str, insecure: bool, settings: Settings) -> Agent:
+def _start(own: OwnOwner, plan: Plan, listen: str) -> Agent:
     """Starts the owner of this process, and makes it the agent. Others may call it as soon as it has entered."""
     global _portal
 
+    server = own.server(listen, plan.size if plan.keeps_directory else 0)
+
     async def start() -> Agent:
-        server = Server(engine, listen, insecure, direct_port=0 if settings.direct else "off")
         await server.start()
         try:
-            return Agent(server, settings, advertise or _advertised(server.address))
+            return Agent(server, own.settings, own.address(server.address))
         except BaseException:
             await server.stop()
             raise
@@ -273,6 +242,7 @@ def _start(engine: Engine, listen: str, advertise: str, insecure: bool, settings
         _portal.release()
         _portal = None
         raise
+    made.placement = own.placement
     set_agent(made)
     atexit.register(_at_exit)
     return made
@@ -320,13 +290,3 @@ def _at_exit() -> None:
     if _portal is not None and has_agent():
         with suppress(RuntimeError):
             _portal.run(agent().client.close())
-
-
-def _advertised(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    if host.strip("[]") not in ("0.0.0.0", "::"):
-        return address
-    try:
-        return f"{socket.gethostbyname(socket.gethostname())}:{port}"
-    except OSError as error:
-        raise InvalidArgumentError(f"this host does not know its own address ({error}); give advertise=") from error

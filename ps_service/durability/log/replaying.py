@@ -175,7 +175,7 @@ def _step(engine: Engine, step: pb.StepEffect, source: RecordSource, newer: Newe
 def _again(engine: Engine, trainer: bytes, again: pb.AgainEffect, source: RecordSource) -> None:
     name = again.request.WhichOneof("operation")
     payload = source.part(again.offset, again.nbytes) if again.nbytes else None
-    ctx = RequestContext(engine, trainer, payload, embeds=True)
+    ctx = RequestContext(engine, trainer, payload, embeds=True, is_replayed=True)
     with suppress(StaleHandleError):  # its object went with a session while the request ran
         OPERATIONS[name].handle(ctx, getattr(again.request, name), getattr(Reply(), name))
 

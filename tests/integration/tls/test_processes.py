@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import stat
 from pathlib import Path
 
@@ -14,6 +16,15 @@ import trainer_client as tc
 from ps_service.cli import probe
 from ps_service.cli.commands import app
 from tests.conftest import StartProcess
+from tests.forking.process import Forking
+from tests.integration.tls.authority import Authority
+from trainer_client import rpc
+
+COMMANDS = [
+    *((["status"], 0), (["status", "--group"], 0), (["sessions"], 0), (["evict", "--older-than", "60"], 0)),
+    *((["checkpoint"], 1), (["rebalance"], 0), (["drain"], 0)),
+]
+"""Commands that ask an owner, and their exit codes for one without a data directory."""
 
 
 @pytest.fixture
@@ -66,6 +77,42 @@ async def test_a_group_calls_within_itself_and_takes_no_stranger(
         probe.status(first.address)
     for name, file in {"CA": "ca.pem", "CERT": "alice.pem", "KEY": "alice.key"}.items():
         monkeypatch.setenv(f"PS_TLS_{name}", str(certs / file))
-    assert probe.status(first.address).owner == "ps0"
     async with tc.connect(second.address) as ps:
         assert ps.owners == ["ps1"]
+
+
+async def test_commands_reach_owners_with_the_same_certificates(
+    start_process: StartProcess, certs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await start_process("--name", "ps0", "--directory", "self", *flags(certs))
+    own = {"--tls-ca": "ca.pem", "--tls-cert": "alice.pem", "--tls-key": "alice.key"}
+    given = [part for flag, file in own.items() for part in (flag, str(certs / file))]
+
+    async def run(*options: str) -> tuple[int, str]:
+        ran = await asyncio.to_thread(CliRunner().invoke, app, [*options])
+        return ran.exit_code, ran.output
+
+    assert (await run("status", owner.address, "--timeout", "2"))[0] == 2
+    code, out = await run("sessions", owner.address, *given[:4])
+    assert code == 2 and "give cert and key together" in out
+    for options, code in COMMANDS:
+        assert (await run(*options, owner.address, *given))[0] == code, options
+    for flag, file in own.items():
+        monkeypatch.setenv(f"PS_{flag[2:].replace('-', '_').upper()}", str(certs / file))
+    code, out = await run("status", owner.address, "--json")
+    assert code == 0 and json.loads(out)["owner"] == "ps0"
+
+
+def test_programs_call_each_other_over_tls(forking: Forking, tmp_path: Path) -> None:
+    Authority(tmp_path).issue("owner")
+    with forking.start("tests.integration.tls.members", "2", str(tmp_path)) as group:
+        output = group.communicate(timeout=60)
+        assert group.returncode == 0, output
+    assert sorted(output.splitlines()) == [f"{rank} [2.0, 2.0] [True, True]" for rank in range(2)]
+
+
+def test_a_program_without_a_certificate_begins_no_group_over_tls(tmp_path: Path) -> None:
+    with pytest.raises(tc.errors.InvalidArgumentError, match="serves, too: give cert and key"):
+        rpc.init_rpc("worker0", directory="self", tls=tc.TLS(Authority(tmp_path).ca))
+    with pytest.raises(RuntimeError, match="in no group"):
+        rpc.get_worker_info()

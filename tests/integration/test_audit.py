@@ -1,0 +1,117 @@
+"""The audit log of owners: a whole story, who is named in it, and what never is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trainer_client as tc
+from ps_service.cli import probe
+from ps_service.engine import Engine
+from ps_service.measures.audit_log import AuditLog
+from ps_service.server import Server
+from ps_wire.v1.operations_pb2 import CheckpointRequest, EvictRequest
+from tests import hosted_models
+from tests.allowed import allowed
+from tests.conftest import StartProcess
+from tests.integration.tls.authority import Authority
+
+
+def lines(place: Path) -> list[dict[str, Any]]:
+    return [json.loads(each) for each in place.read_text("utf-8").splitlines()]
+
+
+async def train(address: str, tls: tc.TLS) -> bytes:
+    """Makes a module, changes what is there, and deletes it; returns the id of the trainer."""
+    async with tc.connect(address, tls=tls, shared_memory=False) as ps:
+        net = await ps.module("torch.nn.Linear", 2, 2, name="net", seed=1)
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, name="opt")
+        async with ps.context() as ctx:
+            await ctx.backward((await net(torch.tensor([[0.123456, 7.654321]]))).sum(), step=opt)
+        await net.load_state_dict(await net.state_dict())
+        await opt.set_policy(tc.policies.Sync(1))
+        await ps.delete("opt")
+        return ps.trainer
+
+
+async def test_a_story_names_who_did_what_and_no_secrets(tmp_path: Path) -> None:
+    authority, place = Authority(tmp_path), tmp_path / "audit.jsonl"
+    alice, operator = authority.trainer("alice"), authority.trainer("operator")
+    engine = Engine("ps0", allowed(hosted_models), data_dir=tmp_path / "data")
+    with closing(AuditLog(str(place), "ps0")) as audit:
+        engine.events.audit = audit
+        async with Server(engine, direct_port=0, tls=authority.server(asks=True)) as server:
+            trainer = await train(server.address, alice)
+
+            def ask(request: Any) -> Any:
+                return probe.ask(server.address, request, 30.0, operator)
+
+            await asyncio.to_thread(ask, CheckpointRequest())
+            async with tc.connect(server.address, tls=alice) as ps:
+                await asyncio.to_thread(ask, EvictRequest(session=ps.trainer.hex()[:8]))
+            with pytest.raises(tc.errors.UnavailableError):
+                await tc.connect("ps1", directory=lambda _: server.address, tls=alice, connect_timeout=0.0)
+            await asyncio.to_thread(knock, server.servicer.direct.port)
+            await server.quiet(0.0)
+    found = lines(place)
+    by = [(each["kind"], each.get("certificate", ""), each.get("subject", "")) for each in found]
+    assert [each for each in by if each[0] not in ("joined", "left")] == [
+        ("started", "", ""),
+        ("made", "alice.example", "net"),
+        ("made", "alice.example", "opt"),
+        ("loaded", "alice.example", "net"),
+        ("policy", "alice.example", "opt"),
+        ("deleted", "alice.example", "opt"),
+        ("checkpoint", "operator.example", ""),
+        ("ended", "operator.example", ""),
+        ("refused", "alice.example", ""),
+        ("refused", "", ""),
+        ("draining", "", ""),
+        ("drained", "", ""),
+    ]
+    assert by[1][:2] == ("joined", "alice.example") and ("left", "alice.example", "") in by
+    refused = [each for each in found if each["kind"] == "refused"]
+    assert "this is owner 'ps0', and not 'ps1'" in refused[0]["event"]
+    assert all(each["address"].startswith("127.0.0.1:") for each in (*refused, found[1], found[2]))
+    text = place.read_text("utf-8")
+    for secret in (trainer.hex(), "0.12345", "7.6543", authority.key_of("alice").read_text().splitlines()[1]):
+        assert secret not in text
+
+
+def knock(port: int) -> None:
+    """Comes to the direct port without TLS."""
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.sendall(b"ps-wire1" + bytes(32))
+        while sock.recv(64):
+            pass
+
+
+async def test_an_owner_that_ends_has_written_all_of_it(start_process: StartProcess, tmp_path: Path) -> None:
+    place = tmp_path / "audit.jsonl"
+    owner = await start_process("--audit-log", str(place))
+    async with tc.connect(owner.address) as ps:
+        await ps.module("torch.nn.Linear", 2, 2, name="net")
+    owner.process.terminate()
+    assert await owner.process.wait() == 0
+    assert [each["kind"] for each in lines(place)] == ["started", "joined", "made", "left", "draining", "drained"]
+
+
+async def test_what_the_log_repeats_after_a_restart_is_not_told_again(tmp_path: Path) -> None:
+    async def run(loads: bool) -> list[str]:
+        engine = Engine("ps0", allowed(hosted_models), data_dir=tmp_path)
+        async with Server(engine, durability="interval:1") as server, tc.connect(server.address) as ps:
+            net = await ps.module("torch.nn.Linear", 2, 2, name="net")
+            if loads:
+                await net.load_state_dict(await net.state_dict())
+            return [each.kind for each in engine.events.latest()]
+
+    assert "loaded" in await run(True)
+    again = await run(False)
+    assert "restored" in again and "loaded" not in again
