@@ -6,11 +6,18 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ps_service.durability.keys import SignatureError
 from ps_wire.regular_files import NotRegularError, open_regular
 
+if TYPE_CHECKING:
+    from ps_service.durability.keys import Keys
+
 NAME: Final = "manifest.json"
+SIGNATURE: Final = "manifest.sig"
+"""The file with the signature of the manifest, if its owner has a key."""
+
 FORMAT: Final = 1
 """Changes when an older release could misread a checkpoint."""
 
@@ -41,12 +48,13 @@ class Manifest:
         return json.dumps({"blake2b": _digest(content), **content}, indent=2).encode()
 
     @classmethod
-    def read(cls, folder: Path, verify: bool = True) -> Manifest:
-        """Reads the manifest of a checkpoint, and verifies its files. Raises `DamagedError` if one is not whole.
+    def read(cls, folder: Path, verify: bool = True, keys: Keys | None = None) -> Manifest:
+        """Reads the manifest of a checkpoint, and verifies its files. Raises `DamagedError` if one is not whole, and
+        with `keys` a `SignatureError` if none of them has signed it.
 
         A `ValueError` says that another release wrote it, in a format that this one cannot read.
         """
-        manifest = cls._parse(folder)
+        manifest = cls._parse(folder, keys)
         for name, expected in manifest.files.items() if verify else ():
             try:
                 whole = described(folder / name) == expected
@@ -57,14 +65,19 @@ class Manifest:
         return manifest
 
     @classmethod
-    def _parse(cls, folder: Path) -> Manifest:
+    def _parse(cls, folder: Path, keys: Keys | None) -> Manifest:
         try:
             with open_regular(folder / NAME) as file:
-                content = json.loads(file.read())
+                written = file.read()
+            if keys is not None:
+                _check_signature(folder, written, keys)
+            content = json.loads(written)
             digest = content.pop("blake2b")
             whole = digest == _digest(content)
         except NotRegularError as error:
             raise DamagedError(str(error)) from None
+        except SignatureError:
+            raise
         except (OSError, ValueError, AttributeError, KeyError, TypeError):
             whole = False
         if not whole:
@@ -88,6 +101,19 @@ def described(path: Path) -> dict[str, Any] | None:
         raise
     except OSError:
         return None
+
+
+def _check_signature(folder: Path, written: bytes, keys: Keys) -> None:
+    try:
+        with open_regular(folder / SIGNATURE) as file:
+            why = keys.check(written, file.read())
+    except FileNotFoundError:
+        why = "it is not signed"
+    if why:
+        raise SignatureError(
+            f"{folder} is not loaded: {why}. If you trust what is there, sign it: `ps-service sign {folder.parent}`; "
+            "otherwise restore the directory from a backup that you trust"
+        )
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -81,7 +81,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
         torch.set_rng_state(torch.frombuffer(bytearray(checkpoint.generator), dtype=torch.uint8))
     engine.incarnations.earlier = manifest.incarnations
     engine.incarnations.killed = frozenset(manifest.incarnations if checkpoint.running else checkpoint.killed)
-    engine.durability.position = checkpoint.position
+    engine.durability.position, engine.durability.code = checkpoint.position, checkpoint.code
     return left_out
 
 
