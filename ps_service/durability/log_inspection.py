@@ -10,6 +10,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from google.protobuf.message import DecodeError
+
 from ps_service.durability.keys import SignatureError
 from ps_service.durability.log import records
 from ps_service.durability.log.chain import Chain
@@ -76,7 +78,11 @@ def inspect_log(folder: Path, found: Sequence[Inspected], keys: Keys | None = No
     for record in _read(folder, begin, None, log, _chain(keys, folder, whole[0] if whole else None)):
         log.end = record.end
         log.records += 1
-        message = pb.LogRecord.FromString(record.message)
+        try:
+            message = pb.LogRecord.FromString(record.message)
+        except DecodeError as error:  # its checksum is right
+            log.damage = f"the record at position {record.position} cannot be read: {error}"
+            break
         log.owner = message.owner or log.owner
         objects.changed_by(message)
     log.objects = [each for each in objects.by_id.values() if each.changes]
@@ -102,7 +108,7 @@ def _chain(keys: Keys | None, folder: Path, checkpoint: Inspected | None) -> Cha
     if keys is None:
         return None
     if checkpoint is None:
-        with suppress(DamagedLogError):
+        with suppress(DamagedLogError, DecodeError):
             return Chain(keys, first_owner(folder))
         return Chain(keys, "")
     chain = Chain(keys, checkpoint.owner)

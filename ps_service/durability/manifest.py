@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,13 +83,41 @@ class Manifest:
             whole = False
         if not whole:
             raise DamagedError(f"{folder / NAME} is damaged or missing")
-        format = content.pop("format")
+        format = content.pop("format", None)
         if format != FORMAT:
             raise ValueError(
                 f"{folder} was written by release {content.get('version')}, in format {format}; this release reads "
                 f"format {FORMAT}. Start that release, or another data directory"
             )
+        if not _has_its_form(content):
+            raise DamagedError(f"{folder / NAME} does not say what a manifest says")
         return cls(**content | {"incarnations": tuple(content["incarnations"])})
+
+
+def _has_its_form(content: dict[str, Any]) -> bool:
+    """Whether what stands in a manifest has the fields and types of one. Its hash is right, and may have been put
+    right."""
+    if content.keys() != {each.name for each in fields(Manifest)}:
+        return False
+    texts = [*(content[name] for name in ("owner", "written", "version"))]
+    if not isinstance(content["incarnations"], list) or not isinstance(content["files"], dict):
+        return False
+    if not all(isinstance(each, str) for each in (*texts, *content["incarnations"])):
+        return False
+    for name, file in content["files"].items():
+        if not name or "/" in name or not isinstance(file, dict) or file.keys() != {"bytes", "blake2b"}:
+            return False
+        if type(file["bytes"]) is not int or file["bytes"] < 0 or not isinstance(file["blake2b"], str):
+            return False
+    for listed in (content["objects"], content["left_out"]):
+        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+            return False
+    if not all(isinstance(each.get(name), str) for each in content["left_out"] for name in ("class", "name", "why")):
+        return False
+    try:
+        return datetime.fromisoformat(content["written"]).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def described(path: Path) -> dict[str, Any] | None:
