@@ -73,6 +73,9 @@ class OwnerConfig(BaseSettings):
     keep_checkpoints: int = Field(
         2, ge=1, description="How many checkpoints stay in data_dir; older ones are removed after a new one is whole."
     )
+    checkpoint_key_file: Path | None = Field(
+        None, description="Keys that sign checkpoints and the log: what is not signed with one of them is not loaded."
+    )
     leave_out: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Names or ids of objects in the checkpoint that are not to be restored (separated by commas)."
     )
@@ -163,7 +166,7 @@ class OwnerConfig(BaseSettings):
             include={
                 *("listen", "insecure", "http", "direct_port"),
                 *("checkpoint_every", "keep_checkpoints", "leave_out", "durability", "log_bytes"),
-                "wait_for_data_dir",
+                *("wait_for_data_dir", "checkpoint_key_file"),
             }
         )
         return found | {"tls": self.tls}
@@ -211,7 +214,9 @@ class OwnerConfig(BaseSettings):
         return value
 
     @field_validator(
-        "data_dir", "tls_cert", "tls_key", "tls_client_ca", "tls_ca", "token_file", "own_token_file", mode="before"
+        *("data_dir", "checkpoint_key_file", "tls_cert", "tls_key", "tls_client_ca", "tls_ca"),
+        *("token_file", "own_token_file"),
+        mode="before",
     )
     @classmethod
     def _none_if_empty(cls, value: Any) -> Any:

@@ -93,6 +93,7 @@ class Server:
         log_bytes: int = 1024 * MIB,
         wait_for_data_dir: float = 0.0,
         tls: ServerTLS | None = None,
+        checkpoint_key_file: Path | None = None,
     ) -> None:
         for address in filter(None, (listen, http)):
             addresses.check_allowed(address, insecure or tls is not None, engine.access.is_on)
@@ -109,11 +110,12 @@ class Server:
         self._web: Web | None = None
         self._serving = False
         self._keeper: Keeper | None = None
-        self._keep_checkpoints = keep_checkpoints
-        self._leave_out = leave_out
+        if checkpoint_key_file is not None and engine.data_dir is None:
+            raise ValueError("checkpoint_key_file needs data_dir, the folder whose checkpoints are signed")
         self._durability = Mode.parse(durability, engine.data_dir is not None)
         if self._durability.has_log and engine.data_dir is None:
             raise ValueError("durability needs data_dir, the folder that the log is in")
+        self._kept = (keep_checkpoints, leave_out, self._durability, checkpoint_key_file)
         self._log_bytes = log_bytes
         self._wait_for_data_dir = wait_for_data_dir
         self.is_waiting = False
@@ -219,7 +221,7 @@ class Server:
         try:
             while True:
                 try:
-                    return Keeper(self.engine, folder, self._keep_checkpoints, self._leave_out, self._durability)
+                    return Keeper(self.engine, folder, *self._kept)
                 except InUseError as error:
                     left = until - time.monotonic()
                     if left <= 0:

@@ -1,5 +1,4 @@
-"""The commands of `ps-service`: serve, status, sessions, evict, checkpoint, inspect, rebalance, drain, replay, plan and
-restore."""
+"""The commands of `ps-service`."""
 
 from __future__ import annotations
 
@@ -31,6 +30,7 @@ from ps_service.cli.certs import certs
 from ps_service.cli.ending import asking, fail, reading
 from ps_service.cli.engines import engine_of
 from ps_service.cli.inspecting import inspect
+from ps_service.cli.keys import KeyFile, checkpoint_key, keys_in, sign
 from ps_service.cli.moving import drain, rebalance
 from ps_service.cli.options import OwnersTLS, completion_script, laid_out, tell, with_settings, with_tls
 from ps_service.cli.ray_commands import ray_app
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from rich.console import RenderableType
 
+    from ps_service.durability.keys import Keys
     from ps_service.durability.past import Past
     from ps_service.engine import Engine
     from ps_wire.v1.operations_pb2 import CheckpointReply, EvictReply, SessionsReply
@@ -256,6 +257,7 @@ def replay(
         list[str] | None, typer.Option("--import", help="Modules of hosted classes, as for ps-service serve.")
     ] = None,
     file: Annotated[Path | None, typer.Option("--config", help="The TOML file that the owner is started with.")] = None,
+    key_file: KeyFile = None,
 ) -> None:
     """Builds the state that an owner had at an earlier version, bit by bit, from its last checkpoints and its log.
 
@@ -266,7 +268,8 @@ def replay(
     """
     try:
         moment = replay_view.moment(until or (), position)
-        replay_view.show(past.build(folder, moment, output, partial(_engine, file, imports)), output)
+        keys = _keys(file, key_file)
+        replay_view.show(past.build(folder, moment, output, partial(_engine, file, imports), keys), output)
     except (CheckpointError, ImportError, PsError) as error:
         fail(str(error))
 
@@ -325,6 +328,7 @@ def restore(
     apart: Annotated[float, typer.Option(help="Most seconds between the times of the checkpoints.")] = APART_SECONDS,
     imports: Annotated[list[str] | None, typer.Option("--import", help="As for serve, if owners have logs.")] = None,
     file: Annotated[Path | None, typer.Option("--config", help="A TOML file, as for serve, if they have.")] = None,
+    key_file: KeyFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, and write nothing.")] = False,
 ) -> None:
     """Divides the rows of tables anew: reads the checkpoints of some owners, and writes those of as many as wanted.
@@ -338,8 +342,9 @@ def restore(
     """
     try:
         wanted = restore_view.wanted(owners, objects or (), table or ())
-        rebuild = partial(_rebuilt, file, imports)
-        result = reshard(given, to, wanted, dry_run=dry_run, apart=apart, rebuild=rebuild)
+        keys = _keys(file, key_file)
+        rebuild = partial(_rebuilt, file, imports, keys)
+        result = reshard(given, to, wanted, dry_run=dry_run, apart=apart, rebuild=rebuild, keys=keys)
     except (CheckpointError, ImportError, PsError) as error:
         fail(str(error))
     restore_view.show(result)
@@ -365,12 +370,20 @@ def _engine(file: Path | None, imports: Sequence[str] | None, name: str, data_di
     return engine_of(settings)
 
 
-def _rebuilt(file: Path | None, imports: Sequence[str] | None, folder: Path, output: Path) -> Past:
+def _rebuilt(file: Path | None, imports: Sequence[str] | None, keys: Keys | None, folder: Path, output: Path) -> Past:
     """Builds the latest state of an owner, as `replay` does."""
-    return past.build_held(folder, Moment(), output, partial(_engine, file, imports))
+    return past.build_held(folder, Moment(), output, partial(_engine, file, imports), keys)
+
+
+def _keys(file: Path | None, key_file: Path | None) -> Keys | None:
+    """The keys in a file, or in the one that a configuration names."""
+    with reading("the configuration"):
+        return keys_in(key_file or config.load(file).checkpoint_key_file)
 
 
 app.command()(certs)
+app.command()(checkpoint_key)
+app.command()(sign)
 
 for _each in app.registered_commands:
     tell(_each)

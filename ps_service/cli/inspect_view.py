@@ -76,7 +76,7 @@ def _show_checkpoints(console: Console, found: Sequence[Inspected], has_log: boo
         whole = not each.damage
         listed.add_row(
             each.folder.name,
-            Text("whole" if whole else "damaged", "" if whole else "red"),
+            Text("whole" if whole else "untrusted" if each.untrusted else "damaged", "" if whole else "red"),
             brief(each.age_seconds) if each.written else "",
             f"{len(each.objects):,}" if whole else "",
             f"{each.sessions:,}" if whole else "",

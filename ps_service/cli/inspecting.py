@@ -10,6 +10,7 @@ import typer
 
 from ps_service.cli import inspect_view
 from ps_service.cli.ending import fail
+from ps_service.cli.keys import KeyFile, keys_in
 from ps_service.durability import inspection
 from ps_service.durability.log_inspection import inspect_log
 
@@ -17,15 +18,18 @@ from ps_service.durability.log_inspection import inspect_log
 def inspect(
     folder: Annotated[Path, typer.Argument(help="The data directory of an owner.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    key_file: KeyFile = None,
 ) -> None:
     """Says what a data directory holds: checkpoints, the log, whether every hash is right, and the newest objects.
 
     The owner may run meanwhile. Nothing is changed and no object is made, so modules of hosted classes are not needed.
-    The exit code is 1 if no checkpoint is whole, or the log is damaged.
+    The exit code is 1 if no checkpoint is whole, or the log is damaged; with --checkpoint-key-file also if they are not
+    signed.
     """
+    keys = keys_in(key_file)
     try:
-        found = inspection.inspect(folder)
-        log = inspect_log(folder, found)
+        found = inspection.inspect(folder, keys)
+        log = inspect_log(folder, found, keys)
     except OSError as error:
         fail(str(error))
     if as_json:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ps_service.durability.described import tensors_of
+from ps_service.durability.keys import SignatureError
 from ps_service.durability.manifest import DamagedError, Manifest
 from ps_service.durability.store import CheckpointError, checkpoints_in, parsed
 from ps_wire.tables.names import BLOCKS, SHARD
 
 if TYPE_CHECKING:
+    from ps_service.durability.keys import Keys
     from ps_wire.v1 import checkpoint_pb2 as pb
 
 
@@ -35,7 +37,8 @@ class InspectedObject:
 class Inspected:
     """A checkpoint. `damage` says what is wrong with it, and is empty if every hash is right. The rest is known if its
     manifest could be read; objects and sessions, if all of it could. `left_out` has name, class and reason of what the
-    owner could not save. The log goes on at the `position`."""
+    owner could not save. The log goes on at the `position`. `untrusted` says that it is not signed, although it has to
+    be; then nothing of it was read."""
 
     folder: Path
     damage: str
@@ -49,19 +52,23 @@ class Inspected:
     answers: int = 0
     position: int = 0
     left_out: Sequence[dict[str, str]] = field(default_factory=list)
+    untrusted: bool = False
 
 
-def inspect(folder: Path) -> list[Inspected]:
-    """The checkpoints of a data directory, newest first. Raises `CheckpointError` if it cannot be read."""
+def inspect(folder: Path, keys: Keys | None = None) -> list[Inspected]:
+    """The checkpoints of a data directory, newest first; with keys they have to be signed. Raises `CheckpointError` if
+    it cannot be read."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is no data directory: there is no such folder")
-    return [_inspected(each) for each in checkpoints_in(folder)]
+    return [_inspected(each, keys) for each in checkpoints_in(folder)]
 
 
-def _inspected(folder: Path) -> Inspected:
+def _inspected(folder: Path, keys: Keys | None) -> Inspected:
     damage = ""
     try:
-        manifest = Manifest.read(folder)
+        manifest = Manifest.read(folder, keys=keys)
+    except SignatureError as error:
+        return Inspected(folder, str(error), untrusted=True)
     except DamagedError as error:
         damage = str(error)
         try:

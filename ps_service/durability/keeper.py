@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 from ps_service.durability import rounds, snapshot
 from ps_service.durability.books import Bookkeeping, bookkeeping
 from ps_service.durability.epoch import FencedError
+from ps_service.durability.keys import Keys, SignatureError
 from ps_service.durability.live.checkpoint import LiveCheckpoint
 from ps_service.durability.live.reuse import Earlier
+from ps_service.durability.log.chain import Chain
 from ps_service.durability.log.disk import Disk
 from ps_service.durability.log.effects import EffectsLog
 from ps_service.durability.log.log import Log, LogError
@@ -45,7 +47,8 @@ _log = logging.getLogger(__name__)
 
 class Keeper:
     """Keeps the state of one owner, which must not host anything yet, in its data directory: its last checkpoints, as
-    many as are to be `kept`. Objects whose name or id is to be left out are not restored."""
+    many as are to be `kept`. Objects whose name or id is to be left out are not restored. With a `key_file`, what it
+    writes is signed, and it reads only what is. Raises `KeyFileError`."""
 
     def __init__(
         self,
@@ -54,16 +57,19 @@ class Keeper:
         kept: int = 2,
         leave_out: Collection[str] = (),
         durability: Mode = OFF,
+        key_file: Path | None = None,
     ) -> None:
         self._durability = durability
         self._effects: EffectsLog | None = None
         self._told_state = "writable"
         self._loop = asyncio.get_running_loop()
-        # Of the log: where it goes on after the newest checkpoint, and where it ended when the owner started.
-        self._position = self._end = 0
+        # Of the log: where it goes on after the newest checkpoint, and its place when the owner started.
+        self._position = 0
+        self._end: tuple[int, bytes] = (0, b"")
         self._earlier = Earlier()
         self._engine = engine
-        self._store = Store(folder, kept)
+        self._keys = None if key_file is None else Keys.read(key_file)
+        self._store = Store(folder, kept, self._keys)
         self._epoch: Epoch | None = None
         self._leave_out = leave_out
         self._lock = ReportingLock()
@@ -75,7 +81,8 @@ class Keeper:
         newest = self._store.newest()
         if newest is not None:
             self._restore(*newest)
-        log = Log(self._store.folder, self._durability.interval, epoch=self._epoch)
+        chain = None if self._keys is None else Chain(self._keys, self._engine.name)
+        log = Log(self._store.folder, self._durability.interval, epoch=self._epoch, chain=chain)
         self._position = self._engine.durability.position
         # Also without --durability: what an earlier start has acknowledged counts.
         if not self._replay(log) and newest is None:
@@ -95,7 +102,7 @@ class Keeper:
         engine, began = self._engine, time.monotonic()
         try:
             newer, whole = Newer(engine.durability.newer), engine.durability.whole
-            count = replay(engine, log.read(self._position), put, newer)
+            count = replay(engine, log.read(self._position, engine.durability.code), put, newer)
             engine.durability.newer = ()
             if log.end < whole:
                 raise DamagedLogError(
@@ -104,9 +111,11 @@ class Keeper:
                 )
         except DamagedLogError as error:
             raise CheckpointError(str(error)) from error
+        except SignatureError as error:
+            raise CheckpointError(f"{self._store.folder} is not loaded: {error}") from error
         except PsError as error:
             raise CheckpointError(f"the log in {self._store.folder} does not fit its checkpoint: {error}") from error
-        self._end = engine.durability.began = log.end
+        self._end, engine.durability.began = log.place(), log.end
         if count:
             engine.incarnations.killed = frozenset(engine.incarnations.earlier)
             seconds = time.monotonic() - began
@@ -291,7 +300,8 @@ class Keeper:
         with self._lock:
             # One that knows of no sessions must not become the newest.
             self._is_over = True
-            books.message.position = self._end if self._effects is None else self._effects.log.end
+            place = self._end if self._effects is None else self._effects.log.place()
+            books.message.position, books.message.code = place
             written = self._store.write(lambda folder: snapshot.write(self._engine, books, folder, orderly))
             if self._effects is not None:
                 self._cut()

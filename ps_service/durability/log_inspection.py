@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from google.protobuf.message import DecodeError
+
+from ps_service.durability.keys import SignatureError
 from ps_service.durability.log import records
+from ps_service.durability.log.chain import Chain
 from ps_service.durability.log.disk import Disk
 from ps_service.durability.log.segments import DamagedLogError, Segments
 from ps_service.durability.store import parsed
@@ -16,6 +22,7 @@ from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
     from ps_service.durability.inspection import Inspected
+    from ps_service.durability.keys import Keys
     from ps_service.durability.log.records import Record
 
 
@@ -34,7 +41,8 @@ class LoggedObject:
 class InspectedLog:
     """The log behind the newest checkpoint that is whole: from which position to which, and how many records.
 
-    `damage` says what is wrong with it, also with what older checkpoints need; it is empty if every checksum is right.
+    `damage` says what is wrong with it, also with what older checkpoints need; it is empty if every checksum is right,
+    and every signature if there are keys.
     `torn` says whether something follows that is not whole, and was not on the disk: it will be dropped. `nbytes` are
     those of its files, which were written `age_seconds` ago, and `owner` is its name, if the log has it.
     """
@@ -51,7 +59,7 @@ class InspectedLog:
     objects: Sequence[LoggedObject] = field(default_factory=list)
 
 
-def inspect_log(folder: Path, found: Sequence[Inspected]) -> InspectedLog | None:
+def inspect_log(folder: Path, found: Sequence[Inspected], keys: Keys | None = None) -> InspectedLog | None:
     """The log of a data directory with these checkpoints; None if it has none. An owner may append meanwhile."""
     used = Segments(folder, Disk()).used
     if not used:
@@ -60,17 +68,21 @@ def inspect_log(folder: Path, found: Sequence[Inspected]) -> InspectedLog | None
     begin = whole[0].position if whole else 0
     log = InspectedLog(begin, begin, files=len(used), nbytes=sum(each.nbytes for each in used))
     log.age_seconds = max(time.time() - max(each.path.stat().st_mtime for each in used), 0.0)
-    oldest = min((each.position for each in whole), default=0)
-    if oldest < begin:
-        for _ in _read(folder, oldest, begin, log):
+    oldest = min(whole, key=attrgetter("position"), default=None)
+    if oldest is not None and oldest.position < begin:
+        for _ in _read(folder, oldest.position, begin, log, _chain(keys, folder, oldest)):
             pass
         if log.damage:
             log.damage += "; only older checkpoints need that part"
     objects = _Objects({} if not whole else _objects_in(whole[0].folder))
-    for record in _read(folder, begin, None, log):
+    for record in _read(folder, begin, None, log, _chain(keys, folder, whole[0] if whole else None)):
         log.end = record.end
         log.records += 1
-        message = pb.LogRecord.FromString(record.message)
+        try:
+            message = pb.LogRecord.FromString(record.message)
+        except DecodeError as error:  # its checksum is right
+            log.damage = f"the record at position {record.position} cannot be read: {error}"
+            break
         log.owner = message.owner or log.owner
         objects.changed_by(message)
     log.objects = [each for each in objects.by_id.values() if each.changes]
@@ -84,13 +96,33 @@ def inspect_log(folder: Path, found: Sequence[Inspected]) -> InspectedLog | None
     return log
 
 
-def _read(folder: Path, begin: int, until: int | None, log: InspectedLog) -> Iterator[Record]:
+def first_owner(folder: Path) -> str:
+    """The name of the owner whose log begins in a folder; empty if the beginning is not there. Raises
+    `DamagedLogError`."""
+    first = next(Segments(folder, Disk()).records(0), None)
+    return "" if first is None else pb.LogRecord.FromString(first.message).owner
+
+
+def _chain(keys: Keys | None, folder: Path, checkpoint: Inspected | None) -> Chain | None:
+    """Checks what follows a checkpoint, or the beginning, if there are keys."""
+    if keys is None:
+        return None
+    if checkpoint is None:
+        with suppress(DamagedLogError, DecodeError):
+            return Chain(keys, first_owner(folder))
+        return Chain(keys, "")
+    chain = Chain(keys, checkpoint.owner)
+    chain.follow(parsed(checkpoint.folder).code)
+    return chain
+
+
+def _read(folder: Path, begin: int, until: int | None, log: InspectedLog, chain: Chain | None) -> Iterator[Record]:
     """The records from a position on, up to another. Damage is noted."""
     position, is_again = begin, False
     while True:
         before = position
         try:
-            for record in Segments(folder, Disk()).records(position):
+            for record in Segments(folder, Disk(), chain=chain).records(position):
                 if until is not None and record.end > until:
                     return
                 yield record
@@ -100,6 +132,8 @@ def _read(folder: Path, begin: int, until: int | None, log: InspectedLog) -> Ite
             if position > before or not is_again:
                 is_again = position == before
                 continue
+            log.damage = str(error)
+        except SignatureError as error:
             log.damage = str(error)
         return
 

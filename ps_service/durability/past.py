@@ -9,21 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ps_service.durability import snapshot
+from ps_service.durability.keys import SignatureError
+from ps_service.durability.log.chain import Chain
 from ps_service.durability.log.disk import Disk
 from ps_service.durability.log.newer import Newer
 from ps_service.durability.log.replaying import replay
 from ps_service.durability.log.segments import DamagedLogError, Segments
+from ps_service.durability.log_inspection import first_owner
 from ps_service.durability.manifest import DamagedError, Manifest
 from ps_service.durability.restoring import put, restore
 from ps_service.durability.store import CheckpointError, Store, checkpoints_in, held_still, parsed
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.errors import PsError
-from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
+    from ps_service.durability.keys import Keys
     from ps_service.durability.log.records import Record
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
+    from ps_wire.v1 import checkpoint_pb2 as pb
 
 ONLY: Final = ""
 """Stands for the only optimizer of an owner."""
@@ -56,7 +60,8 @@ class Past:
 class _Begin(NamedTuple):
     """A checkpoint, and the position where the log follows it; or None and the beginning of the log. `until` is the
     position of the next checkpoint that may have more than the log up to there; None if there is none. One that was
-    written while trainers went on has some parts as at later positions, up to the one where it is `whole`."""
+    written while trainers went on has some parts as at later positions, up to the one where it is `whole`. `code` is
+    that of the record before the position, if the log is signed."""
 
     folder: Path | None
     owner: str
@@ -64,31 +69,33 @@ class _Begin(NamedTuple):
     versions: Mapping[str, int]
     until: int | None
     whole: int
+    code: bytes
 
 
 class _InPartError(Exception):
     """A checkpoint has a part of what it has as it was later than the moment."""
 
 
-def build(folder: Path, moment: Moment, output: Path, make: MakeEngine) -> Past:
+def build(folder: Path, moment: Moment, output: Path, make: MakeEngine, keys: Keys | None = None) -> Past:
     """Writes the named objects of an owner, as they were at a moment, as a checkpoint into a new data directory.
 
-    The checkpoint belongs to the owner of the same name; it has no sessions. Raises `CheckpointError` if an owner uses
+    The checkpoint belongs to the owner of the same name; it has no sessions. With keys, all that is read has to be
+    signed with one of them, and the checkpoint is. Raises `CheckpointError` if an owner uses
     the directory, if it has not kept that moment, or if what it has is damaged or cannot be made again.
     """
     with held_still(folder):
-        return build_held(folder, moment, output, make)
+        return build_held(folder, moment, output, make, keys)
 
 
-def build_held(folder: Path, moment: Moment, output: Path, make: MakeEngine) -> Past:
+def build_held(folder: Path, moment: Moment, output: Path, make: MakeEngine, keys: Keys | None = None) -> Past:
     """As `build`, of a data directory that no owner can use meanwhile."""
     if output.is_dir() and any(output.iterdir()):
         raise CheckpointError(f"{output} is not empty: choose another folder")
-    for begin in _before(folder, moment):
+    for begin in _before(folder, moment, keys):
         engine = make(begin.owner, output)
         try:
-            past = _built(engine, folder, begin, moment)
-            with closing(Store(output)) as store:
+            past = _built(engine, folder, begin, moment, keys)
+            with closing(Store(output, keys=keys)) as store:
                 store.write(lambda growing, engine=engine: snapshot.write_live(engine, growing)[0])  # type: ignore[misc]
             return past
         except _InPartError:
@@ -101,9 +108,9 @@ def build_held(folder: Path, moment: Moment, output: Path, make: MakeEngine) -> 
     )
 
 
-def _before(folder: Path, moment: Moment) -> list[_Begin]:
+def _before(folder: Path, moment: Moment, keys: Keys | None) -> list[_Begin]:
     """The checkpoints before the moment, the newest first."""
-    begins = list(_begins(folder))
+    begins = list(_begins(folder, keys))
     if not begins:
         raise CheckpointError(f"{folder} has neither a checkpoint that is whole nor the beginning of a log")
     if found := [each for each in begins if not _is_later(each, moment)]:
@@ -117,27 +124,24 @@ def _before(folder: Path, moment: Moment) -> list[_Begin]:
     raise CheckpointError(f"{folder} has kept nothing before its oldest checkpoint, which has {told}")
 
 
-def _begins(folder: Path) -> Iterator[_Begin]:
+def _begins(folder: Path, keys: Keys | None) -> Iterator[_Begin]:
     """Where the state of an owner can be built from, the newest first."""
     until: int | None = None
     for each in checkpoints_in(folder):
         try:
-            manifest = Manifest.read(each)
+            manifest = Manifest.read(each, keys=keys)
         except DamagedError:
             continue
-        except ValueError as error:  # of another release
+        except ValueError as error:  # of another release, or not signed
             raise CheckpointError(str(error)) from error
         checkpoint = parsed(each)
         versions = _versions_in(checkpoint)
-        yield _Begin(each, manifest.owner, checkpoint.position, versions, until, checkpoint.whole)
+        yield _Begin(each, manifest.owner, checkpoint.position, versions, until, checkpoint.whole, checkpoint.code)
         if not checkpoint.running:
             until = checkpoint.position
     segments = Segments(folder, Disk())
-    if segments.used and segments.used[0].start == 0:
-        first = next(segments.records(0), None)
-        owner = "" if first is None else pb.LogRecord.FromString(first.message).owner
-        if owner:
-            yield _Begin(None, owner, 0, {}, until, 0)
+    if segments.used and segments.used[0].start == 0 and (owner := first_owner(folder)):
+        yield _Begin(None, owner, 0, {}, until, 0, b"")
 
 
 def _versions_in(checkpoint: pb.Checkpoint) -> dict[str, int]:
@@ -154,15 +158,19 @@ def _is_later(begin: _Begin, moment: Moment) -> bool:
     return any(versions.get(name, -1) > version for name, version in moment.versions.items())
 
 
-def _built(engine: Engine, folder: Path, begin: _Begin, moment: Moment) -> Past:
+def _built(engine: Engine, folder: Path, begin: _Begin, moment: Moment, keys: Keys | None) -> Past:
     if begin.folder is not None:
-        restore(engine, begin.folder, Manifest.read(begin.folder, verify=False))
+        restore(engine, begin.folder, Manifest.read(begin.folder, verify=False, keys=keys))
     past = Past(engine.name, "" if begin.folder is None else begin.folder.name, 0, begin.position)
-    records = Segments(folder, Disk()).records(begin.position)
+    chain = None
+    if keys is not None:
+        chain = Chain(keys, begin.owner)
+        chain.follow(begin.code)
+    records = Segments(folder, Disk(), chain=chain).records(begin.position)
     try:
         newer = Newer(engine.durability.newer)
         past.records = replay(engine, _up_to(engine, records, begin, moment, past), put, newer)
-    except DamagedLogError as error:
+    except (DamagedLogError, SignatureError) as error:
         raise CheckpointError(str(error)) from error
     except PsError as error:
         raise CheckpointError(f"the log in {folder} does not fit its checkpoint: {error}") from error

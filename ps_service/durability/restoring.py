@@ -56,6 +56,16 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
         )
     checkpoint = parsed(folder)
     left_out = _leave_out(checkpoint, leave_out)
+    try:
+        _restore(engine, folder, manifest, checkpoint)
+    except CheckpointError:
+        raise
+    except Exception as error:  # its hashes are right, and it says what no owner writes
+        raise CheckpointError(f"{folder} cannot be restored: {error!r}") from error
+    return left_out
+
+
+def _restore(engine: Engine, folder: Path, manifest: Manifest, checkpoint: pb.Checkpoint) -> None:
     source = FileSource(TensorReader(folder, manifest.files))
     made = [_made(engine, record, source) for record in checkpoint.objects]
     for record, hosted in zip(checkpoint.objects, made, strict=True):
@@ -83,8 +93,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Contain
         torch.set_rng_state(torch.frombuffer(bytearray(checkpoint.generator), dtype=torch.uint8))
     engine.incarnations.earlier = manifest.incarnations
     engine.incarnations.killed = frozenset(manifest.incarnations if checkpoint.running else checkpoint.killed)
-    engine.durability.position = checkpoint.position
-    return left_out
+    engine.durability.position, engine.durability.code = checkpoint.position, checkpoint.code
 
 
 def _leave_out(checkpoint: pb.Checkpoint, named: Container[str]) -> list[str]:
@@ -184,8 +193,8 @@ def _begin(engine: Engine, record: pb.SessionRecord, source: Source) -> None:
             hosted = engine.registry.find(Ref(engine.name, reference.object_id))
         except StaleHandleError:
             continue  # the object was left out of the checkpoint
-        for _ in range(reference.count):
-            engine.registry.grant(record.trainer, hosted)
+        if reference.count:
+            engine.registry.grant(record.trainer, hosted, reference.count)
     for kept in record.answers:
         frame = Frame.FromString(kept.frame.SerializeToString())
         payload = source.find(kept.payload)

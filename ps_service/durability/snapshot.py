@@ -28,14 +28,15 @@ _PATIENCE_SECONDS: Final = 10.0
 """Total time to wait for locks that running hosted code holds."""
 
 
-def write_live(engine: Engine, folder: Path, position: int = 0) -> tuple[Manifest, float]:
+def write_live(engine: Engine, folder: Path, place: tuple[int, bytes] = (0, b"")) -> tuple[Manifest, float]:
     """Writes the named objects of an owner without a log that goes on into an empty folder, all as between the same
-    steps. A log that it had before ends at the position.
+    steps. A log that it had before ends at the place, a position and the code of the record before it.
 
     It has no sessions, and continues no incarnation, because trainers go on. Returns the manifest, and for how many
     seconds steps had to wait. Raises `StillBusy` if hosted code holds what would have to be read.
     """
-    books = Bookkeeping(pb.Checkpoint(generator=torch.get_rng_state().numpy().tobytes(), position=position), {})
+    generator, (position, code) = torch.get_rng_state().numpy().tobytes(), place
+    books = Bookkeeping(pb.Checkpoint(generator=generator, position=position, code=code), {})
     named = [hosted for hosted in engine.registry.objects() if hosted.name]
     with no_steps(named, _PATIENCE_SECONDS):
         began = time.monotonic()

@@ -12,16 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
 from ps_service.durability import files
 from ps_service.durability.epoch import Epoch
-from ps_service.durability.manifest import NAME, DamagedError, Manifest, described
+from ps_service.durability.manifest import NAME, SIGNATURE, DamagedError, Manifest, described
 from ps_wire.regular_files import open_regular
 from ps_wire.release import RELEASE
 from ps_wire.v1 import checkpoint_pb2 as pb
+
+if TYPE_CHECKING:
+    from ps_service.durability.keys import Keys
 
 _log = logging.getLogger(__name__)
 
@@ -48,12 +51,13 @@ class Store:
 
     A checkpoint is a folder. It is filled under a temporary name, and renamed once every byte is on the disk; only then
     are older ones removed, but for as many as are to be `kept`. So once a checkpoint was written, there is a complete
-    one at any moment.
+    one at any moment. With `keys` it is signed, and none is read that is not.
     """
 
-    def __init__(self, folder: Path, kept: int = 2) -> None:
+    def __init__(self, folder: Path, kept: int = 2, keys: Keys | None = None) -> None:
         self.folder = folder
         self._kept = kept
+        self._keys = keys
         self._lock = _locked(folder)
         self.epoch: Epoch | None = None
 
@@ -84,11 +88,11 @@ class Store:
     def newest(self) -> tuple[Path, Manifest] | None:
         """The newest undamaged checkpoint, or None. A damaged one is renamed, and logged as an error.
 
-        Raises `CheckpointError` if all checkpoints are damaged, or another release wrote the newest.
+        Raises `CheckpointError` if all checkpoints are damaged, another release wrote the newest, or it is not signed.
         """
         for folder in self._checkpoints():
             try:
-                return folder, Manifest.read(folder)
+                return folder, Manifest.read(folder, keys=self._keys)
             except DamagedError as error:
                 self._set_aside(folder, error)
             except ValueError as error:
@@ -145,7 +149,10 @@ class Store:
             if found is None:
                 raise CheckpointError(f"{path} cannot be read back")
             manifest.files[path.name] = found
-        files.write_file(folder / NAME, manifest.to_bytes())
+        written = manifest.to_bytes()
+        files.write_file(folder / NAME, written)
+        if self._keys is not None:
+            files.write_file(folder / SIGNATURE, self._keys.sign(written))
 
     def _stay(self) -> None:
         """Makes the directory again if it was removed, or another has its name: what was in it is gone all the same.

@@ -187,12 +187,12 @@ class Registry:
             found.parameter(ref.parameter)
         return found
 
-    def grant(self, trainer: bytes, held: HostedObject) -> None:
-        """Adds a reference of a trainer."""
+    def grant(self, trainer: bytes, held: HostedObject, count: int = 1) -> None:
+        """Adds one or several references of a trainer."""
         with self._lock:
             self.restore(held)
-            held.references += 1
-            self._holders.setdefault(trainer, Counter())[held.ref.object_id] += 1
+            held.references += count
+            self._holders.setdefault(trainer, Counter())[held.ref.object_id] += count
 
     def revoke(self, trainer: bytes, object_ids: Iterable[str]) -> None:
         """Removes references of a trainer; ids that it has no reference to are ignored."""

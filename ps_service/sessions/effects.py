@@ -158,10 +158,12 @@ def _settle(future: asyncio.Future[StorageError | None], error: StorageError | N
 class Durability:
     """The `log` of an owner; None if it has none. The owner started when it ended at `began`. The checkpoint that it
     started from has what is in the log before the `position`, and of rows of parameters (a parameter, their end, a
-    position) what is before a later one; the last of it was read when the log ended at `whole`."""
+    position) what is before a later one; the last of it was read when the log ended at `whole`. The `code` is that of
+    the record before the position, if the log is signed."""
 
     log: EffectLog | None = None
     position = 0
+    code = b""
     whole = 0
     began = 0
     newer: Sequence[tuple[torch.Tensor, int, int]] = ()

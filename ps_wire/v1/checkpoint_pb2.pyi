@@ -209,7 +209,7 @@ class PieceRecord(_message.Message):
     def __init__(self, position: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[RowsRecord, _Mapping]]] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("objects", "sessions", "passes", "members", "generator", "runs", "position", "running", "killed", "pieces", "whole", "prepared")
+    __slots__ = ("objects", "sessions", "passes", "members", "generator", "runs", "position", "running", "killed", "pieces", "whole", "prepared", "code")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +222,7 @@ class Checkpoint(_message.Message):
     PIECES_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[ObjectRecord]
     sessions: _containers.RepeatedCompositeFieldContainer[SessionRecord]
     passes: _containers.RepeatedCompositeFieldContainer[PassesRecord]
@@ -234,7 +235,8 @@ class Checkpoint(_message.Message):
     pieces: _containers.RepeatedCompositeFieldContainer[PieceRecord]
     whole: int
     prepared: _containers.RepeatedCompositeFieldContainer[PreparedRecord]
-    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ..., position: _Optional[int] = ..., running: bool = ..., killed: _Optional[_Iterable[str]] = ..., pieces: _Optional[_Iterable[_Union[PieceRecord, _Mapping]]] = ..., whole: _Optional[int] = ..., prepared: _Optional[_Iterable[_Union[PreparedRecord, _Mapping]]] = ...) -> None: ...
+    code: bytes
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ..., position: _Optional[int] = ..., running: bool = ..., killed: _Optional[_Iterable[str]] = ..., pieces: _Optional[_Iterable[_Union[PieceRecord, _Mapping]]] = ..., whole: _Optional[int] = ..., prepared: _Optional[_Iterable[_Union[PreparedRecord, _Mapping]]] = ..., code: _Optional[bytes] = ...) -> None: ...
 
 class StepEffect(_message.Message):
     __slots__ = ("object_id", "version", "places", "gradients", "trainer", "number", "is_prepared")

@@ -43,6 +43,7 @@ FIELDS: dict[str, Field] = {
     "durability": Field("", ('"always"', "always"), ("interval:1", "interval:1"), "interval:0.5"),
     "log_bytes": Field(1024 * MIB, (str(2 * MIB), 2 * MIB), (str(3 * MIB), 3 * MIB), MIB),
     "keep_checkpoints": Field(2, ("3", 3), ("4", 4), 1),
+    "checkpoint_key_file": Field(None, ('"keys"', Path("keys")), ("k", Path("k")), Path("elsewhere")),
     "leave_out": Field((), ('["a", "b"]', ("a", "b")), ("c, d,", ("c", "d")), ("e",)),
     "device": Field("cpu", ('"meta"', "meta"), ("cpu:0", "cpu:0"), "cpu"),
     "threads": Field(0, ("3", 3), ("4", 4), 0),
@@ -149,7 +150,7 @@ def test_the_arguments_of_a_server_are_its_settings() -> None:
     settings = config.load(listen="127.0.0.1:7", insecure=True)
     expected = {"listen": "127.0.0.1:7", "insecure": True, "http": "", "direct_port": 0, "checkpoint_every": 0.0}
     expected |= {"keep_checkpoints": 2, "leave_out": (), "durability": "", "log_bytes": 1024 * MIB}
-    expected |= {"wait_for_data_dir": 0.0, "tls": None}
+    expected |= {"wait_for_data_dir": 0.0, "tls": None, "checkpoint_key_file": None}
     assert settings.serving == expected
     assert settings.serving.keys() <= inspect.signature(Server).parameters.keys()
 

@@ -95,7 +95,7 @@ def begin(engine: Engine, still: Stillness, on_loop: OnLoop) -> Beginning:
                 books = on_loop(partial(books_of_running, engine), _LOOP_SECONDS)
             except TimeoutError:
                 continue
-            books.message.position = position
+            books.message.position, books.message.code = position, still.code
             found = Beginning(position, books, objects, {})
             _read(engine, found, {each for each, is_odd in odd.items() if is_odd})
             return found

@@ -23,11 +23,13 @@ _SHORT_SECONDS: Final = 0.01
 
 class Stillness:
     """The turn of the owner's log and the locks of some optimizers: what the log has up to its end is what their
-    parameters have. `longest` is the longest of these times, in seconds."""
+    parameters have. `longest` is the longest of these times, in seconds. `code` is that of the last record before the
+    latest of them."""
 
     def __init__(self, log: OwnersLog) -> None:
         self._log = log
         self.longest = 0.0
+        self.code = b""
 
     @contextmanager
     def held(self, optimizers: Iterable[HostedOptimizer]) -> Iterator[int]:
@@ -46,7 +48,8 @@ class Stillness:
                 busy = next((each for each in ordered if not _taken(stack, each)), None)
                 if busy is None:
                     try:
-                        yield self._log.log.end
+                        end, self.code = self._log.log.place()
+                        yield end
                     finally:
                         stack.close()
                         self.longest = max(self.longest, time.perf_counter() - began)

@@ -24,6 +24,7 @@ from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
     from ps_service.durability.epoch import Epoch
+    from ps_service.durability.log.chain import Chain
     from ps_service.durability.log.disk import Buffer
     from ps_service.durability.log.records import Record
 
@@ -57,7 +58,8 @@ class Log:
     up to which the log is on the disk. `trouble` is why the last record could not be written; None if it could.
 
     With an `epoch`, that is checked before a sync counts, before a file begins, and before a record is appended a
-    second after the last check. If there is a higher one, the log fails as after a sync that has failed.
+    second after the last check. If there is a higher one, the log fails as after a sync that has failed. With a
+    `chain`, records are signed.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class Log:
         disk: Disk | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         epoch: Epoch | None = None,
+        chain: Chain | None = None,
     ) -> None:
-        self._segments = Segments(folder, disk or Disk(), segment_bytes, self._check_epoch)
+        self._segments = Segments(folder, disk or Disk(), segment_bytes, self._check_epoch, chain)
+        self._chain = chain
         self._epoch = epoch
         # When it was checked last, by a clock that also runs while the machine sleeps.
         self._checked = 0.0
@@ -95,10 +99,12 @@ class Log:
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
 
-    def read(self, begin: int) -> Iterator[Record]:
-        """The records from a position on, before `open`; the position behind the last is the `end` then. Raises
-        `DamagedLogError`."""
+    def read(self, begin: int, code: bytes = b"") -> Iterator[Record]:
+        """The records from a position on, behind the record with a code if they are signed; before `open`. The position
+        behind the last is the `end` then. Raises `DamagedLogError` and `SignatureError`."""
         self.end = begin
+        if self._chain is not None:
+            self._chain.follow(code)
         for record in self._segments.records(begin):
             yield record
             self.end = record.end
@@ -119,7 +125,7 @@ class Log:
     def append(self, message: bytes, chunks: Sequence[Buffer] = ()) -> int:
         """Appends a record; returns the position behind it. Raises `LogError` if it could not be written; nothing of
         it is there."""
-        nbytes = records.size(len(message), sum(map(len, chunks)))
+        nbytes = records.size(len(message), sum(map(len, chunks)), self._chain is not None)
         with self._lock:
             self._check()
             position = self.end
@@ -230,6 +236,11 @@ class Log:
         records that stay tell that there was more. Raises `OSError`."""
         with self._segments.syncing, self._lock:
             self._segments.cut(min(position, self.synced))
+
+    def place(self) -> tuple[int, bytes]:
+        """The end, and the code of the record before it; empty if records are not signed."""
+        with self._lock:
+            return self.end, b"" if self._chain is None else self._chain.code
 
     @property
     def has_failed(self) -> bool:

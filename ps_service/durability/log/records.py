@@ -4,12 +4,15 @@ A record is a header, a message and a payload, and begins at a multiple of 64 by
 the whole log before it, so what an earlier use has left in a file is never taken for a record. The checksum is XXH3
 over all else. A record also has the position up to which the log was on the disk when it was written. If bytes before
 that are damaged, the disk has lost what it had; after it, a machine may have crashed before it wrote them.
+
+A signed record has another magic, and a code of 32 bytes between header and message (see `chain.py`). Its checksum is
+over the code, too, so that damage is told from what somebody has changed.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,34 +26,57 @@ _HEADER: Final = struct.Struct("<4sIQQQQ")
 HEADER_BYTES: Final = _HEADER.size
 
 _MAGIC: Final = b"PSL1"
+_SIGNED: Final = b"PSL2"
+_MAGICS: Final = np.frombuffer(_MAGIC + _SIGNED, np.uint32)
+
+CODE_BYTES: Final = 32
+
 _CHECKSUM: Final = struct.Struct("<Q")
 
 
 class Record(NamedTuple):
     """A record that was read. `position` is that of its first byte, `end` the one of the next record. The payload is
-    memory of the file."""
+    memory of the file. `code` is empty in one that is not signed."""
 
     position: int
     end: int
     synced: int
     message: bytes
     payload: memoryview
+    code: bytes = b""
 
 
-def size(message: int, payload: int) -> int:
+Sign = Callable[[bytearray, memoryview], bytes]
+"""Makes the code of a record from its header, without a checksum, and its body."""
+
+
+def size(message: int, payload: int, is_signed: bool = False) -> int:
     """The bytes of a record with so many bytes of message and payload."""
-    used = HEADER_BYTES + message + payload
+    used = head_bytes(is_signed) + message + payload
     return used + -used % ALIGNMENT
 
 
-def header(position: int, synced: int, message: int, body: memoryview) -> bytes:
-    """The header of a record at a position, whose message has so many bytes. The body is message and payload, as they
-    are in the file: what was written may change in memory meanwhile."""
-    made = bytearray(_HEADER.pack(_MAGIC, message, len(body) - message, position, synced, 0))
+def head_bytes(is_signed: bool) -> int:
+    """The bytes of a record before its message."""
+    return HEADER_BYTES + CODE_BYTES if is_signed else HEADER_BYTES
+
+
+def header(position: int, synced: int, message: int, body: memoryview, sign: Sign | None = None) -> bytes:
+    """What stands before the message of a record at a position, which has so many bytes. The body is message and
+    payload, as they are in the file: what was written may change in memory meanwhile."""
+    magic = _MAGIC if sign is None else _SIGNED
+    made = bytearray(_HEADER.pack(magic, message, len(body) - message, position, synced, 0))
+    code = b"" if sign is None else sign(made, body)
     digest = xxhash.xxh3_64(made)
+    digest.update(code)
     digest.update(body)
     _CHECKSUM.pack_into(made, HEADER_BYTES - _CHECKSUM.size, digest.intdigest())
-    return bytes(made)
+    return bytes(made) + code
+
+
+def head_of(record: Record) -> bytes:
+    """The header of a signed record, without a checksum."""
+    return _HEADER.pack(_SIGNED, len(record.message), len(record.payload), record.position, record.synced, 0)
 
 
 def read(memory: memoryview, start: int, begin: int = 0) -> Iterator[Record]:
@@ -66,7 +92,7 @@ def later(memory: memoryview, start: int, begin: int) -> Iterator[Record]:
     """The whole records that lie anywhere behind an offset, which is a multiple of 64."""
     usable = len(memory) - len(memory) % ALIGNMENT
     words = np.frombuffer(memory[:usable], np.uint32).reshape(-1, ALIGNMENT // 4)[:, 0]
-    for place in np.flatnonzero(words[begin // ALIGNMENT :] == np.frombuffer(_MAGIC, np.uint32)[0]):
+    for place in np.flatnonzero(np.isin(words[begin // ALIGNMENT :], _MAGICS)):
         record = _at(memory, start, begin + int(place) * ALIGNMENT)
         if record is not None:
             yield record
@@ -77,7 +103,7 @@ def begins_at(memory: memoryview, start: int, offset: int) -> bool:
     if offset + HEADER_BYTES > len(memory):
         return False
     magic, _, _, position, _, _ = _HEADER.unpack_from(memory, offset)
-    return bool(magic == _MAGIC and position == start + offset)
+    return bool(magic in (_MAGIC, _SIGNED) and position == start + offset)
 
 
 def _at(memory: memoryview, start: int, offset: int) -> Record | None:
@@ -86,8 +112,9 @@ def _at(memory: memoryview, start: int, offset: int) -> Record | None:
     if body > len(memory):
         return None
     magic, message, payload, position, synced, checksum = _HEADER.unpack_from(memory, offset)
-    end = body + message + payload
-    if magic != _MAGIC or position != start + offset or end > len(memory):
+    code = body + CODE_BYTES if magic == _SIGNED else body
+    end = code + message + payload
+    if magic not in (_MAGIC, _SIGNED) or position != start + offset or end > len(memory):
         return None
     begin = bytearray(memory[offset:body])
     _CHECKSUM.pack_into(begin, HEADER_BYTES - _CHECKSUM.size, 0)
@@ -95,5 +122,6 @@ def _at(memory: memoryview, start: int, offset: int) -> Record | None:
     digest.update(memory[body:end])
     if digest.intdigest() != checksum:
         return None
-    middle = body + message
-    return Record(position, position + size(message, payload), synced, bytes(memory[body:middle]), memory[middle:end])
+    middle = code + message
+    following = position + size(message, payload, magic == _SIGNED)
+    return Record(position, following, synced, bytes(memory[code:middle]), memory[middle:end], bytes(memory[body:code]))

@@ -21,7 +21,7 @@ from ps_service.requests.operations import OPERATIONS
 from ps_service.sessions.reply_cache import Answer, confirmed_by
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term
-from ps_wire.errors import InternalError, StaleHandleError
+from ps_wire.errors import InternalError, PsError, StaleHandleError
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
@@ -47,11 +47,16 @@ def replay(engine: Engine, records: Iterable[Record], put: Put, newer: Newer) ->
     does not fit what is there, and as `put`."""
     count, over = 0, list[ContextId]()
     for read in records:
-        record = pb.LogRecord.FromString(read.message)
-        if record.HasField("answer"):
-            record.answer.frame.reply.position = read.end  # not known before it was written
-        payload = np.frombuffer(bytearray(read.payload), np.uint8)
-        _apply(engine, record, payload, put, newer, read.position, over)
+        try:
+            record = pb.LogRecord.FromString(read.message)
+            if record.HasField("answer"):
+                record.answer.frame.reply.position = read.end  # not known before it was written
+            payload = np.frombuffer(bytearray(read.payload), np.uint8)
+            _apply(engine, record, payload, put, newer, read.position, over)
+        except (PsError, OSError):
+            raise
+        except Exception as error:  # its checksum is right, and it says what no owner writes
+            raise InternalError(f"the record at position {read.position} cannot be applied: {error!r}") from error
         count += 1
     for id in over:
         engine.prepared.end(id)

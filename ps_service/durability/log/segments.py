@@ -19,6 +19,7 @@ from ps_service.durability.log import records
 from ps_wire.limits import MIB
 
 if TYPE_CHECKING:
+    from ps_service.durability.log.chain import Chain
     from ps_service.durability.log.disk import Buffer, Disk
     from ps_service.durability.log.records import Record
 
@@ -84,13 +85,20 @@ class Segments:
     Each process begins a file of its own, unless the disk is full, so one that runs on although another has taken its
     place writes to none that is read: what it has behind the begin of the next file does not count. Files of an earlier
     process are not used again: it may have them open, and would write into the log of this one, whatever their names
-    are. `fence` raises `OSError` in such a process before it gives a file of the log its name.
+    are. `fence` raises `OSError` in such a process before it gives a file of the log its name. With a `chain` records
+    are signed, and only read if they are.
     """
 
     def __init__(
-        self, folder: Path, disk: Disk, nbytes: int = SEGMENT_BYTES, fence: Callable[[], None] = _no_fence
+        self,
+        folder: Path,
+        disk: Disk,
+        nbytes: int = SEGMENT_BYTES,
+        fence: Callable[[], None] = _no_fence,
+        chain: Chain | None = None,
     ) -> None:
         self._folder = folder
+        self._chain = chain
         self._disk = disk
         self._nbytes = nbytes
         self._fence = fence
@@ -109,7 +117,7 @@ class Segments:
 
     def records(self, begin: int) -> Iterator[Record]:
         """The records from a position on. What follows the last whole one is left out, if it was not on the disk.
-        Raises `DamagedLogError` if it was."""
+        Raises `DamagedLogError` if it was, and `SignatureError`."""
         position = begin
         for i, segment in enumerate(self.used):
             following = self.used[i + 1].start if i + 1 < len(self.used) else None
@@ -118,6 +126,8 @@ class Segments:
             if not segment.start <= position <= segment.start + segment.nbytes:
                 break
             for record in records.read(segment.memory(), segment.start, position - segment.start):
+                if self._chain is not None:
+                    self._chain.check(record)
                 yield record
                 position = record.end
                 if position == following:
@@ -222,11 +232,15 @@ class Segments:
         if last not in self._unsynced:
             self._unsynced.append(last)
         begin = position - last.start
-        body = begin + records.HEADER_BYTES
+        chain = self._chain
+        body = begin + records.head_bytes(chain is not None)
         self._disk.write(last.descriptor, [message, *chunks], body)
         end = body + len(message) + sum(map(len, chunks))
-        header = records.header(position, synced, len(message), last.memory()[body:end])
+        sign = None if chain is None else chain.sign
+        header = records.header(position, synced, len(message), last.memory()[body:end], sign)
         self._disk.write(last.descriptor, [header], begin)
+        if chain is not None:
+            chain.follow(header[records.HEADER_BYTES :])
 
     def has_space(self, position: int, nbytes: int) -> bool:
         """Whether the last file has space for a record of so many bytes at a position."""

@@ -21,6 +21,7 @@ from ps_wire.limits import MIB
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
+    from ps_service.durability.keys import Keys
     from ps_service.durability.manifest import Manifest
     from ps_wire.v1.values_pb2 import Value
 
@@ -53,11 +54,12 @@ def reshard(
     dry_run: bool = False,
     apart: float = APART_SECONDS,
     rebuild: Rebuild | None = None,
+    keys: Keys | None = None,
 ) -> Result:
     """Writes the checkpoints of new owners from those of others, which are given by data directory or folder.
 
     What the logs of data directories have since the checkpoints is applied by `rebuild`; without it, such a directory
-    is refused.
+    is refused. With `keys`, all that is read has to be signed with one of them, and what is written is.
 
     Optimizers and schedulers of a table are made on each of its owners, with options and states of before and the
     largest version. Other named objects go as they are to one owner. Sessions, passes and rounds are left out. In the
@@ -69,7 +71,7 @@ def reshard(
     with ExitStack() as stack:
         sources: dict[str, Source] = {}
         for path in given:
-            source = stack.enter_context(closing(Source(path, rebuild, space)))
+            source = stack.enter_context(closing(Source(path, rebuild, space, keys)))
             if (other := sources.setdefault(source.owner, source)) is not source:
                 raise CheckpointError(f"{other.folder} and {source.folder} are both of owner {source.owner!r}")
         sources = dict(sorted(sources.items()))
@@ -80,7 +82,7 @@ def reshard(
         move = _Move(tables, objects, placement)
         result = move.counted()
         if not dry_run:
-            result.folders = move.write(to)
+            result.folders = move.write(to, keys)
         return result
 
 
@@ -132,7 +134,7 @@ class _Move:
             if record.name and record.HasField("policy") and list(record.rounds.owners)[:1] == [owner]
         }
 
-    def write(self, to: Path) -> dict[str, Path]:
+    def write(self, to: Path, keys: Keys | None) -> dict[str, Path]:
         """Writes the data directories; removes them again if one cannot be written."""
         folders = {owner: to / owner for owner in self._placement.owners}
         for folder in folders.values():
@@ -142,7 +144,7 @@ class _Move:
         try:
             for owner, folder in folders.items():
                 done.append(folder)
-                with closing(Store(folder)) as store:
+                with closing(Store(folder, keys=keys)) as store:
                     store.write(partial(self._fill, owner))
         except BaseException:
             for folder in done:

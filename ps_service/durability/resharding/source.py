@@ -21,6 +21,7 @@ from ps_wire.tables import names
 from ps_wire.v1.values_pb2 import Handle
 
 if TYPE_CHECKING:
+    from ps_service.durability.keys import Keys
     from ps_wire.v1 import checkpoint_pb2 as pb
 
 
@@ -33,15 +34,17 @@ class Source:
     """The newest state of one owner, given by its data directory, or any checkpoint, given by its own folder.
 
     If the log has more than the newest checkpoint, `rebuild` applies it in a temporary folder, which it makes in
-    `space`. The owner cannot start until it is closed, and must not run.
+    `space`. The owner cannot start until it is closed, and must not run. With `keys`, it has to be signed.
     """
 
-    def __init__(self, path: Path, rebuild: Rebuild | None = None, space: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, rebuild: Rebuild | None = None, space: Path | None = None, keys: Keys | None = None
+    ) -> None:
         self._store: Store | None = None
         self._temporary: TemporaryDirectory[str] | None = None
         try:
             folder = self._found(path)
-            manifest = None if folder is None else Manifest.read(folder)
+            manifest = None if folder is None else Manifest.read(folder, keys=keys)
             written = None if manifest is None else datetime.fromisoformat(manifest.written)
             position = 0 if folder is None else parsed(folder).position
             if self._store is not None and (changed := _end_of_log(path, position)) is not None:
@@ -54,7 +57,7 @@ class Source:
                 data_dir = Path(self._temporary.name, "data")
                 rebuild(path, data_dir)
                 (folder,), written = checkpoints_in(data_dir), changed
-                manifest = Manifest.read(folder)
+                manifest = Manifest.read(folder, keys=keys)
             if folder is None or manifest is None or written is None:
                 raise CheckpointError(
                     f"{path} has no checkpoint: give the data directory of each owner, once it has stopped"

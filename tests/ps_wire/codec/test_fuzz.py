@@ -26,6 +26,7 @@ from ps_wire.refs import Ref
 from ps_wire.v1.frames_pb2 import Frame, Request
 from ps_wire.v1.operations_pb2 import CallRequest
 from ps_wire.v1.values_pb2 import DType, Quantizer, Sequence, SparseTensor, Tensor, Value
+from tests.fuzz.mutations import changed_bytes
 from tests.ps_wire import strategies
 from tests.ps_wire.exact import bits_of
 
@@ -71,34 +72,6 @@ def read(data: bytes) -> Any:
     return Decoder(PayloadReader(message.payload)).decode(message.frame.request.call.args)
 
 
-def mutated(data: bytes, chance: random.Random) -> bytes:
-    """One byte changed, or a few changed, left out, repeated, or cut off."""
-    changed = bytearray(data)
-    if chance.random() < 0.5:
-        # What only one byte tells apart is still a message more often than not.
-        at = chance.randrange(len(changed))
-        changed[at] = chance.choice([changed[at] ^ 1 << chance.randrange(8), chance.randrange(256)])
-        return bytes(changed)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(changed))
-        match chance.randrange(6):
-            case 0:
-                changed[at] ^= 1 << chance.randrange(8)
-            case 1:
-                changed[at] = chance.choice([0, 1, 0x7F, 0x80, 0xFF])
-            case 2:
-                del changed[at : at + chance.randint(1, 8)]
-            case 3:
-                changed[at:at] = changed[at : at + chance.randint(1, 32)]
-            case 4:
-                changed[at:at] = chance.randbytes(chance.randint(1, 4))
-            case 5:
-                del changed[max(at, 1) :]
-        if not changed:
-            changed += b"\0"
-    return bytes(changed)
-
-
 @pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("seed", range(2))
 def test_changed_bytes_are_read_or_refused(seed: int, inline: bool) -> None:
@@ -107,7 +80,7 @@ def test_changed_bytes_are_read_or_refused(seed: int, inline: bool) -> None:
     refused = 0
     for _ in range(750):
         try:
-            read(mutated(data, chance))
+            read(changed_bytes(data, chance))
         except REFUSALS:
             refused += 1
     assert 150 < refused < 700
@@ -117,7 +90,7 @@ def test_changed_bytes_are_read_or_refused(seed: int, inline: bool) -> None:
 def test_stock_protobuf_and_ours_agree_about_changed_bytes(seed: int) -> None:
     data, chance = a_bit_of_everything(inline=False), random.Random(1000 + seed)
     for _ in range(500):
-        changed = mutated(data, chance)
+        changed = changed_bytes(data, chance)
         try:
             stock = Frame.FromString(changed)
         except Exception:

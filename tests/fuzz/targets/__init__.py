@@ -1,0 +1,1 @@
+"""What is fuzzed: readers in the fuzzer's own process, and owners over sockets."""
