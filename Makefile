@@ -37,6 +37,10 @@ demo: $(READY)  ## Train on handwritten digits against a parameter server (ARGS=
 recommender: $(READY)  ## Train a DLRM with tables over two owners, beside local torch (ARGS=...)
 	@exec $(BIN)/python -m examples.recommender $(ARGS)
 
+.PHONY: recommender-on-ray
+recommender-on-ray: $(RAY_READY)  ## Train the same on a Ray cluster of three machines, one of which is lost (ARGS=...)
+	@exec .venv-ray/bin/python -m examples.recommender.on_ray $(ARGS)
+
 .PHONY: token-vectors
 token-vectors: $(READY)  ## Learn vectors of Python's identifiers in growing tables (ARGS=...)
 	@exec $(BIN)/python -m examples.token_vectors $(ARGS)

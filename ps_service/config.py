@@ -17,6 +17,7 @@ from pydantic_settings import (
 )
 
 from ps_service.group.keepers import KeeperAddress, keepers_of
+from ps_service.group.told_members import STDIN
 from ps_wire.limits import MIB
 from ps_wire.tls import TLS, ServerTLS
 
@@ -45,7 +46,8 @@ class OwnerConfig(BaseSettings):
     directory: str = Field(
         "",
         description="Host and port of the owner that keeps the directory of the group; or of three or more that do, "
-        "separated by commas, as HOST:PORT or NAME=HOST:PORT; or self.",
+        "separated by commas, as HOST:PORT or NAME=HOST:PORT; or self; or stdin, where "
+        "all members are told, and whose end is that of until_eof.",
     )
     advertise: str = Field("", description="Address under which the group reaches this owner, if not `listen`.")
     http: str = Field(
@@ -190,6 +192,11 @@ class OwnerConfig(BaseSettings):
     def keepers(self) -> tuple[KeeperAddress, ...]:
         """The owners that keep the directory, if there are several."""
         return keepers_of(self.directory)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the members of the group come on standard input."""
+        return self.directory == STDIN
 
     @field_validator("imports", "leave_out", mode="before")
     @classmethod

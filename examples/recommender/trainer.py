@@ -75,15 +75,26 @@ class Recommender:
             return logits
 
     async def learn(self, clicks: Clicks) -> float:
-        """Takes a step with a batch, and returns its loss."""
+        """Takes a step with a batch, and returns its loss. A pass that is lost with an owner is run again."""
+        pushes: list[tc.Pending[tc.Stepped | None]] = []
+        loss = await self._ps.run(self._pass, clicks, pushes)
+        await pushes[0]
+        return loss
+
+    async def _pass(self, ctx: tc.Context, clicks: Clicks, pushes: list[tc.Pending[tc.Stepped | None]]) -> float:
+        """One attempt. The first pushes the dense part, which counts once, whatever becomes of the rows."""
         assert self.opt is not None
-        async with self._ps.context() as ctx:
-            remote = await self._rows(clicks)
-            # Two leaves, the dense part and the rows, so that the gradients of both travel at the same time.
-            rows = remote.detach().requires_grad_()
-            loss = loss_of(self.dense(clicks.dense, rows), clicks.labels)
+        remote = await self._rows(clicks)
+        # Two leaves, the dense part and the rows, so that the gradients of both travel at the same time.
+        rows = remote.detach().requires_grad_()
+        loss = loss_of(self.dense(clicks.dense, rows), clicks.labels)
+        if pushes:
+            (gradient,) = torch.autograd.grad(loss, [rows])
+        else:
             loss.backward()
-            await asyncio.gather(ctx.backward(remote, rows.grad, step=self._steps), self.dense.push(self.opt))
+            gradient = rows.grad
+            pushes.append(self.dense.push(self.opt))
+        await ctx.backward(remote, gradient, step=self._steps)
         return loss.item()
 
     async def leave(self) -> None:

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.cli.stop_requests import StopRequests
+from ps_service.group.told_members import ToldMembers
 from ps_service.measures.audit_log import AuditLog
 from ps_service.tables.preparing import compile_soon
 from ps_service.training.torch_step import warm_soon
@@ -55,8 +56,9 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     # 0.2 to 0.7 s, in which no call is answered. What a checkpoint brings comes later, because it may be deleted.
     gc.freeze()
     stop = StopRequests(settings.name)
-    if settings.until_eof:
-        stop.watch_input()
+    told = ToldMembers(settings.name) if settings.is_told else None
+    if settings.until_eof or told is not None:
+        stop.watch_input(None if told is None else told.hear)
     server.engine.membership.awaited = bool(settings.directory)
     if settings.keepers:
         server.engine.standing.lease(nothing)  # until it has joined
@@ -64,7 +66,7 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     server.when_replaced = replaced.set
     if not await _start(server, stop):
         return
-    member = await _join(server, settings)
+    member = await _join(server, settings, told)
     _tell(server, settings.name)
     warm_soon()
     if settings.compile_tables:
@@ -109,15 +111,15 @@ def _tell(server: Server, name: str) -> None:
         print(f"{name} serves a page at {http}/ and metrics at {http}/metrics", flush=True)
 
 
-async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
+async def _join(server: Server, settings: OwnerConfig, told: ToldMembers | None) -> Agent | None:
     """Makes the owner a member of a group, if one is configured."""
     if not settings.directory:
         return None
-    directory = "" if settings.directory == "self" or settings.keepers else settings.directory
+    directory = "" if settings.directory == "self" or settings.keepers or told is not None else settings.directory
     own = Settings(shared_memory=settings.shared_memory, direct=settings.direct_port != "off", tls=settings.peer_tls)
     own.token = settings.own_token_file
     try:
-        return await join(server, own, directory, settings.advertise, keepers=settings.keepers)
+        return await join(server, own, directory, settings.advertise, keepers=settings.keepers, told=told)
     except PsError as error:
         raise OSError(f"cannot join the group at {settings.directory}: {error}") from error
 

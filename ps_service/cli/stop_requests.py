@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -32,6 +33,7 @@ class StopRequests:
         self._came = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._signals = 0
+        self._hear: Callable[[str], object] | None = None
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         for number in _SIGNALS:
             self._loop.add_signal_handler(number, self._take_signal, number)
@@ -45,20 +47,28 @@ class StopRequests:
         """Waits for the first request."""
         await self._came.wait()
 
-    def watch_input(self) -> None:
-        """Takes the end of standard input for a request; what is read before is dropped. Raises `OSError` if it is
-        closed."""
+    def watch_input(self, hear: Callable[[str], object] | None = None) -> None:
+        """Takes the end of standard input for a request. `hear` gets each line before; without it they are dropped.
+        Raises `OSError` if standard input is closed."""
         if sys.stdin is None:
             raise OSError("standard input is closed, and --until-eof waits for its end")
+        self._hear = hear
         # In a thread: an event loop cannot wait for a file, or for /dev/null.
         threading.Thread(target=self._read, args=(sys.stdin.fileno(),), name="ps-stdin", daemon=True).start()
 
     def _read(self, descriptor: int) -> None:
         with suppress(OSError):  # such as that of a terminal that is gone
-            while os.read(descriptor, 4096):
-                pass
+            rest = b""
+            while came := os.read(descriptor, 4096):
+                if self._hear is not None:
+                    *lines, rest = (rest + came).split(b"\n")
+                    for line in lines:
+                        self._tell(self._hear, line.decode(errors="replace"))
+        self._tell(self._take, "the end of standard input")
+
+    def _tell(self, take: Callable[[str], object], what: str) -> None:
         with suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self._take, "the end of standard input")
+            self._loop.call_soon_threadsafe(take, what)
 
     def _take(self, what: str) -> None:
         if not self._came.is_set():

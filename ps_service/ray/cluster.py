@@ -71,34 +71,44 @@ def start(
         UnavailableError: There is no Ray to connect to, or not all owners serve in time. Those that were started stay,
             if there was a node for each.
     """
+    ends = time.monotonic() + wait
+    _check(name, owners)
+    placement = Placement(cpus, memory, labels or {}, resources or {}, strict)
+    group = placement.reserve(name, owners, wait)
+    names = tuple(f"{name}{number}" for number in range(owners))
+    folders = [str(Path(data_dir).absolute() / each) if data_dir else "" for each in names]
+    for index, (each, folder) in enumerate(zip(names, folders, strict=True)):
+        spec = OwnerSpec(name, each, names, tuple(imports), folder, tuple(flags))
+        _supervise(spec, placement.options(group, index), runtime_env or {})
+    cluster = Cluster(name)
+    cluster.wait(ends - time.monotonic())
+    return cluster
+
+
+def _check(name: str, owners: int) -> None:
+    """Connects to Ray, and raises if no cluster of so many owners can have the name."""
     if not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
         raise InvalidArgumentError(f"the name of a cluster begins with a letter, as 'ps' does, and not as {name!r}")
     if owners < 1:
         raise InvalidArgumentError(f"a cluster has at least one owner, not {owners}")
-    ends = time.monotonic() + wait
     connect()
     if _actors(name):
         raise NameConflictError(f"a cluster {name!r} runs already: `ps-service ray down --name {name}` ends it")
-    placement = Placement(cpus, memory, labels or {}, resources or {}, strict)
-    group = placement.reserve(name, owners, wait)
-    names = tuple(f"{name}{number}" for number in range(owners))
-    environment = {**(runtime_env or {})}
+
+
+def _supervise(spec: OwnerSpec, where: Mapping[str, Any], runtime_env: Mapping[str, Any]) -> None:
+    """Starts the supervisor of an owner, which starts that. `where` are the options of its placement."""
     # Ray's workers run behind all other programs otherwise.
-    environment["env_vars"] = {"RAY_worker_niceness": "0", **environment.get("env_vars", {})}
-    for index, each in enumerate(names):
-        folder = str(Path(data_dir).absolute() / each) if data_dir else ""
-        ray.remote(Supervisor).options(
-            name=supervisor_name(name, each),
-            namespace=NAMESPACE,
-            lifetime="detached",
-            max_restarts=-1,
-            max_concurrency=_CALLS,
-            runtime_env=environment,
-            **placement.options(group, index),
-        ).remote(OwnerSpec(name, each, names, tuple(imports), folder, tuple(flags)))
-    cluster = Cluster(name)
-    cluster.wait(ends - time.monotonic())
-    return cluster
+    variables = {"RAY_worker_niceness": "0", **runtime_env.get("env_vars", {})}
+    ray.remote(Supervisor).options(
+        name=supervisor_name(spec.cluster, spec.name),
+        namespace=NAMESPACE,
+        lifetime="detached",
+        max_restarts=-1,
+        max_concurrency=_CALLS,
+        runtime_env={**runtime_env, "env_vars": variables},
+        **where,
+    ).remote(spec)
 
 
 class Cluster:

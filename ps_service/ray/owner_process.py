@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -42,6 +43,10 @@ class OwnerProcess:
             ["/bin/sh", "-c", _SHELL, "ps-service", *command],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
+        assert self._process.stdin is not None
+        self._input: Final = self._process.stdin
+        os.set_blocking(self._input.fileno(), False)
+        self._lock = threading.Lock()
         reader = threading.Thread(target=self._read, name="ps-owner-output", daemon=True)
         reader.start()
         threading.Thread(target=self._wait, args=(reader,), name="ps-owner", daemon=True).start()
@@ -64,11 +69,22 @@ class OwnerProcess:
                 return int(child.pid)
         return 0
 
+    def tell(self, line: str) -> None:
+        """Writes a line to its standard input. Does nothing if it drains or has ended."""
+        with self._lock:
+            if self._input.closed:
+                return
+            try:
+                os.write(self._input.fileno(), f"{line}\n".encode())
+            except BlockingIOError:  # it has not read what thousands of moves have filled the pipe with
+                _log.warning("the owner does not read what it is told: %s", line)
+            except OSError:  # it has ended
+                pass
+
     def drain(self) -> None:
         """Asks it to drain, and to end then. Does nothing the second time."""
-        assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended
-            self._process.stdin.close()
+        with self._lock:
+            self._input.close()
 
     def _read(self) -> None:
         assert self._process.stdout is not None

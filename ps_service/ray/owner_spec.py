@@ -36,7 +36,7 @@ class OwnerSpec:
         other, and their network: what Ray itself sends there is not encrypted, either."""
         command = [
             *(sys.executable, "-m", "ps_service", "serve", "--until-eof", "--insecure"),
-            *("--name", self.name, "--listen", listen),
+            *("--name", self.name, "--listen", listen, "--directory", "stdin"),
         ]
         if self.imports:
             command += ["--import", ",".join(self.imports)]

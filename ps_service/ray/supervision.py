@@ -55,6 +55,7 @@ class Supervision:
         self._stopping = threading.Event()
         self._over = threading.Event()
         self._owner: OwnerProcess | None = None
+        self._addresses = dict.fromkeys(spec.names, "")
         self._state = "starting"
         self._restarts = 0
         self._error = ""
@@ -107,6 +108,14 @@ class Supervision:
                 self._owner.drain()
         return self._over.wait(seconds)
 
+    def hear(self, name: str, address: str) -> None:
+        """Tells the owner where another owner of the cluster serves; one that has none is left where it was."""
+        with self._lock:
+            if address and address != self._addresses[name]:
+                self._addresses[name] = address
+                if self._owner is not None:
+                    self._owner.tell(f"{name}={address}")
+
     @property
     def address(self) -> str:
         """Where the owner serves; empty if it does not."""
@@ -135,6 +144,9 @@ class Supervision:
             if self._stopping.is_set():
                 return None
             self._owner = self._begin_process(self.spec.command(listen))
+            for name, address in self._addresses.items():
+                self._owner.tell(f"{name}={address}" if address else name)
+            self._owner.tell("")
             return self._owner
 
     def _watch(self, owner: OwnerProcess) -> bool:

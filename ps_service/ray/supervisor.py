@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import ray
 
 from ps_service.ray import ray_state
+from ps_service.ray.address_exchange import AddressExchange
 from ps_service.ray.supervision import Supervision
 
 if TYPE_CHECKING:
@@ -32,9 +33,16 @@ class Supervisor:
         logging.basicConfig(stream=sys.stderr, level=logging.INFO)
         self._supervision = Supervision(spec, RayNode())
         threading.Thread(target=self._supervision.run, name="ps-supervision", daemon=True).start()
+        threading.Thread(target=AddressExchange(self._supervision).run, name="ps-addresses", daemon=True).start()
 
     def address(self) -> str:
         """Where the owner serves; empty if it does not."""
+        return self._supervision.address
+
+    def exchange(self, name: str, address: str) -> str:
+        """Takes the address of another owner of the cluster, and tells that of this one; empty for one that does not
+        serve."""
+        self._supervision.hear(name, address)
         return self._supervision.address
 
     def names(self) -> list[str]:

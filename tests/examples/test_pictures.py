@@ -23,6 +23,7 @@ from examples.mpi_ps.settings import Settings as MpiSettings
 from examples.mpi_ps.training import Point as MpiPoint
 from examples.mpi_ps.training import Run
 from examples.recommender import report as recommender
+from examples.recommender.on_ray import report as on_ray
 from examples.recommender.ratings import report as ratings
 from examples.recommender.ratings.ranking import Ranked
 from examples.recommender.training import Point
@@ -88,6 +89,13 @@ def recommender_of(path: Path) -> None:
     recommender.draw(recommender.Report(0.79, reference, 0.8444, 512, 8.2, points), path)
 
 
+def recommender_on_ray_of(path: Path) -> None:
+    steps = [*np.arange(0.0, 40.0, 0.2), *np.arange(60.0, 100.0, 0.2)]
+    auc = [(0.0, 0.5), (40.0, 0.74), (62.0, 0.75), (100.0, 0.79)]
+    moved = ("127.0.0.2:1", "127.0.0.3:1")
+    on_ray.draw(on_ray.Report(steps, auc, 40.0, 54.0, 59.0, moved, {"ps0": 400}), path)
+
+
 def recommender_below_chance_of(path: Path) -> None:
     points = [Point(1, 0.49, [0] * 26, float("nan"), 1.0)]
     recommender.draw(recommender.Report(0.49, [(1, 0.5)], None, 512, 8.2, points), path)
@@ -127,7 +135,7 @@ def words_report(epochs: list[Epoch]) -> WordsReport:
 
 PICTURES = (
     cartpole_of, digits_of, chaos_of, chaos_without_kills_of, mpi_of, mpi_at_first_of, recommender_of,
-    recommender_below_chance_of, ratings_of, vectors_of, words_of, words_that_learn_nothing_of,
+    recommender_below_chance_of, recommender_on_ray_of, ratings_of, vectors_of, words_of, words_that_learn_nothing_of,
 )  # fmt: skip
 
 

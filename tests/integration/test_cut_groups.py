@@ -27,6 +27,7 @@ from tests.lease_seconds import HALVES
 from tests.ports import ReservedPort
 from tests.waiting import until
 from trainer_client.rpc.agent import Agent
+from trainer_client.rpc.leased_entry import LeasedEntry
 from trainer_client.rpc.peers import GroupPeers
 from trainer_client.rpc.planning import Plan
 from trainer_client.session.settings import Settings
@@ -62,16 +63,16 @@ class Group(AsyncExitStack):
         self.push_async_callback(agent.stop)
         joining = agent.join(Plan(is_owner=True, keepers=keepers or self.keepers, seconds=seconds), GroupPeers(agent))
         task = asyncio.create_task(joining)
-        await until(lambda: agent._leased is not None, 0.001)
-        assert agent._leased is not None
-        ask = agent._leased._ask.ask
+        await until(lambda: agent._mirroring is not None, 0.001)
+        assert isinstance(agent._mirroring, LeasedEntry)
+        ask = agent._mirroring._ask.ask
 
         async def refusing(address: str, *args: Any) -> Any:
             if (address in self.away) != (server.address in self.away):
                 raise UnavailableError("the network is cut")
             return await ask(address, *args)
 
-        self._patch.setattr(agent._leased._ask, "ask", refusing)
+        self._patch.setattr(agent._mirroring._ask, "ask", refusing)
         await task
         return agent
 

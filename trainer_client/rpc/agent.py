@@ -32,6 +32,7 @@ from trainer_client.rpc.gradients import OwnGradients
 from trainer_client.rpc.leased_entry import LeasedEntry
 from trainer_client.rpc.options import UNSET, DeviceMaps
 from trainer_client.rpc.planning import Plan
+from trainer_client.rpc.told_entry import ToldEntry
 from trainer_client.rpc.waiting import Deadline, in_time, told
 from trainer_client.rpc.workers import WorkerInfo
 from trainer_client.transport.channels import UnaryRequests
@@ -63,7 +64,8 @@ _LAST_ONE_SECONDS: Final = 0.5
 class Agent:
     """An owner, which listens already, and a client on one event loop. `entry` is None before it joins, and `together`,
     the names of the members that began together, in an open group. `unary` asks others without a session. One that is
-    `leased` joins a group whose directory has several keepers."""
+    `leased` joins a group whose directory has several keepers. The directory of this process is that of its group, or
+    has what others tell: then `_mirroring` is its entry."""
 
     def __init__(self, server: Server, settings: Settings, address: str = "", leased: bool = False) -> None:
         self.server = server
@@ -73,7 +75,7 @@ class Agent:
         self.settings = settings
         settings.members = self
         self.entry: Entry | None = None
-        self._leased: LeasedEntry | None = None
+        self._mirroring: LeasedEntry | ToldEntry | None = None
         self.together: tuple[str, ...] | None = None
         self.placement = DeviceMaps(None, None)
         self.keeps_directory = True
@@ -95,7 +97,11 @@ class Agent:
     async def join(self, plan: Plan, peers: Peers) -> None:
         """Enters the group; raises as `init_rpc`. `peers` lets the code that this process hosts reach the others."""
         if plan.keepers:
-            await self._lease(plan, peers)
+            await self._mirror(LeasedEntry(self.server, self.address, plan.keepers, self.settings), plan, peers)
+            return
+        if plan.told is not None:
+            self.client.others.find_address = plan.told.find
+            await self._mirror(ToldEntry(self.server, self.address, plan.told), plan, peers)
             return
         await self.client.open()
         others = self.client.others
@@ -127,10 +133,10 @@ class Agent:
             self._workers.update((member.name, WorkerInfo(member.name, member.id)) for member in members)
             others.addresses.update((member.name, member.address) for member in members)
 
-    async def _lease(self, plan: Plan, peers: Peers) -> None:
-        """Enters a group whose directory has several keepers. The directory of this process has what they tell."""
-        self._leased = LeasedEntry(self.server, self.address, plan.keepers, self.settings)
-        await self._leased.begin(plan.seconds)
+    async def _mirror(self, entry: LeasedEntry | ToldEntry, plan: Plan, peers: Peers) -> None:
+        """Enters a group of which the directory of this process has what others tell."""
+        self._mirroring = entry
+        await entry.begin(plan.seconds)
         await self.client.open()
         self.client.others.directory = self.session_here
         self.engine.membership.join(peers)
@@ -159,7 +165,7 @@ class Agent:
         if self.engine.durable:
             # Passes that finish here may still call other members.
             await self.server.quiet(drain_seconds)
-        elif self.keeps_directory and self._leased is None:
+        elif self.keeps_directory and self._mirroring is None:
             directory = self.engine.directory
             await _within(_TELL_SECONDS, directory.told(self.client.trainer))
             directory.close(f"{self.name}, which kept the directory, has left the group")
@@ -185,13 +191,13 @@ class Agent:
             await self._give_back()
 
     async def _give_back(self) -> None:
-        """Gives the name back to the keepers of the directory. This owner has stopped."""
-        if self._leased is not None:
-            await self._leased.end()
+        """Gives the name back to the keepers of the directory, if there are several. This owner has stopped."""
+        if self._mirroring is not None:
+            await self._mirroring.end()
 
     async def withdraw(self, why: BaseException) -> None:
         """Undoes a `join` that failed, and stops the owner without a checkpoint."""
-        if self.keeps_directory and self._leased is None:
+        if self.keeps_directory and self._mirroring is None:
             self.engine.directory.give_up(f"{self.name!r}, which keeps the directory, has left: {why}")
             await _within(_TELL_SECONDS, self.engine.directory.told(self.client.trainer))
         await self.stop()
@@ -215,7 +221,7 @@ class Agent:
     @property
     def member(self) -> Member:
         """What the directory says of it."""
-        entry = self.entry or self._leased
+        entry = self.entry or self._mirroring
         return Member(name=self.name) if entry is None else entry.member
 
     @property

@@ -29,6 +29,7 @@ from trainer_client.session.settings import Settings
 
 if TYPE_CHECKING:
     from ps_service.group.keepers import KeeperAddress
+    from ps_service.group.told_members import ToldMembers
     from ps_service.server import Server
 
 _ANYWHERE: Final = "127.0.0.1:0"
@@ -132,14 +133,15 @@ async def join(
     address: str = "",
     id: int | None = None,
     keepers: Sequence[KeeperAddress] = (),
+    told: ToldMembers | None = None,
 ) -> Agent:
     """Makes an owner, which has begun to listen, the member of this process in a group; raises as `init_rpc`. Without a
-    `directory` it keeps that itself, or these `keepers` do. An owner that cannot join is stopped, and writes no
-    checkpoint."""
+    `directory` it keeps that itself, or these `keepers` do, or it is `told` the members. An owner that cannot join is
+    stopped, and writes no checkpoint."""
     settings.member = server.engine.name
     member = Agent(server, settings, address, leased=bool(keepers))
     try:
-        await member.join(Plan(directory, id, is_owner=True, keepers=tuple(keepers)), GroupPeers(member))
+        await member.join(Plan(directory, id, is_owner=True, keepers=tuple(keepers), told=told), GroupPeers(member))
     except BaseException as error:
         await member.withdraw(error)
         raise

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
     from ps_service.group.keepers import KeeperAddress
+    from ps_service.group.told_members import ToldMembers
 
 SELF: Final = "self"
 """The `directory` of a process that keeps the directory itself."""
@@ -35,7 +36,7 @@ class Plan(NamedTuple):
     is the address of the owner that keeps the directory; empty for this process. It tells the others where that is
     through a `store`, or a `file`; None if they know. It waits so many `seconds` for the directory and for the other
     members. An `is_owner` serves trainers, and is no program that joins by itself. Owners whose directory has several
-    `keepers` know the addresses of all of them."""
+    `keepers` know the addresses of all of them; others are `told` the members by whoever started them."""
 
     directory: str = ""
     rank: int | None = None
@@ -45,6 +46,7 @@ class Plan(NamedTuple):
     file: MeetingFile | None = None
     is_owner: bool = False
     keepers: tuple[KeeperAddress, ...] = ()
+    told: ToldMembers | None = None
 
     @property
     def keeps_directory(self) -> bool:

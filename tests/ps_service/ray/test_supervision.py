@@ -54,7 +54,7 @@ class Supervised:
         self.node = Node()
         self.commands: list[list[str]] = []
         self._programs = programs
-        self.supervision = Supervision(OwnerSpec("ps", "ps0", ("ps0",)), self.node, self._start)
+        self.supervision = Supervision(OwnerSpec("ps", "ps0", ("ps0", "ps1")), self.node, self._start)
         self._thread = threading.Thread(target=self.supervision.run)
         self._thread.start()
 
@@ -96,6 +96,22 @@ async def test_one_that_was_killed_is_started_again_at_its_port() -> None:
     assert supervised.value("--listen") == ["127.0.0.1:0", "127.0.0.1:77", "127.0.0.1:77"]
     assert not supervised.node.left.is_set()
     await supervised.close()
+
+
+async def test_an_owner_is_told_all_names_and_where_the_others_are(tmp_path: Path) -> None:
+    heard = tmp_path / "heard"
+    heard.touch()
+    supervised = Supervised(f'echo "ps0 is serving on 127.0.0.1:77"; while read -r l; do echo "[$l]" >> {heard}; done')
+    await supervised.serves()
+    for address in ("127.0.0.1:1", "", "127.0.0.1:1", "127.0.0.1:2"):
+        supervised.supervision.hear("ps1", address)
+    first = ["[ps0]", "[ps1]", "[]", "[ps1=127.0.0.1:1]", "[ps1=127.0.0.1:2]"]
+    await until(lambda: heard.read_text().split() == first, 0.01)
+    os.kill(supervised.supervision.describe().pid, signal.SIGKILL)
+    await supervised.serves(2)
+    await until(lambda: heard.read_text().split() == [*first, "[ps0]", "[ps1=127.0.0.1:2]", "[]"], 0.01)
+    await supervised.close()
+    supervised.supervision.hear("ps1", "127.0.0.1:3")  # nobody is there to be told
 
 
 async def test_one_whose_node_is_drained_ends_and_goes_elsewhere() -> None:
@@ -170,6 +186,8 @@ from ps_service.ray.owner_process import OwnerProcess
 from ps_service.ray.owner_spec import OwnerSpec
 spec = OwnerSpec("ps", "ps0", ("ps0",), data_dir=sys.argv[1], flags=("--no-compile-tables",))
 owner = OwnerProcess(spec.command("127.0.0.1:0"))
+owner.tell("ps0")
+owner.tell("")
 while not owner.address:
     owner.ended.wait(0.01)
 print(owner.address, owner.pid, flush=True)
