@@ -15,6 +15,7 @@ from ps_service.requests import (
     durable,
     handlers,
     inline,
+    moving,
     replicas,
     reporting,
     spanning,
@@ -92,6 +93,7 @@ _ALL: Final = (
     _operation("history", reporting.history, expected_seconds=inline.short),
     _operation("checkpoint", administration.checkpoint, apart=True),
     _operation("durable", durable.durable),
+    _operation("move", moving.move, apart=True),
     _operation("evict", administration.evict, expected_seconds=inline.short),
 )
 
