@@ -13,7 +13,7 @@ from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, ObjectMovedError, PsError, StaleHandleError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
-from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.frames_pb2 import Reply, Request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,8 +110,9 @@ class ObjectMove:
             await self._switch(ends)
         except BaseException:
             with suppress(PsError):
-                await self._call(self._source, pb.MOVE_END)
-                await self._call(self._target, pb.MOVE_DROP)
+                # If the source does not know the move any more, it may have released the objects.
+                if await self._call(self._source, pb.MOVE_END, _done):
+                    await self._call(self._target, pb.MOVE_DROP)
             raise
 
     async def _copy(self) -> int:
@@ -175,7 +176,7 @@ class ObjectMove:
     async def _quiet(self, began: float, lose: bool) -> None:
         """Waits until nothing uses the objects."""
         loop = asyncio.get_running_loop()
-        while not await self._call(self._source, pb.MOVE_QUIET, lambda reply, _: reply.move.done, lose=lose):
+        while not await self._call(self._source, pb.MOVE_QUIET, _done, lose=lose):
             if loop.time() - began > _SHARE_OF_PASSES * self._pause:
                 raise _NotNow
             await asyncio.sleep(0.001)
@@ -186,7 +187,7 @@ class ObjectMove:
         self._left = await self._copy()
         await self._call(self._target, pb.MOVE_ARRIVE)
         await self._synced(self._target)
-        done: bool = await self._call(self._source, pb.MOVE_RELEASE, lambda reply, _: reply.move.done)
+        done: bool = await self._call(self._source, pb.MOVE_RELEASE, _done)
         return done
 
     def _why(self) -> str:
@@ -210,6 +211,10 @@ class ObjectMove:
     def _call(self, session: Session, action: Any, read: Any = None, **fields: Any) -> Pending[Any]:
         request = pb.MoveRequest(action=action, move=self._move, **fields)
         return session.submit(Request(move=request), None, read or (lambda reply, _: reply.move))
+
+
+def _done(reply: Reply, _: object) -> bool:
+    return reply.move.done
 
 
 def plan(session: Session) -> Pending[list[pb.MoveGroup]]:

@@ -68,7 +68,7 @@ class ObjectMoves:
             case ops.MOVE_RELEASE:
                 reply.done = self._release(ctx, self._left_by(request))
             case ops.MOVE_REOPEN | ops.MOVE_END:
-                self._reopen(request)
+                reply.done = self._reopen(request)
             case ops.MOVE_STAGE:
                 self._stage(ctx, request)
             case ops.MOVE_MAKE:
@@ -128,13 +128,16 @@ class ObjectMoves:
         )
         return True
 
-    def _reopen(self, request: ops.MoveRequest) -> None:
+    def _reopen(self, request: ops.MoveRequest) -> bool:
+        """Returns whether this owner has the objects, and the move had not ended."""
         with self._lock:
             leaving = self._leaving.get(request.move)
-            if leaving is not None:
-                leaving.reopen()
-                if request.action == ops.MOVE_END:
-                    del self._leaving[request.move]
+            if leaving is None:
+                return False
+            leaving.reopen()
+            if request.action == ops.MOVE_END:
+                del self._leaving[request.move]
+            return True
 
     # The target
 
