@@ -17,6 +17,7 @@ from ps_service.execution.thread_pool import ThreadPool
 from ps_service.group.directory import Directory
 from ps_service.group.peers import Membership
 from ps_service.hosting.allowlist import AllowList
+from ps_service.hosting.elsewhere import Moves
 from ps_service.hosting.registry import Registry
 from ps_service.measures.events import Events
 from ps_service.memory.available import memory
@@ -103,6 +104,7 @@ class Engine:
         self.table_budget: Final = TableBudget(name, self.limits.max_table_bytes or memory() * 3 // 4)
         self.census: Final = Census(self.table_budget)
         self.registry: Final = Registry(name, self.census)
+        self.moves: Final = Moves(name)
         self.parameter_locks: Final = ParameterLocks()
         self.held: Final = HeldByAll(self.limits)
         self.sessions: Final = Sessions(self.limits)

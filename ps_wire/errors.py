@@ -7,6 +7,7 @@ PsError                       also a RuntimeError, as the errors of torch.distri
 ├── NotAllowedError           the class or method is not on the owner's allow-list (also a PermissionError)
 ├── NameConflictError         an object with that name was made with other arguments
 ├── StaleHandleError          the handle's object no longer exists
+│   └── ObjectMovedError      the object is, or is about to be, on another owner
 ├── ForeignHandleError        the handle belongs to another owner
 ├── ContextEndedError         the context was ended by its trainer
 ├── ContextLostError          the owner no longer has this pass: run forward again
@@ -170,6 +171,23 @@ class RowsMovedError(PsError, ConnectionError, code=ErrorCode.ERROR_ROWS_MOVED):
     """
 
 
+class ObjectMovedError(StaleHandleError, code=ErrorCode.ERROR_OBJECT_MOVED):
+    """A named object has moved to another owner, or does so at this moment. Nothing was changed.
+
+    Handles follow by themselves. Programs see it if the other owner cannot be found, and where the request needs the
+    result of another one: made again, it goes there.
+
+    Attributes:
+        owner: The owner to ask; empty for the same one, in a moment.
+        move: What that has to accept first; empty if there is nothing.
+        object_id: The object; empty if it was asked for by its name.
+    """
+
+    def __init__(self, message: str, owner: str = "", move: str = "", object_id: str = "") -> None:
+        super().__init__(message)
+        self.owner, self.move, self.object_id = owner, move, object_id
+
+
 class StorageError(PsError, OSError, code=ErrorCode.ERROR_STORAGE):
     """The owner cannot write its log, because the disk is full or has failed. Requests that only read go on, and others
     do so when there is room."""
@@ -217,7 +235,10 @@ def to_message(error: PsError) -> errors_pb2.Error:
             remote_type=_text(error.remote_type),
             traceback=_text(error.remote_traceback),
         )
-    return errors_pb2.Error(code=error.code, message=_text(str(error)), drained=error.drained)
+    message = errors_pb2.Error(code=error.code, message=_text(str(error)), drained=error.drained)
+    if isinstance(error, ObjectMovedError):
+        message.moved.CopyFrom(errors_pb2.Moved(owner=error.owner, move=error.move, object_id=error.object_id))
+    return message
 
 
 def from_message(message: errors_pb2.Error) -> PsError:
@@ -225,6 +246,9 @@ def from_message(message: errors_pb2.Error) -> PsError:
     cls = BY_CODE.get(message.code, InternalError)
     if cls is RemoteError:
         return remote_error(message.message, message.remote_type, message.traceback)
+    if cls is ObjectMovedError:
+        moved = message.moved
+        return ObjectMovedError(message.message, moved.owner, moved.move, moved.object_id)
     error = cls(message.message)
     if message.drained:
         error.drained = True

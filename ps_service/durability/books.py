@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ps_service.durability import members
+from ps_service.durability.move_effects import moves_of
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import joined
 from ps_wire.v1 import checkpoint_pb2 as pb
@@ -52,6 +53,7 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
         message.passes.add(trainer=trainer, killed=number)
     # Those of other keepers have no session here.
     message.members.extend(members.record(each) for each in engine.directory.members() if each.session)
+    message.moves.extend(moves_of(engine))
     return Bookkeeping(message, answers)
 
 

@@ -27,6 +27,7 @@ from ps_service.durability.log.newer import Newer
 from ps_service.durability.log.replaying import replay
 from ps_service.durability.log.round_journal import LoggedRounds
 from ps_service.durability.log.segments import DamagedLogError
+from ps_service.durability.moving.moves import ObjectMoves
 from ps_service.durability.restoring import put, restore
 from ps_service.durability.store import CheckpointError, Store, parsed
 from ps_service.training.optimizers import HostedOptimizer
@@ -142,6 +143,7 @@ class Keeper:
             if isinstance(each.value, HostedOptimizer) and (found := each.value.aggregator) is not None:
                 found.note_in(LoggedRounds(self._effects, each.value, found))
         engine.durability.log = self._effects
+        engine.moves.serve = ObjectMoves(engine).serve
 
     def _restore(self, folder: Path, manifest: Manifest) -> None:
         left_out = restore(self._engine, folder, manifest, self._leave_out)

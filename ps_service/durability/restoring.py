@@ -12,6 +12,7 @@ from torch import nn
 
 from ps_service.access.identities import remembered
 from ps_service.durability import members, prepared_steps, rounds
+from ps_service.durability.move_effects import apply
 from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
 from ps_service.durability.value_files import FileSource
@@ -19,11 +20,11 @@ from ps_service.hosting.objects import HostedObject
 from ps_service.passes.pass_context import KILLED, STOPPED
 from ps_service.passes.runs import AppliedRun
 from ps_service.requests.context import RequestContext
-from ps_service.requests.creation import messages_in
 from ps_service.requests.operations import remake
 from ps_service.sessions.reply_cache import Answer
 from ps_service.training.aggregator import PLAIN
 from ps_service.training.optimizers import HostedOptimizer
+from ps_wire.codec.messages import messages_in
 from ps_wire.codec.payload import PayloadReader
 from ps_wire.codec.trees import mapped
 from ps_wire.codec.values import Decoder
@@ -73,6 +74,8 @@ def _restore(engine: Engine, folder: Path, manifest: Manifest, checkpoint: pb.Ch
     for session in checkpoint.sessions:
         _begin(engine, session, source)
     engine.contexts.runs.restore(_runs(checkpoint, made))
+    for effect in checkpoint.moves:
+        apply(engine, effect)
     for passes in checkpoint.passes:
         if passes.killed:
             engine.contexts.lose_up_to(ContextId(passes.trainer, passes.killed))
@@ -149,7 +152,8 @@ def _made(engine: Engine, record: pb.ObjectRecord, source: Source) -> HostedObje
         if record.dependency_only and kind != "call":
             request.name = ""  # another object may have the name by now
         ctx = RequestContext(engine, _NO_TRAINER, source.find(record.payload))
-        return remake(ctx, kind or "create", request, record.object_id)
+        with engine.registry.restoring():
+            return remake(ctx, kind or "create", request, record.object_id)
     except Exception as error:  # constructors may raise anything
         raise CheckpointError(
             f"{_what(record)} cannot be made again: {error}. Import the modules that it was made with (--import), in "

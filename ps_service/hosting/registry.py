@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ps_service.hosting.elsewhere import Elsewhere
 from ps_wire.close_names import hint
 from ps_wire.errors import (
     ForeignHandleError,
@@ -59,6 +61,9 @@ class Registry:
         self._holders: dict[bytes, Counter[str]] = {}
         # Of the last named objects that were removed, by id, what happened to them.
         self._removals: OrderedDict[str, str] = OrderedDict()
+        self.elsewhere: Final = Elsewhere(owner)
+        # The threads that make objects again which have a place elsewhere.
+        self._restoring: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -131,6 +136,8 @@ class Registry:
         while True:
             with self._lock:
                 known = self._names.get(name)
+                if known is None and threading.get_ident() not in self._restoring:
+                    self.elsewhere.check_name(name)
                 made = self._making.get(name)
                 if made is None:
                     if known is not None and instead is not None and known.fingerprint.digest != instead.digest:
@@ -144,7 +151,7 @@ class Registry:
     def add(self, made: HostedObject) -> HostedObject:
         with self._lock:
             self._shelve(made)
-            if made.name:
+            if made.name and made.name not in self.elsewhere.by_name:
                 self._names[made.name] = made
         return made
 
@@ -171,6 +178,7 @@ class Registry:
             return self._names[name]
         except KeyError:
             # `status` lists all names to any trainer, so none is given away here.
+            self.elsewhere.check_name(name)
             close = hint(name, list(self._names))
             raise UnknownNameError(f"owner {self.owner!r} hosts nothing under the name {name!r}{close}") from None
 
@@ -182,6 +190,7 @@ class Registry:
         found = self._objects.get(ref.object_id)
         if found is None:
             with self._lock:
+                self.elsewhere.check_id(ref.object_id)
                 raise StaleHandleError(f"the object of {ref} is gone: {self._removals.get(ref.object_id, _GONE)}")
         if ref.parameter:
             found.parameter(ref.parameter)
@@ -225,6 +234,54 @@ class Registry:
         with self._lock:
             if hosted.references <= 0:
                 self._take_down(hosted)
+
+    # Objects that move
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """A block in which this thread makes objects that have a place elsewhere: they are found by their ids alone."""
+        self._restoring.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._restoring.discard(threading.get_ident())
+
+    def reserve(self, object_id: str, name: str, owner: str) -> None:
+        """Keeps a name for an object of another owner that may come here: who asks for it is sent there.
+        `NameConflictError` if another object has it."""
+        with self._lock:
+            known = self._names.get(name)
+            if name in self._making or (known is not None and known.ref.object_id != object_id):
+                raise NameConflictError(f"owner {self.owner!r} has another object with the name {name!r}")
+            if known is not None:
+                del self._names[name]
+            self.elsewhere.reserve(name, owner)
+
+    def show(self, object_id: str, name: str) -> None:
+        """An object that was made under a reserved name is this owner's from now on."""
+        with self._lock:
+            self.elsewhere.forget(object_id, name)
+            if (hosted := self._objects.get(object_id)) is not None:
+                self._names[name] = hosted
+
+    def drop(self, object_id: str, name: str) -> None:
+        """Removes such an object, or what was reserved for it."""
+        with self._lock:
+            self.elsewhere.unreserve(name)
+            if (hosted := self._objects.get(object_id)) is not None:
+                self._take_down(hosted)
+
+    def leave(self, object_id: str, name: str, owner: str, move: str) -> None:
+        """Removes an object that is another owner's from now on: who asks for it is sent there."""
+        with self._lock:
+            hosted = self._objects.get(object_id)
+            if hosted is not None:
+                self._take_down(hosted)
+                if self._names.get(name) is hosted:
+                    del self._names[name]
+            for held in self._holders.values():
+                held.pop(object_id, None)
+            self.elsewhere.left(object_id, name, owner, move)
 
     def _shelve(self, hosted: HostedObject) -> None:
         if hosted.ref.object_id not in self._objects:

@@ -43,6 +43,7 @@ KINDS: Final = {
     "ended": "an operator has ended the session of a trainer",
     "made": "a named object was made",
     "deleted": "a named object was deleted",
+    "moved": "named objects have moved to another owner, or have come from one",
     "raised": "a hosted method, function or constructor raised an exception; the first has its traceback",
     "slow": "a request took longer than `slow_call_seconds`",
     "loaded": "the state of an object was replaced",

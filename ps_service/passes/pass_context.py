@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -105,6 +105,13 @@ class PassContext:
             if any(leaf.parameter is parameter for each in self._records.values() for leaf in each.leaves):
                 return True
             return self._gradients.has(parameter)
+
+    def uses_any(self, parameters: Mapping[int, torch.Tensor]) -> bool:
+        """The same of one of some parameters, by the ids of their tensors."""
+        with self._lock:
+            if any(id(leaf.parameter) in parameters for each in self._records.values() for leaf in each.leaves):
+                return True
+            return any(map(self._gradients.has, parameters.values()))
 
     def record(self, call: CallKey) -> Record:
         """A recorded call. Without a record for that caller and number, it is a `ContextLostError`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,6 +19,7 @@ from ps_service.training.aggregator import PLAIN
 from ps_service.training.creation import create_optimizer, create_scheduler
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import policies
+from ps_wire.codec.messages import messages_in
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
 from ps_wire.refs import Ref
@@ -263,16 +264,3 @@ def with_spec(
             operation, request, payload, tuple(dependencies), len(dependencies) == len(named)
         )
     return made
-
-
-def messages_in(message: Message, kind: type[M]) -> Iterator[M]:
-    """All messages of a type in another one, which may be changed there; but for those inside of such a message."""
-    if isinstance(message, kind):
-        yield message
-        return
-    for field, value in message.ListFields():
-        if isinstance(value, Message):
-            yield from messages_in(value, kind)
-        elif field.message_type is not None:
-            for item in value:
-                yield from messages_in(item, kind)

@@ -16,6 +16,7 @@ from ps_service.requests import (
     durable,
     handlers,
     inline,
+    moving,
     plain,
     replicas,
     reporting,
@@ -111,6 +112,7 @@ _ALL: Final = (
     _operation("history", roles.READER, reporting.history, expected_seconds=inline.short),
     _operation("checkpoint", roles.ADMIN, administration.checkpoint, apart=True),
     _operation("durable", roles.TRAINER, durable.durable),
+    _operation("move", roles.ADMIN, moving.move, apart=True, plain=plain.ACCEPT),
     _operation("evict", roles.ADMIN, administration.evict, expected_seconds=inline.short),
 )
 

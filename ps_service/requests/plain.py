@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 from ps_service.access import roles
 from ps_service.access.access import Plain, Point
 from ps_wire.decorators import role_of
+from ps_wire.v1.operations_pb2 import MOVE_ACCEPT
 
 if TYPE_CHECKING:
     from ps_service.access.access import Access
     from ps_service.access.identities import Identity
-    from ps_wire.v1.operations_pb2 import CallRequest, FetchRequest, SetOptionsRequest
+    from ps_wire.v1.operations_pb2 import CallRequest, FetchRequest, MoveRequest, SetOptionsRequest
 
 
 def _is_forward(request: CallRequest) -> bool:
@@ -26,6 +27,10 @@ def _is_result(request: FetchRequest) -> bool:
 
 def _is_options(request: SetOptionsRequest) -> bool:
     return not request.HasField("policy") and not request.owners
+
+
+def _is_accept(request: MoveRequest) -> bool:
+    return request.action == MOVE_ACCEPT
 
 
 def check_code(access: Access, identity: Identity, request: CallRequest, code: object) -> None:
@@ -43,3 +48,4 @@ BY_NAME: Final = {name: bit for bit, name in roles.NAMES.items()}
 FORWARD: Final = Plain(roles.READER, _is_forward, "a call outside of passes that keeps nothing")
 RESULT: Final = Plain(roles.READER, _is_result, "a result, and not a parameter")
 OPTIONS: Final = Plain(roles.TRAINER, _is_options, "options without a policy")
+ACCEPT: Final = Plain(roles.READER, _is_accept, "following an object that has moved")

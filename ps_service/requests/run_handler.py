@@ -7,7 +7,7 @@ from operator import call
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.parameters.locks import WouldBlock
-from ps_service.requests import durable, incidents
+from ps_service.requests import durable, incidents, moving
 from ps_service.requests.error_answers import explain, failure, title
 from ps_wire.errors import PsError, StorageError
 from ps_wire.runtime import latency
@@ -84,6 +84,8 @@ def handle(
         if frame is not None:
             run(ctx.complete)
         else:
+            if ctx.engine.moves.held:
+                moving.check(ctx.engine, request)
             if operation.mutates and (log := ctx.engine.durability.log) is not None:
                 ctx.number = number or ctx.number
                 ctx.begin_effects(log, operation.name)
@@ -137,6 +139,10 @@ def _with_effects(ctx: RequestContext, number: int, answer: Answer) -> Answer:
 def _failed(ctx: RequestContext, operation: Operation, request: Any, raised: BaseException, number: int) -> Answer:
     """The answer for an exception. A function of its own, because a variable of `handle` that held the exception would
     be a cycle, by its traceback, and would keep the tensors of the call until the garbage collector runs."""
+    try:
+        moving.check_pass(ctx.engine, request, raised)
+    except PsError as lost:
+        raised = lost
     if not operation.hosted or isinstance(raised, PsError):
         return failure(explain(raised, operation.name, operation.hosted), number)
     return failure(incidents.explained(ctx, title(ctx.engine, operation.name, request), raised), number)

@@ -34,6 +34,7 @@ STATUS: Final[dict[int, grpc.StatusCode]] = {
     ErrorCode.ERROR_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.ERROR_REPLACED: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.ERROR_ROWS_MOVED: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.ERROR_OBJECT_MOVED: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.ERROR_DRAINING: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.ERROR_STORAGE: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.ERROR_SESSION_LOST: grpc.StatusCode.ABORTED,

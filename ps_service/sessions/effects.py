@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import Buffer
     from ps_wire.errors import StorageError
     from ps_wire.refs import ContextId
+    from ps_wire.v1.checkpoint_pb2 import MoveEffect
     from ps_wire.v1.operations_pb2 import LogStatus
 
 
@@ -91,6 +92,9 @@ class Effects(Protocol):
 
     def enters(self, entry: MemberEntry) -> None:
         """A member has entered the directory, or has changed its address."""
+
+    def moves(self, effect: MoveEffect) -> None:
+        """A move has made something of objects. The request has a turn."""
 
     def durable_version(self, object_id: str, version: int) -> int:
         """The version up to which an optimizer is on the disk when the answer is sent, which tells its `version`."""

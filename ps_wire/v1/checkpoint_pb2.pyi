@@ -2,12 +2,28 @@ from ps_wire.v1 import frames_pb2 as _frames_pb2
 from ps_wire.v1 import operations_pb2 as _operations_pb2
 from ps_wire.v1 import values_pb2 as _values_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class MoveState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MOVE_STATE_UNSPECIFIED: _ClassVar[MoveState]
+    MOVE_STATE_LEFT: _ClassVar[MoveState]
+    MOVE_STATE_ARRIVING: _ClassVar[MoveState]
+    MOVE_STATE_ARRIVED: _ClassVar[MoveState]
+    MOVE_STATE_ACCEPTED: _ClassVar[MoveState]
+    MOVE_STATE_DROPPED: _ClassVar[MoveState]
+MOVE_STATE_UNSPECIFIED: MoveState
+MOVE_STATE_LEFT: MoveState
+MOVE_STATE_ARRIVING: MoveState
+MOVE_STATE_ARRIVED: MoveState
+MOVE_STATE_ACCEPTED: MoveState
+MOVE_STATE_DROPPED: MoveState
 
 class NumberSet(_message.Message):
     __slots__ = ("floor", "above", "holes")
@@ -208,8 +224,38 @@ class PieceRecord(_message.Message):
     rows: _containers.RepeatedCompositeFieldContainer[RowsRecord]
     def __init__(self, position: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[RowsRecord, _Mapping]]] = ...) -> None: ...
 
+class MovedRecords(_message.Message):
+    __slots__ = ("objects", "runs")
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[ObjectRecord]
+    runs: _containers.RepeatedCompositeFieldContainer[RunRecord]
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ...) -> None: ...
+
+class MovedObject(_message.Message):
+    __slots__ = ("object_id", "name")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    name: str
+    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class MoveEffect(_message.Message):
+    __slots__ = ("state", "move", "owner", "objects", "runs")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    state: MoveState
+    move: str
+    owner: str
+    objects: _containers.RepeatedCompositeFieldContainer[MovedObject]
+    runs: _containers.RepeatedCompositeFieldContainer[RunRecord]
+    def __init__(self, state: _Optional[_Union[MoveState, str]] = ..., move: _Optional[str] = ..., owner: _Optional[str] = ..., objects: _Optional[_Iterable[_Union[MovedObject, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ...) -> None: ...
+
 class Checkpoint(_message.Message):
-    __slots__ = ("objects", "sessions", "passes", "members", "generator", "runs", "position", "running", "killed", "pieces", "whole", "prepared", "code")
+    __slots__ = ("objects", "sessions", "passes", "members", "generator", "runs", "position", "running", "killed", "pieces", "whole", "prepared", "code", "moves")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +269,7 @@ class Checkpoint(_message.Message):
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[ObjectRecord]
     sessions: _containers.RepeatedCompositeFieldContainer[SessionRecord]
     passes: _containers.RepeatedCompositeFieldContainer[PassesRecord]
@@ -236,7 +283,8 @@ class Checkpoint(_message.Message):
     whole: int
     prepared: _containers.RepeatedCompositeFieldContainer[PreparedRecord]
     code: bytes
-    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ..., position: _Optional[int] = ..., running: bool = ..., killed: _Optional[_Iterable[str]] = ..., pieces: _Optional[_Iterable[_Union[PieceRecord, _Mapping]]] = ..., whole: _Optional[int] = ..., prepared: _Optional[_Iterable[_Union[PreparedRecord, _Mapping]]] = ..., code: _Optional[bytes] = ...) -> None: ...
+    moves: _containers.RepeatedCompositeFieldContainer[MoveEffect]
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ..., position: _Optional[int] = ..., running: bool = ..., killed: _Optional[_Iterable[str]] = ..., pieces: _Optional[_Iterable[_Union[PieceRecord, _Mapping]]] = ..., whole: _Optional[int] = ..., prepared: _Optional[_Iterable[_Union[PreparedRecord, _Mapping]]] = ..., code: _Optional[bytes] = ..., moves: _Optional[_Iterable[_Union[MoveEffect, _Mapping]]] = ...) -> None: ...
 
 class StepEffect(_message.Message):
     __slots__ = ("object_id", "version", "places", "gradients", "trainer", "number", "is_prepared")
@@ -401,7 +449,7 @@ class HeldEffect(_message.Message):
     def __init__(self, key: _Optional[_Union[_operations_pb2.OfferKey, _Mapping]] = ..., read: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class Effect(_message.Message):
-    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "rows", "rounds", "prepared", "member", "identity")
+    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "rows", "rounds", "prepared", "moved", "member", "identity")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
@@ -412,6 +460,7 @@ class Effect(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     object: ObjectRecord
@@ -424,9 +473,10 @@ class Effect(_message.Message):
     rows: RowsEffect
     rounds: RoundsEffect
     prepared: PreparedEffect
+    moved: MoveEffect
     member: MemberRecord
     identity: str
-    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., rows: _Optional[_Union[RowsEffect, _Mapping]] = ..., rounds: _Optional[_Union[RoundsEffect, _Mapping]] = ..., prepared: _Optional[_Union[PreparedEffect, _Mapping]] = ..., member: _Optional[_Union[MemberRecord, _Mapping]] = ..., identity: _Optional[str] = ...) -> None: ...
+    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., rows: _Optional[_Union[RowsEffect, _Mapping]] = ..., rounds: _Optional[_Union[RoundsEffect, _Mapping]] = ..., prepared: _Optional[_Union[PreparedEffect, _Mapping]] = ..., moved: _Optional[_Union[MoveEffect, _Mapping]] = ..., member: _Optional[_Union[MemberRecord, _Mapping]] = ..., identity: _Optional[str] = ...) -> None: ...
 
 class LogRecord(_message.Message):
     __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator", "granted", "opened", "incarnation", "owner", "over")

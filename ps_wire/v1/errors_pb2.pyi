@@ -1,6 +1,7 @@
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -32,6 +33,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_ROWS_MOVED: _ClassVar[ErrorCode]
     ERROR_UNAUTHENTICATED: _ClassVar[ErrorCode]
     ERROR_PERMISSION_DENIED: _ClassVar[ErrorCode]
+    ERROR_OBJECT_MOVED: _ClassVar[ErrorCode]
 ERROR_UNSPECIFIED: ErrorCode
 ERROR_INVALID_ARGUMENT: ErrorCode
 ERROR_UNKNOWN_NAME: ErrorCode
@@ -57,17 +59,30 @@ ERROR_REPLACED: ErrorCode
 ERROR_ROWS_MOVED: ErrorCode
 ERROR_UNAUTHENTICATED: ErrorCode
 ERROR_PERMISSION_DENIED: ErrorCode
+ERROR_OBJECT_MOVED: ErrorCode
+
+class Moved(_message.Message):
+    __slots__ = ("owner", "move", "object_id")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    move: str
+    object_id: str
+    def __init__(self, owner: _Optional[str] = ..., move: _Optional[str] = ..., object_id: _Optional[str] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "remote_type", "traceback", "drained")
+    __slots__ = ("code", "message", "remote_type", "traceback", "drained", "moved")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REMOTE_TYPE_FIELD_NUMBER: _ClassVar[int]
     TRACEBACK_FIELD_NUMBER: _ClassVar[int]
     DRAINED_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     code: ErrorCode
     message: str
     remote_type: str
     traceback: str
     drained: bool
-    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., remote_type: _Optional[str] = ..., traceback: _Optional[str] = ..., drained: bool = ...) -> None: ...
+    moved: Moved
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., remote_type: _Optional[str] = ..., traceback: _Optional[str] = ..., drained: bool = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...

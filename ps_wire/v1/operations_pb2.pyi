@@ -38,6 +38,23 @@ class CollectiveKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COLLECTIVE_SCATTER: _ClassVar[CollectiveKind]
     COLLECTIVE_ALL_GATHER: _ClassVar[CollectiveKind]
     COLLECTIVE_ALL_REDUCE: _ClassVar[CollectiveKind]
+
+class MoveAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MOVE_UNSPECIFIED: _ClassVar[MoveAction]
+    MOVE_PLAN: _ClassVar[MoveAction]
+    MOVE_BEGIN: _ClassVar[MoveAction]
+    MOVE_READ: _ClassVar[MoveAction]
+    MOVE_CLOSE: _ClassVar[MoveAction]
+    MOVE_QUIET: _ClassVar[MoveAction]
+    MOVE_RELEASE: _ClassVar[MoveAction]
+    MOVE_REOPEN: _ClassVar[MoveAction]
+    MOVE_END: _ClassVar[MoveAction]
+    MOVE_STAGE: _ClassVar[MoveAction]
+    MOVE_MAKE: _ClassVar[MoveAction]
+    MOVE_ARRIVE: _ClassVar[MoveAction]
+    MOVE_ACCEPT: _ClassVar[MoveAction]
+    MOVE_DROP: _ClassVar[MoveAction]
 READS_CONSISTENT: Reads
 READS_INCONSISTENT: Reads
 NON_FINITE_APPLY: NonFinite
@@ -56,6 +73,20 @@ COLLECTIVE_BROADCAST: CollectiveKind
 COLLECTIVE_SCATTER: CollectiveKind
 COLLECTIVE_ALL_GATHER: CollectiveKind
 COLLECTIVE_ALL_REDUCE: CollectiveKind
+MOVE_UNSPECIFIED: MoveAction
+MOVE_PLAN: MoveAction
+MOVE_BEGIN: MoveAction
+MOVE_READ: MoveAction
+MOVE_CLOSE: MoveAction
+MOVE_QUIET: MoveAction
+MOVE_RELEASE: MoveAction
+MOVE_REOPEN: MoveAction
+MOVE_END: MoveAction
+MOVE_STAGE: MoveAction
+MOVE_MAKE: MoveAction
+MOVE_ARRIVE: MoveAction
+MOVE_ACCEPT: MoveAction
+MOVE_DROP: MoveAction
 
 class ContextId(_message.Message):
     __slots__ = ("trainer", "number", "run", "runs_from")
@@ -1488,3 +1519,63 @@ class HistoryReply(_message.Message):
     max_context_bytes: int
     objects: int
     def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., memory_bytes: _Optional[int] = ..., max_owner_bytes: _Optional[int] = ..., max_context_bytes: _Optional[int] = ..., objects: _Optional[int] = ...) -> None: ...
+
+class MoveContents(_message.Message):
+    __slots__ = ("records", "nbytes", "blocks", "bytes")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    records: bytes
+    nbytes: int
+    blocks: _containers.RepeatedScalarFieldContainer[int]
+    bytes: _values_pb2.Value
+    def __init__(self, records: _Optional[bytes] = ..., nbytes: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., bytes: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class MoveRequest(_message.Message):
+    __slots__ = ("action", "move", "names", "owner", "seconds", "again", "lose", "contents", "object_id")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    LOSE_FIELD_NUMBER: _ClassVar[int]
+    CONTENTS_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    action: MoveAction
+    move: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    owner: str
+    seconds: float
+    again: bool
+    lose: bool
+    contents: MoveContents
+    object_id: str
+    def __init__(self, action: _Optional[_Union[MoveAction, str]] = ..., move: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., owner: _Optional[str] = ..., seconds: _Optional[float] = ..., again: bool = ..., lose: bool = ..., contents: _Optional[_Union[MoveContents, _Mapping]] = ..., object_id: _Optional[str] = ...) -> None: ...
+
+class MoveGroup(_message.Message):
+    __slots__ = ("names", "nbytes", "refusal")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    nbytes: int
+    refusal: str
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., refusal: _Optional[str] = ...) -> None: ...
+
+class MoveReply(_message.Message):
+    __slots__ = ("groups", "move", "contents", "left", "done", "objects")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    CONTENTS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[MoveGroup]
+    move: str
+    contents: MoveContents
+    left: int
+    done: bool
+    objects: _containers.RepeatedCompositeFieldContainer[ObjectInfo]
+    def __init__(self, groups: _Optional[_Iterable[_Union[MoveGroup, _Mapping]]] = ..., move: _Optional[str] = ..., contents: _Optional[_Union[MoveContents, _Mapping]] = ..., left: _Optional[int] = ..., done: bool = ..., objects: _Optional[_Iterable[_Union[ObjectInfo, _Mapping]]] = ...) -> None: ...

@@ -59,8 +59,8 @@ async def owners_of(page: Page, start: Start, folder: Path) -> list[str]:
     modules = sorted({each.file for each in page.snippets() if each.file} - programs | set())
     offered = [flag for name in modules for flag in ("--import", name)]
     listen = ("--listen", "127.0.0.1:0", *offered)
-    first = await serving(start, "--name", "ps0", "--directory", "self", *listen)
-    second = await serving(start, "--name", "ps1", "--directory", first, *listen)
+    first = await serving(start, "--name", "ps0", "--directory", "self", "--data-dir", "kept/ps0", *listen)
+    second = await serving(start, "--name", "ps1", "--directory", first, "--data-dir", "kept/ps1", *listen)
     return [first, second]
 
 

@@ -51,13 +51,15 @@ def create(
     encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
     made_by = None if handles else MadeBy.of(cls, args, kwargs)
 
-    # `held` keeps the handles among the arguments alive until the object is made.
-    def made(reply: Reply, _: PayloadReader, held: object = (args, kwargs, handles)) -> RemoteObject:
-        handle = handle_from(session, reply.create.object)
-        handle.made_by, handle.was_made = made_by, reply.create.created
-        return handle
+    # It keeps the handles among the arguments alive until the object is made.
+    read = partial(_made, session, made_by, (args, kwargs, handles))
+    return session.submit(Request(create=request), payload, read, timeout)
 
-    return session.submit(Request(create=request), payload, made, timeout)
+
+def _made(session: Session, made_by: MadeBy | None, held: object, reply: Reply, _: PayloadReader) -> RemoteObject:
+    handle = handle_from(session, reply.create.object)
+    handle.made_by, handle.was_made = made_by, reply.create.created
+    return handle
 
 
 def create_shard(session: Session, name: str, settings: Mapping[str, Any], replace: bool) -> Pending[RemoteObject]:
@@ -72,4 +74,8 @@ def attach_named(session: Session, name: str) -> Pending[RemoteObject]:
 
 def attach(session: Session, request: AttachRequest) -> Pending[RemoteObject]:
     """A handle to an object that exists."""
-    return session.submit(Request(attach=request), None, lambda reply, _: handle_from(session, reply.attach.object))
+    return session.submit(Request(attach=request), None, partial(_attached, session))
+
+
+def _attached(session: Session, reply: Reply, _: PayloadReader) -> RemoteObject:
+    return handle_from(session, reply.attach.object)

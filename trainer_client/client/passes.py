@@ -13,6 +13,7 @@ from ps_wire.errors import (
     ContextLostError,
     DrainingError,
     InvalidArgumentError,
+    ObjectMovedError,
     PsError,
     SessionLostError,
     StaleHandleError,
@@ -54,7 +55,7 @@ ATTEMPTS: Final = 3
 _MOST_DRAINS: Final = 100
 """How often it is run again, besides, because an owner was stopped in order."""
 
-_LOST: Final = (ContextLostError, SessionLostError, DrainingError)
+_LOST: Final = (ContextLostError, SessionLostError, DrainingError, ObjectMovedError)
 """Errors after which a pass can be run again: an owner does not have it any more."""
 
 

@@ -127,9 +127,13 @@ class Context(Block):
     def _reserve(self, session: Session) -> Reserved:
         """The number of the next call, and its place: the numbers of the calls that it is nested in, and its own."""
         self._calls += 1
+        self.join(session)
+        return self._calls, (self._calls,)
+
+    def join(self, session: Session) -> None:
+        """An owner takes part in the pass."""
         self._sessions[session.owner] = session
         self._losses.setdefault(session.owner, session.losses)
-        return self._calls, (self._calls,)
 
     def check(self, *sessions: Session) -> None:
         """Checks that the pass is open, no owner has lost its part of it, and these sessions may take part."""

@@ -46,6 +46,9 @@ class Pass(Protocol):
     message: ContextMessage
     ended: bool
 
+    def join(self, session: Session) -> None:
+        """An owner takes part in the pass."""
+
     @property
     def current_backward(self) -> Backward | None:
         """The backward that is running, if this is its thread."""
@@ -91,6 +94,11 @@ class WayBack:
         self.waits = True
         self.encode: Encode | None = None
         self.answer: tuple[Pending[Any], int] | None = None
+
+    def move_to(self, session: Session) -> None:
+        """The call is made on another owner, because its object has moved there."""
+        self.session, self.latency, self.together, self.waits = session, None, False, True
+        self.context.join(session)
 
     def take_input_gradients(self) -> list[torch.Tensor | None]:
         """Waits for the gradients of the inputs; an empty list if there are no inputs."""

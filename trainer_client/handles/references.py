@@ -57,7 +57,6 @@ class RRef:
     another trainer, send it `str(handle)`. It has to call `attach` with that while this handle still exists.
 
     Attributes:
-        ref: The owner, the id of the object, and the name of the parameter.
         may_be_parameter: Whether the object may be a parameter. A handle that came with an answer does not tell.
     """
 
@@ -65,13 +64,22 @@ class RRef:
 
     def __init__(self, session: Session, ref: Ref, reference: Reference | None) -> None:
         self._session = session
-        self.ref = ref
+        self._ref = ref
         self._reference = reference
         self._token: tuple[ContextId, torch.Tensor] | None = None
 
     @property
+    def ref(self) -> Ref:
+        """The owner, the id of the object, and the name of the parameter."""
+        if self._session.moved:
+            self.follow()
+        return self._ref
+
+    @property
     def session(self) -> Session:
         """The session with the owner; `StaleHandleError` if that has restarted from an earlier state."""
+        if self._session.moved:
+            self.follow()
         reference = self._reference
         # The condition of `is_stale`, without the cost of a call.
         if reference is not None and reference._session.restarts != reference._restarts:
@@ -80,6 +88,12 @@ class RRef:
                 f"Ask for it again as at the beginning: {self._again()}"
             )
         return self._session
+
+    def follow(self) -> None:
+        """Refers to the owner that has the object now, if this trainer knows that it has moved."""
+        while (to := self._session.moved.get(self._ref.object_id)) is not None:
+            self._session, self._ref = to, self._ref._replace(owner=to.owner)
+            self._reference = Reference(to, self._ref.object_id)
 
     @property
     def owner(self) -> str:
@@ -125,10 +139,11 @@ class RRef:
         return ""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RRef) and self.ref == other.ref
+        # Not by the owner, because objects move.
+        return isinstance(other, RRef) and self.ref[1:] == other.ref[1:]
 
     def __hash__(self) -> int:
-        return hash(self.ref)
+        return hash(self.ref[1:])
 
     def __reduce__(self) -> Any:
         raise TypeError("a handle cannot be pickled: send str(handle), and call attach() with it in the other process")
@@ -151,7 +166,9 @@ def fetch(
         request.call, place = recorded.call.number, recorded.call.place
         if len(place) > 1:
             request.place.extend(place)
-    return session.submit(frame, None, partial(receive, session, recorded, rref), timeout, follows)
+    sent = session.submit(frame, None, partial(receive, session, recorded, rref), timeout, follows)
+    sent.recorded = recorded
+    return sent
 
 
 def _marked(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import optim
@@ -14,7 +15,7 @@ from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NameConflictError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
-from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.frames_pb2 import Reply, Request
 from trainer_client.handles.handles import RemoteObject, handle_from
 from trainer_client.optimizers.layout import split_groups
 from trainer_client.optimizers.optimizer import DistributedOptimizer
@@ -52,6 +53,7 @@ async def create(
         raise InvalidArgumentError(f"reads is one of {list(READS)} and non_finite one of {list(_NON_FINITE)}")
     if policy is not None:
         policies.check(policy)
+    parameters = list(parameters)
     layout, by_session, local_groups = split_groups(parameters)
     local = None
     if local_groups:
@@ -77,6 +79,9 @@ async def create(
         # several owners begin together.
         await all_of({each.owner: _delete(each) for each in kept})
         made |= await all_of(make([each.session for each in kept]))
+    if any(each.handle.owner != owner for owner, each in made.items()):
+        # Parameters have moved meanwhile. Where they are now, there is the optimizer.
+        return await create(cls, parameters, options, name, reads, non_finite, policy, replace, joins)
     remotes = {owner: RemoteOptimizer(each.handle) for owner, each in made.items()}
     rounds = _rounds(made, remotes, local)
     optimizer = DistributedOptimizer(remotes, local, layout, non_finite == "refuse", rounds)
@@ -137,9 +142,10 @@ def _create_remote(
         group = request.groups.add(parameters=[member.ref.to_message() for member in members])
         encoder.encode_into(group.options, dict(sorted(own.items())))
 
-    # `held` keeps the handles alive until the part is made.
-    def finish(reply: Any, _: Any, held: object = groups) -> Made:
-        made = reply.optimizer
-        return Made(handle_from(session, made.object), tuple(made.owners), made.epoch, made.created)
+    # It keeps the handles alive until the part is made.
+    return session.submit(Request(optimizer=request), payload, partial(_part, session, groups))
 
-    return session.submit(Request(optimizer=request), payload, finish)
+
+def _part(session: Session, held: object, reply: Reply, _: object) -> Made:
+    made = reply.optimizer
+    return Made(handle_from(session, made.object), tuple(made.owners), made.epoch, made.created)

@@ -37,6 +37,12 @@ class Layout:
         self.groups.append([(part, next(self._indices[part])) for part in parts])
         self.own_group.append(numbers)
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Parts have other names now."""
+        self.groups = [[(names.get(part, part), place) for part, place in group] for group in self.groups]
+        self.own_group = [{names.get(part, part): at for part, at in own.items()} for own in self.own_group]
+        self._indices = defaultdict(count, {names.get(part, part): at for part, at in self._indices.items()})
+
     def places(self, group: int | None) -> list[tuple[str, int]]:
         """The parts, and the indices of their groups, that belong to one group of the user or to all."""
         if group is None:

@@ -77,6 +77,7 @@ class DistributedOptimizer(OptimizerParts):
         self.scaled = Scaled()
         # Those that step it together with others, and have to know its parts.
         self.used_by: WeakSet[Any] = WeakSet()
+        self.tell_moves()
 
     def take_parts(self, made: DistributedOptimizer) -> None:
         """Has the parts of another optimizer, over the same parameters, which have other owners now."""

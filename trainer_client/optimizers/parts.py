@@ -50,13 +50,22 @@ class RemoteOptimizer:
 
     def __init__(self, handle: RemoteObject) -> None:
         self.handle = handle
-        self.owner = handle.owner
         self.name = handle.ref.to_message()
+
+    @property
+    def owner(self) -> str:
+        """Name of its owner."""
+        return self.name.owner
 
     @property
     def session(self) -> Session:
         """The session with its owner. Raises `StaleHandleError` if that has restarted from an earlier state."""
         return self.handle.session
+
+    def follow(self) -> None:
+        """Is the part on the owner that has it now, if it has moved."""
+        self.handle.follow()
+        self.name = self.handle.ref.to_message()
 
     @property
     def title(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from torch.optim import Optimizer, lr_scheduler
@@ -12,7 +13,7 @@ from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import SchedulerRequest
 from trainer_client.handles import states
 from trainer_client.handles.handles import RemoteObject, handle_from
@@ -22,6 +23,7 @@ from trainer_client.pending import Pending
 if TYPE_CHECKING:
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.parts import RemoteOptimizer
+    from trainer_client.session.session import Session
 
 _NO_NAME: Final = "with local parameters, give the scheduler's class instead of its name"
 
@@ -109,14 +111,16 @@ async def create(
         request = SchedulerRequest(class_name=name_of(cls), optimizer=part.name, name=name, replace=replace)
         encoder.encode_into(request.args, args)
         encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
-        return session.submit(
-            Request(scheduler=request), payload, lambda reply, _: handle_from(session, reply.scheduler.object)
-        )
+        return session.submit(Request(scheduler=request), payload, partial(_made, session))
 
     made = await asyncio.gather(*map(ask, remotes.values()))
     # Last, because its constructor sets learning rates.
     local = None if optimizer.local is None else create_local(cls, optimizer.local.optimizer, args, kwargs)
     return DistributedScheduler(list(made), local)
+
+
+def _made(session: Session, reply: Reply, _: object) -> RemoteObject:
+    return handle_from(session, reply.scheduler.object)
 
 
 def create_local(

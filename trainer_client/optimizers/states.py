@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from weakref import WeakSet
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.threads import BLOCKING
-from trainer_client.contexts.closing import Stepping
+from trainer_client.contexts.closing import Part, Stepping
 from trainer_client.handles import hints
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.scaling import PushScaling
@@ -86,6 +87,28 @@ class OptimizerParts(Stepping, PushScaling):
             name: self.remotes[name].step(context, read, values=values if name == first else None, **how)
             for name in owners
         }
+
+    used_by: WeakSet[Any]
+
+    def tell_moves(self) -> None:
+        """Has itself told when objects of its owners have moved."""
+        for part in self.remotes.values():
+            part.session.moves.followers.add(self)
+
+    def objects_moved(self) -> None:
+        """Has the parts where they are now, because objects of this client have moved to other owners."""
+        names = {}
+        for before, part in self.remotes.items():
+            part.follow()
+            if part.owner != before:
+                names[before] = part.owner
+        if names:
+            self._layout.rename(names)
+            self.remotes = {part.owner: part for part in self.remotes.values()}
+            self.parts = [Part(part.session, part.name) for part in self.remotes.values()]
+            self.tell_moves()
+            for each in self.used_by:
+                each.look_at_parts()
 
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:
         """Changes options such as `lr` on every owner and here.

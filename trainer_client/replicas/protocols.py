@@ -38,8 +38,8 @@ class Push(NamedTuple):
 class Source(Protocol):
     """A module on an owner, of which replicas are made: a `RemoteModule`."""
 
-    ref: Ref
-
+    @property
+    def ref(self) -> Ref: ...
     @property
     def session(self) -> Session: ...
     def parameters(self) -> Sequence[Any]: ...

@@ -75,6 +75,8 @@ class InFlightRequest(Pending[T]):
     followers: Sequence[InFlightRequest[Any]] = ()
     staying: Any = None
     watch: Watch | None = None
+    recorded: Any = None
+    """The recorded call of a pass that it makes, if it makes one."""
 
     def __init__(
         self,
@@ -105,6 +107,18 @@ class InFlightRequest(Pending[T]):
     def operation(self) -> str:
         """Name of its operation."""
         return self.frame.request.WhichOneof("operation") or ""
+
+    def move_to(self, session: Sender) -> None:
+        """Is about to be sent again, on this session, because its object moves."""
+        self.number = 0
+        if session is self._session:
+            return
+        read = self._read
+        if isinstance(read, partial) and read.args and read.args[0] is self._session:
+            self._read = partial(read.func, session, *read.args[1:], **read.keywords)
+        if self.recorded is not None:
+            self.recorded.call.move_to(session)
+        self._session = session
 
     def answer(self, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
         """Resolves it with a reply, on the session's loop. What is held lives until the result is read."""

@@ -28,6 +28,9 @@ class Others(Protocol):
     def held(self, ref: Ref) -> Any:
         """A handle to an object that `take_hold` has taken a reference to."""
 
+    async def reach(self, owner: str) -> Any:
+        """The session with an owner. Raises `PsError`."""
+
 
 class Borrowing:
     """Delivers answers with handles of other owners' objects, once references to those are taken."""

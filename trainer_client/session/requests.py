@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ps_wire.codec.payload import Buffer
     from ps_wire.connections.outbox import Outbox
+    from ps_wire.v1.errors_pb2 import Error
     from ps_wire.v1.frames_pb2 import Reply, Welcome
     from trainer_client.session.in_flight import InFlightRequest
 
@@ -41,7 +42,8 @@ class Requests:
     the owner, which drains, has not taken up (`turned_away`). There is an outbox while a stream is open. What answers
     tell is in the owner's log before the `position`; it is 0 if there is none. `give_back` gets references that no
     caller takes, and `when_held_up` is called when a request may be held up now, or no more. `when_wanted` is called
-    once if the session was given up, and a request wants an answer nevertheless; None if that stays so.
+    once if the session was given up, and a request wants an answer nevertheless; None if that stays so. `redirect`
+    gets a request whose object has moved, and returns whether it sends it again.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Requests:
         self.position = 0
         self.closed: PsError | None = None
         self.when_wanted: Callable[[], None] | None = None
+        self.redirect: Callable[[InFlightRequest[Any], Error], bool] = lambda *_: False
         self._give_back = give_back
         self._when_held_up = when_held_up
         self._deadlines = Deadlines(loop, self.window.requests, self._expire)
@@ -172,6 +175,9 @@ class Requests:
         if in_flight.counted:
             window.discount(in_flight)
         if reply.HasField("error"):
+            if reply.error.HasField("moved") and self.redirect(in_flight, reply.error):
+                self._send_waiting()
+                return
             self._fail(in_flight, Failure(errors.from_message(reply.error)))
         else:
             if in_flight.follows or in_flight.followers:

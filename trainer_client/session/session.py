@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, UnavailableError
@@ -33,6 +31,8 @@ from trainer_client.session.held_up import passes_of
 from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.link import Link
 from trainer_client.session.losses import lost
+from trainer_client.session.moves import Moves
+from trainer_client.session.programs import LONGEST_NAME, program_name
 from trainer_client.session.references import Borrowing
 from trainer_client.session.requests import Requests
 from trainer_client.session.watched import begin_operation, is_profiled
@@ -52,9 +52,6 @@ T = TypeVar("T")
 
 _GOODBYE_SECONDS: Final = 1.0
 """How long the end of a session waits until its goodbye is written."""
-
-_LONGEST_NAME: Final = 128
-"""Most characters of the names of a host and a program, which people read in the logs and the status of owners."""
 
 
 class Session:
@@ -103,6 +100,9 @@ class Session:
         self._last_pass = 0
         settings.held_up.add(self)
         self._borrowing = Borrowing(others, self.requests.finish)
+        self.moves = Moves(self, others)
+        self.moved = self.moves.objects
+        self.requests.redirect = self.moves.redirect
         # The objects of references to give back, and whether that has begun.
         self._released: deque[str] = deque()
         self._is_releasing = False
@@ -152,6 +152,7 @@ class Session:
                 async with asyncio.timeout(_GOODBYE_SECONDS):
                     await requests.outbox.flushed()
         self._borrowing.stop()
+        self.moves.stop()
         self.settings.held_up.remove(self)
         if requests.closed is None:
             requests.end(ClosedError("this client is closed"), fails)
@@ -206,6 +207,11 @@ class Session:
         if scope is not None:
             scope.add(in_flight)
         return in_flight
+
+    def resend(self, in_flight: InFlightRequest[Any]) -> None:
+        """Sends a request that was sent before, maybe to another owner, with a number of this session."""
+        in_flight.frame.request.ClearField("confirmed")
+        self.requests.begin(in_flight)
 
     @property
     def is_here(self) -> bool:
@@ -302,8 +308,8 @@ class Session:
             incarnation=known,
             owner=expected,
             process_id=os.getpid(),
-            host_name=socket.gethostname()[:_LONGEST_NAME],
-            program=_program(),
+            host_name=socket.gethostname()[:LONGEST_NAME],
+            program=program_name(),
             member=self.settings.member,
             last_pass=self._last_pass,
             position=self.requests.position,
@@ -390,10 +396,3 @@ class Session:
         frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))
         # Not with `submit`, which would apply the scope of the request that the code here may run for.
         self.requests.begin(InFlightRequest(self, frame, None, None, nothing))
-
-
-def _program() -> str:
-    """The name of this program: that of its file, or of the module that `python -m` runs."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    name = spec.name.removesuffix(".__main__") if spec is not None else PurePath(sys.argv[0] if sys.argv else "").name
-    return (name if name and name != "-c" else "python")[:_LONGEST_NAME]

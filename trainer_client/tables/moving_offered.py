@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ps_wire.errors import PsError
+from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import StatusRequest
+from trainer_client.handles.object_moves import MovedObjects, ObjectMove
 from trainer_client.pending import Pending
 from trainer_client.tables import placement
 from trainer_client.tables.moves import PATIENCE_SECONDS, PAUSE_SECONDS, Move, Moved
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ps_wire.tables.routing import Routing
+    from trainer_client.handles.handles import RemoteObject
+    from trainer_client.session.session import Session
     from trainer_client.tables.creation import Tables
     from trainer_client.tables.table import Table
 
@@ -26,6 +29,7 @@ class OffersMoves:
     _tables: Tables
     _loop: asyncio.AbstractEventLoop
     table: Callable[..., Pending[Table]]
+    session: Callable[[str], Session]
 
     def rebalance(
         self,
@@ -92,6 +96,49 @@ class OffersMoves:
             return placement.away(routing, owner, others if to is None else [to] if isinstance(to, str) else list(to))
 
         return Pending.run(self._loop, self._moved(tables, [owner], plan, pause, patience))
+
+    def move(
+        self,
+        target: RemoteObject | str,
+        to: str,
+        *,
+        owner: str = "",
+        pause: float = PAUSE_SECONDS,
+        patience: float = PATIENCE_SECONDS,
+    ) -> Pending[MovedObjects]:
+        """Moves a named object to another owner, while trainers train, with what belongs to it: a module with its
+        optimizers, and these with their schedulers and all other modules that they step.
+
+        What the objects are is copied in the background, through this process, and then what has changed since. Then
+        requests for them wait for a moment, until the passes that use them have ended, and they change their owner.
+        Handles, of all trainers, go on with the new one by themselves.
+
+        Args:
+            target: The object, or its name. A table moves with `rebalance` and `drain`.
+            to: Name of the owner that gets it.
+            owner: Name of the owner that has the object of that name; empty for the first.
+            pause: The most seconds for which requests wait. A move that finds no moment in which passes end within it
+                is tried again.
+            patience: The most seconds for which such a moment is looked for. Passes that still use the objects then are
+                lost: `run` repeats them.
+
+        Raises:
+            InvalidArgumentError: They cannot move; the message says why. Or an owner has no log.
+            NameConflictError: The other owner has another object of such a name.
+            DeadlineExceededError: The pause is too short; nothing has moved.
+            UnknownNameError: There is no such object or owner.
+        """
+        return Pending.run(self._loop, self._move(target, to, owner, pause, patience))
+
+    async def _move(
+        self, target: RemoteObject | str, to: str, owner: str, pause: float, patience: float
+    ) -> MovedObjects:
+        (other,) = await self._tables.sessions.all_of([to])
+        if isinstance(target, str):
+            return await ObjectMove(self.session(owner), other, [target], pause).run(patience)
+        if not getattr(target, "name", ""):
+            raise InvalidArgumentError(f"only objects with names move to another owner, and {target!r} has none")
+        return await ObjectMove(target.session, other, [target.name], pause).run(patience)
 
     async def _moved(
         self,

@@ -255,6 +255,10 @@ class RequestEffects:
         """As `Effects.enters`."""
         self._record.effects.add().member.CopyFrom(members.record(entry))
 
+    def moves(self, effect: pb.MoveEffect) -> None:
+        """As `Effects.moves`."""
+        self._record.effects.add().moved.CopyFrom(effect)
+
     def durable_version(self, object_id: str, version: int) -> int:
         """As `Effects.durable_version`."""
         return version if self._owner.acknowledges else self._owner.durable_version(object_id)

@@ -14,13 +14,14 @@ from ps_service.access.identities import remembered
 from ps_service.durability import members, prepared_steps, rounds
 from ps_service.durability.log import table_log
 from ps_service.durability.log.storage import RecordSource
+from ps_service.durability.move_effects import apply
 from ps_service.durability.named_gradients import placed
 from ps_service.requests.context import RequestContext
-from ps_service.requests.creation import messages_in
 from ps_service.requests.operations import OPERATIONS
 from ps_service.sessions.reply_cache import Answer, confirmed_by
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term
+from ps_wire.codec.messages import messages_in
 from ps_wire.errors import InternalError, PsError, StaleHandleError
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1 import checkpoint_pb2 as pb
@@ -100,6 +101,8 @@ def _apply(
                 rounds.replay(engine, effect.rounds, source.load, partial(_instead, newer, position))
             case "prepared":
                 prepared_steps.restore(engine, effect.prepared, source.load(effect.prepared.gradients))
+            case "moved":
+                apply(engine, effect.moved)
             case "member":
                 engine.sessions.open(effect.member.session)
                 members.enter(engine, effect.member)

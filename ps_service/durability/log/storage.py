@@ -58,6 +58,11 @@ class RecordSource:
         offset, _, nbytes = name.partition("+")
         return self.part(int(offset), int(nbytes))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the payload."""
+        return len(self._payload)
+
     def part(self, offset: int, nbytes: int) -> Buffer:
         """Bytes of the payload."""
         return self._payload[offset : offset + nbytes]

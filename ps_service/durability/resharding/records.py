@@ -11,8 +11,8 @@ from ps_service.durability import value_files
 from ps_service.durability.resharding.source import request_of
 from ps_service.durability.resharding.split_table import Part, SplitTable, different_moments, same
 from ps_service.durability.store import CheckpointError
-from ps_service.requests.creation import messages_in
 from ps_service.tables.shard import BLOCK_ROWS
+from ps_wire.codec.messages import messages_in
 from ps_wire.codec.values import Encoder
 from ps_wire.refs import new_object_id
 from ps_wire.v1 import checkpoint_pb2 as pb

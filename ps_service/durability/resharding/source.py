@@ -16,7 +16,7 @@ from ps_service.durability.log.segments import Segments
 from ps_service.durability.manifest import NAME, DamagedError, Manifest
 from ps_service.durability.store import CheckpointError, Store, checkpoints_in, parsed
 from ps_service.durability.tensors import TensorReader
-from ps_service.requests.creation import messages_in
+from ps_wire.codec.messages import messages_in
 from ps_wire.tables import names
 from ps_wire.v1.values_pb2 import Handle
 

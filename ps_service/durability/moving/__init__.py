@@ -1,0 +1,1 @@
+"""Named objects that move from one owner to another while trainers train."""

@@ -1,0 +1,1 @@
+"""Tests of named objects that move to other owners."""
