@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -10,14 +9,12 @@ import torch
 
 from ps_service.durability import members
 from ps_service.durability.move_effects import moves_of
-from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import joined
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
     from ps_service.durability.value_files import Tensors
     from ps_service.engine import Engine
-    from ps_service.hosting.objects import HostedObject
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.number_set import SeenNumbers
 
@@ -80,18 +77,6 @@ def _take_out(taken: pb.NumberSet, number: int) -> None:
 def continued(engine: Engine) -> tuple[str, ...]:
     """The incarnations of an owner, newest first."""
     return (engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED]
-
-
-def runs_of(engine: Engine, hosted: Sequence[HostedObject]) -> Iterator[pb.RunRecord]:
-    """What optimizers have applied of passes that may be run again."""
-    object_ids = {each.value.number: each.ref.object_id for each in hosted if isinstance(each.value, HostedOptimizer)}
-    for trainer, run, optimizer, versions in engine.contexts.runs.all():
-        if optimizer in object_ids:
-            record = pb.RunRecord(trainer=trainer, run=run, object_id=object_ids[optimizer])
-            for place, version in sorted(versions.items()):
-                record.places.append(place)
-                record.versions.append(version)
-            yield record
 
 
 def add_answers(books: Bookkeeping, tensors: Tensors) -> None:

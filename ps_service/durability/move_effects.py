@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ps_service.durability.run_records import applied_runs
 from ps_service.hosting.elsewhere import Arrival
-from ps_service.passes.runs import AppliedRun
-from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
@@ -68,13 +67,8 @@ def _accept(engine: Engine, arrival: Arrival) -> None:
     for object_id, name in arrival.objects.items():
         engine.registry.show(object_id, name)
         engine.moves.held.pop(object_id, None)
-    found = {each: engine.registry.get(each) for each in arrival.objects}
-    numbers = {id: each.value.number for id, each in found.items() if each and isinstance(each.value, HostedOptimizer)}
-    engine.contexts.runs.restore(
-        AppliedRun(each.trainer, each.run, numbers[each.object_id], frozenset(each.places))
-        for each in arrival.runs
-        if each.object_id in numbers
-    )
+    found = filter(None, map(engine.registry.get, arrival.objects))
+    engine.contexts.runs.restore(applied_runs(arrival.runs, found))
 
 
 def moves_of(engine: Engine) -> Iterator[pb.MoveEffect]:

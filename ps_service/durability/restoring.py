@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Set
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,12 +12,12 @@ from torch import nn
 from ps_service.access.identities import remembered
 from ps_service.durability import members, prepared_steps, rounds
 from ps_service.durability.move_effects import apply
+from ps_service.durability.run_records import applied_runs
 from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
 from ps_service.durability.value_files import FileSource
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes.pass_context import KILLED, STOPPED
-from ps_service.passes.runs import AppliedRun
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import remake
 from ps_service.sessions.reply_cache import Answer
@@ -73,7 +72,7 @@ def _restore(engine: Engine, folder: Path, manifest: Manifest, checkpoint: pb.Ch
         _fill(engine, hosted, record, source)
     for session in checkpoint.sessions:
         _begin(engine, session, source)
-    engine.contexts.runs.restore(_runs(checkpoint, made))
+    engine.contexts.runs.restore(applied_runs(checkpoint.runs, made))
     for effect in checkpoint.moves:
         apply(engine, effect)
     for passes in checkpoint.passes:
@@ -116,14 +115,6 @@ def _leave_out(checkpoint: pb.Checkpoint, named: Container[str]) -> list[str]:
         del checkpoint.objects[:]
         checkpoint.objects.extend(left)
     return left_out
-
-
-def _runs(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[AppliedRun]:
-    numbers = {each.ref.object_id: each.value.number for each in made if isinstance(each.value, HostedOptimizer)}
-    for record in checkpoint.runs:
-        if record.object_id in numbers:
-            versions = dict(zip_longest(record.places, record.versions[: len(record.places)], fillvalue=0))
-            yield AppliedRun(record.trainer, record.run, numbers[record.object_id], versions)
 
 
 def _newer(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[tuple[torch.Tensor, int, int]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import nn
 
 from ps_service.durability import prepared_steps, rounds
-from ps_service.durability.books import Bookkeeping, books_of_running, runs_of
+from ps_service.durability.books import Bookkeeping, books_of_running
 from ps_service.durability.live.parts import (
     Copies,
     Part,
@@ -25,6 +25,7 @@ from ps_service.durability.live.parts import (
 )
 from ps_service.durability.live.slots import Slotted, States
 from ps_service.durability.object_states import CannotBeKept, OutOfTime, StillBusy, within
+from ps_service.durability.run_records import runs_of
 from ps_service.tables.naming import ids_in
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.optimizers import HostedOptimizer
