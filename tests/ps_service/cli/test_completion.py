@@ -13,9 +13,9 @@ from ps_service.cli.commands import app
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [
-        ("che", "checkpoint"),
-        ("s", "serve status sessions"),
-        ("serve --check", "--checkpoint-every"),
+        ("che", "checkpoint checkpoint-key"),
+        ("ses", "sessions"),
+        ("serve --checkpoint-", "--checkpoint-every --checkpoint-key-file"),
         ("serve --log-format ", "auto text json"),
         ("serve --torch-functions ba", "basic"),
         ("evict --s", "--session"),
