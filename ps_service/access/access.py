@@ -62,7 +62,8 @@ class Point(NamedTuple):
 class Access:
     """Knows the identities of an owner. Without a file of tokens, everybody may do everything.
 
-    `when_refused` is told of each refusal: who it was, what was asked for, and why not. Safe from several threads.
+    `when_refused` is told of each refusal: the name of the identity, empty if there is none, what was asked for, and
+    why not. Safe from several threads.
     """
 
     def __init__(self, owner: str, file: TokenFile | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -90,7 +91,7 @@ class Access:
         try:
             return self._identified(list(authorization), frozenset(filter(None, certificates)))
         except UnauthenticatedError as error:
-            self.when_refused("a stranger", what, error)
+            self.when_refused("", what, error)
             raise
 
     def check(self, identity: Identity, asked: Asked, request: object = None) -> None:
@@ -113,7 +114,7 @@ class Access:
     def refused(self, identity: Identity, what: str, why: str) -> PermissionDeniedError:
         """The error for what an identity may not do, which is told, too."""
         error = PermissionDeniedError(f"owner {self._owner!r} refuses this: {why}")
-        self.when_refused(str(identity), what, error)
+        self.when_refused(identity.name, what, error)
         return error
 
     def current(self, identity: Identity) -> Identity | None:

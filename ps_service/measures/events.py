@@ -48,7 +48,7 @@ KINDS: Final = {
     "slow": "a request took longer than `slow_call_seconds`",
     "loaded": "the state of an object was replaced",
     "policy": "an optimizer has got another policy",
-    "refused": "a connection was refused",
+    "refused": "a connection was refused, or a request for want of a token or a role",
     "pass_ended": "the owner or an operator has ended a pass",
     "restored": "the owner has continued from a checkpoint",
     "checkpoint": "a checkpoint was written; as an error: one could not be",

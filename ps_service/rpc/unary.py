@@ -315,7 +315,8 @@ class UnaryMethods:
 
 def _by(context: grpc.aio.ServicerContext[Any, Any]) -> dict[str, str]:
     """Who asks, for the audit log."""
-    return {"address": address_of(context), "certificate": certificate_of(context)}
+    name = identities.caller.get().name
+    return {"identity": name, "address": address_of(context), "certificate": certificate_of(context)}
 
 
 class _Budget:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ps_service.measures.events import Events
     from ps_service.sessions.sessions import SessionState
+    from ps_wire.errors import PsError
 
 
 def came(events: Events, session: SessionState, may_move: bool = False) -> None:
@@ -55,6 +56,12 @@ def _who(session: SessionState) -> str:
     address = "" if process and session.transport == "shared_memory" else session.peer
     known = ", ".join(filter(None, [process, address and f"from {address}"]))
     return f"trainer {session.name} ({known})" if known else f"trainer {session.name}"
+
+
+def denied(events: Events, identity: str, what: str, why: PsError) -> None:
+    """A request was refused for want of a token or a role. `identity` is the name of who sent it, if that is known."""
+    text = f"{what} was refused to {identity or 'a stranger'}: {why}"
+    events.note("refused", text, "warning", alike=("denied", identity, what), by={"identity": identity})
 
 
 def refused(events: Events, what: str, address: str, why: str, certificate: str = "") -> None:

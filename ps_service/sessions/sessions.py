@@ -97,7 +97,7 @@ class SessionState:
 
     def by(self) -> dict[str, str]:
         """Who it is, for the audit log."""
-        return {"address": self.peer, "certificate": self.certificate}
+        return {"identity": self.identity.name, "address": self.peer, "certificate": self.certificate}
 
     def age_seconds(self) -> float:
         """Seconds since it began on this owner."""
