@@ -15,8 +15,8 @@ from ps_wire.errors import CancelledCallError, RemoteError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.scopes import Scope, current_scope
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
-from ps_wire.v1.operations_pb2 import FetchRequest
-from tests.trainer_client.scripted_owner import look_up, opened
+from ps_wire.v1.operations_pb2 import FetchRequest, LookupRequest
+from tests.trainer_client.scripted_owner import look_up, opened, reconnected
 from trainer_client.pending import Pending
 
 
@@ -149,3 +149,32 @@ async def test_large_nested_requests_do_not_wait_for_the_budget() -> None:
         look_up(session, "outer", 90_000)
         contextvars.copy_context().run(_nest, Scope(), lambda: look_up(session, "nested", 90_000))
         assert await stream.requests(2) == ["outer", "nested"]
+
+
+# Requests that follow others
+
+
+async def test_what_was_answered_before_is_not_waited_for_when_a_request_is_sent_again() -> None:
+    """The owner may have been killed, and know of neither."""
+    async with opened() as (session, stream, owner):
+        asked = [look_up(session, name) for name in "ab"]
+        last = session.submit(Request(lookup=LookupRequest(name="c")), None, nothing, follows=asked)
+        assert [list((await stream.request()).request.after) for _ in range(3)] == [[], [], [1, 2]]
+        await stream.answer(1)
+        await asked[0]
+        stream = await reconnected(stream, owner)
+        assert [list((await stream.request()).request.after) for _ in range(2)] == [[], [2]]
+        await stream.answer(2)
+        await stream.answer(3)
+        await last
+
+
+async def test_what_was_answered_while_a_request_waits_for_room_is_not_waited_for() -> None:
+    async with opened(max_in_flight=1) as (session, stream, _):
+        first = look_up(session, "a")
+        second = session.submit(Request(lookup=LookupRequest(name="b")), None, nothing, follows=[first])
+        await stream.request()
+        await stream.answer(1)
+        assert list((await stream.request()).request.after) == []
+        await stream.answer(2)
+        await second

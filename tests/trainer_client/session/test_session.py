@@ -19,9 +19,8 @@ from ps_wire.errors import (
 )
 from ps_wire.limits import MAX_FRAME_BYTES, PROTOCOL
 from ps_wire.refs import Ref, new_object_id
-from ps_wire.runtime.nothing import nothing
-from ps_wire.v1.frames_pb2 import Frame, Goodbye, Refusal, Request
-from ps_wire.v1.operations_pb2 import LookupReply, LookupRequest, Member
+from ps_wire.v1.frames_pb2 import Frame, Goodbye, Refusal
+from ps_wire.v1.operations_pb2 import LookupReply, Member
 from tests.trainer_client.scripted_owner import (
     TRAINER,
     ScriptedOwner,
@@ -154,32 +153,6 @@ async def test_unanswered_requests_are_sent_again_with_their_numbers() -> None:
         await stream.answer(1)
         await stream.answer(3)
         assert await addresses(pending) == ["1", "2", "3"]
-
-
-async def test_what_was_answered_before_is_not_waited_for_when_a_request_is_sent_again() -> None:
-    """The owner may have been killed, and know of neither."""
-    async with opened() as (session, stream, owner):
-        asked = [look_up(session, name) for name in "ab"]
-        last = session.submit(Request(lookup=LookupRequest(name="c")), None, nothing, follows=asked)
-        assert [list((await stream.request()).request.after) for _ in range(3)] == [[], [], [1, 2]]
-        await stream.answer(1)
-        await asked[0]
-        stream = await reconnected(stream, owner)
-        assert [list((await stream.request()).request.after) for _ in range(2)] == [[], [2]]
-        await stream.answer(2)
-        await stream.answer(3)
-        await last
-
-
-async def test_what_was_answered_while_a_request_waits_for_room_is_not_waited_for() -> None:
-    async with opened(max_in_flight=1) as (session, stream, _):
-        first = look_up(session, "a")
-        second = session.submit(Request(lookup=LookupRequest(name="b")), None, nothing, follows=[first])
-        await stream.request()
-        await stream.answer(1)
-        assert list((await stream.request()).request.after) == []
-        await stream.answer(2)
-        await second
 
 
 async def test_a_new_stream_names_the_owner_and_the_state_that_is_known() -> None:
