@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.data import Batch
-from benchmarks.nets import Lstm, Shape, Transformer, TwoLinears
+from benchmarks.nets import LossOfLinears, Lstm, Shape, Transformer, TwoLinears
 from benchmarks.sizes import Sizes
 
-KINDS: Final = ("transformer", "transformer_large", "lstm", "linears", "linears_10M")
+KINDS: Final = ("transformer", "transformer_large", "lstm", "linears", "linears_whole", "linears_10M")
 """The kinds of work that are a network."""
 
 LR: Final = 0.05
@@ -54,6 +54,8 @@ def job(kind: str, sizes: Sizes) -> Job:
             return Job(Lstm, (_SMALL.words, _SMALL.width, 2), _texts(_SMALL, sizes))
         case "linears":
             return Job(TwoLinears, (_FEATURES, _FEATURES, _CLASSES), _points(sizes))
+        case "linears_whole":
+            return Job(LossOfLinears, (_FEATURES, _FEATURES, _CLASSES), _points(sizes))
         case "linears_10M":
             wide = sizes.wide
             return Job(TwoLinears, (wide, 5 * wide, wide), _points(sizes, wide, wide))

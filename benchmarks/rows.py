@@ -258,6 +258,8 @@ PEERS: Final = (
         "convnet_step_overlapped", "convnet_step with two passes in flight, channels last", "convnet_overlapped", "ms",
         stateful=True, local=True, racing=True, tolerance=0.2, seconds=0.6,
     ),
+    Row("linears_step", "two linear layers, batch 32, full step", "linears", "us", stateful=True, local=True),
+    Row("linears_step_whole", "the same with the loss on the owner", "linears_whole", "us", stateful=True, local=True),
 )  # fmt: skip
 """Rows that only the comparison with other libraries has."""
 

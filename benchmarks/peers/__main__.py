@@ -19,7 +19,7 @@ from benchmarks.harness import Settings, measure
 from benchmarks.options import Rounds
 from benchmarks.peers import report
 from benchmarks.peers.environments import Environment, NotInstalled, prepare
-from benchmarks.peers.fleet import PEERS, PeerFleet
+from benchmarks.peers.fleet import PEERS, PeerFleet, takes_part
 from benchmarks.peers.report import Report
 from benchmarks.process import ChildFailed, Children
 from benchmarks.report import write
@@ -31,7 +31,9 @@ ROUNDS: Final = Rounds(normal=5, quick=1)
 ROWS: Final = (
     *(row_named(name) for name in ("echo_4B", "echo_64KiB", "echo_1MiB", "echo_16MiB", "emb_forward", "emb_step")),
     *(row_named(name) for name in ("emb_step_whole", "emb_forward_zipf", "emb_step_zipf")),
-    *(row_named(name) for name in ("convnet_step", "convnet_step_overlapped", "trainers_4")),
+    *(row_named(name) for name in ("convnet_step", "convnet_step_overlapped")),
+    *(row_named(name) for name in ("linears_step", "linears_step_whole")),
+    *(row_named(name) for name in ("small_recommender_whole", "trainers_4")),
 )
 
 
@@ -74,7 +76,7 @@ def _prepare(peers: Sequence[str], console: Console) -> tuple[list[Environment],
     environments, missing = [], {}
     for peer in peers:
         try:
-            environments.append(prepare(peer, console.print))
+            environments.append(prepare(peer, console.print, PEERS[peer].environment))
         except NotInstalled as reason:
             missing[peer] = f"not installed: {reason}"
             console.print(f"{peer} is not installed: {reason}")
@@ -98,7 +100,8 @@ def _run(
             fleets, lost = [each for each in fleets if not each.broken], [each for each in fleets if each.broken]
             children.end([child for fleet in lost for child in fleet.leave()])
             for row in group:
-                entrants = measure(row, fleets, settings, Path(scratch), lambda _: None)
+                taking = [each for each in fleets if takes_part(each.side, row)]
+                entrants = measure(row, taking, settings, Path(scratch), lambda _: None)
                 reports.append(report.row_report(row, entrants))
                 console.print(_line(reports[-1]))
                 # A side that failed gets new processes for the next row.

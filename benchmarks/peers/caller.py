@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import data
+from benchmarks import data, jobs
 from benchmarks.rows import Row
 from benchmarks.trainer import Config
 from benchmarks.work import Echoes, Forwards, OverlappedSteps, Steps, Work
@@ -49,6 +49,17 @@ class Caller:
                 steps = OverlappedSteps if overlapped else Steps
                 yield steps(self._step(row, "images"), data.images(self._sizes), lambda: self._state(row))
                 self._call("drop", row.name)
+            case "linears" | "linears_whole":
+                job = jobs.job("linears", self._sizes)
+                self._call("linears", row.name, *job.args)
+                step = self._step(row, "points") if row.kind == "linears_whole" else self._two_calls(row, jobs.loss)
+                yield Steps(step, job.batches, lambda: self._state(row))
+                self._call("drop", row.name)
+            case "recommender_whole":
+                self._call("recommender", row.name)
+                step = self._two_calls(row, data.rating_loss)
+                yield Steps(step, data.ratings(self._sizes), lambda: self._state(row))
+                self._call("drop", row.name)
             case kind:
                 raise ValueError(f"{kind} is no work of this side")
 
@@ -66,6 +77,19 @@ class Caller:
 
     def _step(self, row: Row, loss: str) -> Callable[[Tensor, Tensor], Tensor]:
         return lambda x, y: torch.from_numpy(self._call("step", row.name, loss, x.numpy(), y.numpy()))
+
+    def _two_calls(self, row: Row, loss_of: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        """Steps whose loss is computed here."""
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            # Copied, because arrays that come through Ray cannot be written to.
+            outputs = torch.tensor(self._call("outputs", row.name, x.numpy()), requires_grad=True)
+            loss = loss_of(outputs, y)
+            loss.backward()
+            self._call("learn", row.name, outputs.grad.numpy())
+            return loss
+
+        return step
 
     def _state(self, row: Row) -> dict[str, Tensor]:
         return {key: torch.from_numpy(value) for key, value in self._call("state", row.name).items()}

@@ -36,22 +36,24 @@ class Environment:
     version: str
 
 
-def prepare(peer: str, say: Callable[[str], None]) -> Environment:
-    """The environment of a peer, installed if it is not there. A peer without requirements runs in that of the project.
+def prepare(peer: str, say: Callable[[str], None], shared: str = "") -> Environment:
+    """The environment of a peer, or the one of another that it has, installed if it is not there. A peer without
+    requirements runs in that of the project.
 
     Raises:
         NotInstalled: Its packages cannot be installed.
     """
-    requirements = REQUIREMENTS / f"{peer}.txt"
+    name = shared or peer
+    requirements = REQUIREMENTS / f"{name}.txt"
     if not requirements.exists():
         return Environment(peer, sys.executable, "")
     pinned = requirements.read_text()
-    folder = FOLDER / peer
+    folder = FOLDER / name
     stamp = folder / ".ready"
     python = folder / "bin" / "python"
     digest = hashlib.sha256(pinned.encode()).hexdigest()
     if not stamp.exists() or stamp.read_text() != digest:
-        say(f"installing {peer} into {folder.relative_to(ROOT)} (a few minutes the first time)")
+        say(f"installing {name} into {folder.relative_to(ROOT)} (a few minutes the first time)")
         _run([sys.executable, "-m", "venv", "--clear", str(folder)])
         _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(requirements)])
         # Written last, so that an installation that failed half way is tried again.

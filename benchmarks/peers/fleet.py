@@ -9,30 +9,42 @@ from typing import Final
 from benchmarks.fleet import Fleet
 from benchmarks.peers.environments import Environment
 from benchmarks.process import Child, Children
-from benchmarks.rows import Shape
+from benchmarks.rows import Row, Shape
 from benchmarks.sizes import Sizes
 
 GRPC: Final = "grpc_pickle"
 RAY: Final = "ray"
+RAY_NODE: Final = "ray_node"
 TENSORFLOW: Final = "tensorflow"
 HIVEMIND: Final = "hivemind"
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What a peer is called in tables, and its program."""
+    """What a peer is called in tables, its program, and whose environment that has, if not its own."""
 
     title: str
     module: str
+    environment: str = ""
 
 
 PEERS: Final = {
     GRPC: Peer("gRPC with pickle", "benchmarks.peers.grpc_pickle"),
     RAY: Peer("Ray actors", "benchmarks.peers.ray_actors"),
+    RAY_NODE: Peer("Ray, another node", "benchmarks.peers.ray_nodes", RAY),
     TENSORFLOW: Peer("TensorFlow", "benchmarks.peers.tensorflow_ps"),
     HIVEMIND: Peer("hivemind", "benchmarks.peers.hivemind_experts"),
 }
 """All peers, in the order of their turns."""
+
+
+HOSTED: Final = ("linears", "linears_whole", "recommender_whole")
+"""Kinds of work that only a `hosted.Owner` has."""
+
+
+def takes_part(side: str, row: Row) -> bool:
+    """Whether a side has a turn in the rounds of a row."""
+    return row.kind not in HOSTED or side not in (TENSORFLOW, HIVEMIND)
 
 
 class PeerFleet(Fleet):

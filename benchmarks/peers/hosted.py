@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks import data
-from benchmarks.models import ChannelsLastNet, Net
+from benchmarks import data, jobs
+from benchmarks.models import ChannelsLastNet, Net, NeuMF
+from benchmarks.nets import TwoLinears
 
-LOSSES = {"bags": data.bag_loss, "images": F.nll_loss}
+LOSSES = {"bags": data.bag_loss, "images": F.nll_loss, "points": jobs.loss}
 
 
 class Owner:
-    """Modules by name, each with SGD. Arrays of numpy cross the wire, because pickle and Ray are fastest with them."""
+    """Modules by name, each with an optimizer. Arrays of numpy cross the wire, the fastest for pickle and Ray."""
 
     def __init__(self) -> None:
         self._modules: dict[str, nn.Module] = {}
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
+        self._outputs: dict[str, torch.Tensor] = {}
         self._lock = threading.Lock()
 
     def table(self, name: str, rows: int, dim: int, lr: float) -> None:
@@ -37,6 +40,17 @@ class Owner:
         torch.manual_seed(data.MODEL_SEED)
         self._add(name, ChannelsLastNet() if channels_last else Net(), lr)
         torch.manual_seed(data.OWNER_SEED)
+
+    def linears(self, name: str, *args: int) -> None:
+        """Makes two linear layers."""
+        torch.manual_seed(data.MODEL_SEED)
+        self._add(name, TwoLinears(*args), jobs.LR)
+
+    def recommender(self, name: str) -> None:
+        """Makes the recommender, with Adagrad."""
+        torch.manual_seed(data.MODEL_SEED)
+        net = self._modules[name] = NeuMF(*astuple(data.RECOMMENDER))
+        self._optimizers[name] = torch.optim.Adagrad(net.parameters(), **data.ADAGRAD)
 
     def _add(self, name: str, module: nn.Module, lr: float) -> None:
         self._modules[name] = module
@@ -58,12 +72,23 @@ class Owner:
             return self._modules[name](torch.from_numpy(x)).numpy()
 
     def step(self, name: str, loss: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Forward, backward and SGD; returns the loss."""
+        """Forward, backward and a step of the optimizer; returns the loss."""
         self._optimizers[name].zero_grad()
         found = LOSSES[loss](self._modules[name](torch.from_numpy(x)), torch.from_numpy(y))
         found.backward()
         self._optimizers[name].step()
         return found.detach().numpy()
+
+    def outputs(self, name: str, x: np.ndarray) -> np.ndarray:
+        """A forward, which `learn` goes back through."""
+        self._outputs[name] = self._modules[name](torch.from_numpy(x))
+        return self._outputs[name].detach().numpy()
+
+    def learn(self, name: str, gradient: np.ndarray) -> None:
+        """Backward through the last `outputs`, and a step of the optimizer."""
+        self._optimizers[name].zero_grad()
+        self._outputs.pop(name).backward(torch.from_numpy(gradient))
+        self._optimizers[name].step()
 
     def state(self, name: str) -> Mapping[str, Any]:
         """A module's state, as arrays."""

@@ -17,7 +17,7 @@ from benchmarks.trainer import Config
 NAMESPACE = "benchmarks"
 
 
-def _ray(token: str) -> Any:
+def library(token: str) -> Any:
     """Ray, imported after its settings were made, because it reads them then."""
     os.environ |= {
         # Its own default for a cluster on one machine is a token that no other process gets.
@@ -25,6 +25,8 @@ def _ray(token: str) -> Any:
         "RAY_AUTH_TOKEN": token,
         # It keeps to loopback then, and does not take the machine's address on its network instead.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # Its workers would run behind all other programs.
+        "RAY_worker_niceness": "0",
     }
     import ray
 
@@ -35,7 +37,7 @@ def _ray(token: str) -> Any:
 def owner(_: list[str]) -> Iterator[str]:
     """Starts Ray with one actor."""
     token = secrets.token_hex(32)
-    ray = _ray(token)
+    ray = library(token)
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         ray.init(
             num_cpus=8,
@@ -53,7 +55,7 @@ def owner(_: list[str]) -> Iterator[str]:
 def trainer(config: Config) -> Caller:
     """Calls methods of the actor, and waits for each."""
     address, _, token = config.owners[0].partition("/")
-    ray = _ray(token)
+    ray = library(token)
     ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
     actor = ray.get_actor("owner")
     return Caller(config, lambda method, *args: ray.get(getattr(actor, method).remote(*args)))

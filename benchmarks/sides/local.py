@@ -141,7 +141,8 @@ class Local:
     def _job(self, row: Row) -> Work:
         job = jobs.job(row.kind, self._sizes)
         net = _seeded(data.MODEL_SEED, job.cls, *job.args)
-        step = self._training(lambda x, wanted: jobs.loss(net(x), wanted), _sgd(net, jobs.LR))
+        loss = net if row.kind == "linears_whole" else (lambda x, wanted: jobs.loss(net(x), wanted))
+        step = self._training(loss, _sgd(net, jobs.LR))
         return Steps(step, job.batches, lambda: dict(net.state_dict()), self._pause)
 
     def _weights(self, row: Row) -> Work:

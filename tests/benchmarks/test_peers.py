@@ -17,17 +17,20 @@ from benchmarks.peers.fleet import PEERS
 from tests.conftest import ROOT
 
 CONVNETS = ("convnet_step", "convnet_step_overlapped")
+WHOLE = ("linears_step", "linears_step_whole", "small_recommender_whole")
 
 
 @pytest.mark.usefixtures("forked_programs")
 def test_grpc_with_pickle_gives_the_results_of_local_torch(tmp_path: Path) -> None:
-    rows = "echo_4B,emb_step_,convnet"
+    rows = "echo_4B,emb_step_,convnet,linears,recommender"
     command = [sys.executable, "-m", "benchmarks.peers", "--quick", "--peers", "grpc_pickle", "--rows", rows]
     before = set(psutil.Process().children(recursive=True))
     done = subprocess.run([*command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "peers.json").read_text())
-    assert [row["name"] for row in found["rows"]] == ["echo_4B", "emb_step_whole", "emb_step_zipf", *CONVNETS]
+    assert [row["name"] for row in found["rows"]] == [
+        *("echo_4B", "emb_step_whole", "emb_step_zipf", *CONVNETS, *WHOLE)
+    ]
     for row in found["rows"]:
         assert not row["errors"]
         assert min(row["results"][side] for side in ("ours", "ours_tcp", "grpc_pickle")) > 0
@@ -39,12 +42,12 @@ def test_grpc_with_pickle_gives_the_results_of_local_torch(tmp_path: Path) -> No
 def test_rows_are_those_that_were_promised() -> None:
     assert [row.name for row in ROWS] == [
         *("echo_4B", "echo_64KiB", "echo_1MiB", "echo_16MiB", "emb_forward", "emb_step"),
-        *("emb_step_whole", "emb_forward_zipf", "emb_step_zipf", *CONVNETS, "trainers_4"),
+        *("emb_step_whole", "emb_forward_zipf", "emb_step_zipf", *CONVNETS, *WHOLE, "trainers_4"),
     ]
 
 
 def test_every_peer_but_grpc_has_pinned_requirements() -> None:
-    for peer in PEERS.keys() - {"grpc_pickle"}:
+    for peer in {each.environment or name for name, each in PEERS.items()} - {"grpc_pickle"}:
         lines = (environments.REQUIREMENTS / f"{peer}.txt").read_text().splitlines()
         assert lines[0].startswith(peer)
         assert all(line.count("==") == 1 for line in lines)
