@@ -81,7 +81,7 @@ def call(
     if isinstance(target, str):
         request.function = target
     else:
-        handle, ref = request.target, target.ref
+        handle, ref = request.target, target._ref  # it has followed its object when its session was asked for
         handle.owner, handle.object_id = ref.owner, ref.object_id
         if ref.parameter:
             handle.parameter = ref.parameter
