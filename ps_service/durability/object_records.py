@@ -85,6 +85,7 @@ def object_record(
             storage.store(value, message, record.tensors, f"{prefix}/open round")
 
         rounds_of(hosted.value).write(record, keep)
+        record.beside.update(hosted.value.beside)
     if isinstance(hosted.value, nn.Module) or hosted.is_table:
         frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
         record.frozen.CopyFrom(pb.Frozen(parameters=frozen))

@@ -162,6 +162,7 @@ def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, source:
             policy = (
                 from_plain(Decoder(PayloadReader(None)).decode(record.policy)) if record.HasField("policy") else PLAIN
             )
+            hosted.value.told(record.beside)
             rounds.restore(engine, hosted.value, policy, record.rounds, lambda of: source.load(of, record.tensors))
         if record.HasField("frozen"):
             freeze(hosted, set(record.frozen.parameters))

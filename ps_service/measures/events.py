@@ -51,6 +51,7 @@ KINDS: Final = {
     "refused": "a connection was refused, or a request for want of a token or a role",
     "pass_ended": "the owner or an operator has ended a pass",
     "restored": "the owner has continued from a checkpoint",
+    "gone_back": "an owner has an older state than other owners of an optimizer know of",
     "checkpoint": "a checkpoint was written; as an error: one could not be",
     "log": "the log can be written again; as an error: it cannot be, and nothing can change",
     "started": "the owner serves",

@@ -68,13 +68,15 @@ def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.Creat
         offers.join(ctx, made, reply.created)
     if rounds is not None:
         reply.owners.extend(rounds.owners)
-    offers.when_logged(ctx, made, partial(_tell_epoch, ctx, made, reply))
+    offers.when_logged(ctx, made, partial(_tell_rounds, ctx, made, len(request.owners) > 1, reply))
 
 
-def _tell_epoch(ctx: RequestContext, optimizer: HostedOptimizer, reply: pb.CreateReply) -> None:
+def _tell_rounds(ctx: RequestContext, optimizer: HostedOptimizer, over_owners: bool, reply: pb.CreateReply) -> None:
     rounds = optimizer.rounds
     if rounds is not None and rounds.coordinator is not None:
         reply.epoch = rounds.decisions(ctx.trainer, {}).epoch
+    if over_owners and ctx.engine.durability.log is not None:
+        spanning.describe(optimizer, reply.part)
 
 
 def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, reply: pb.CreateReply) -> None:

@@ -161,7 +161,10 @@ def set_requires_grad(ctx: RequestContext, request: pb.SetRequiresGradRequest, r
 
 def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
     """Changes options of an optimizer's parameter groups."""
-    optimizer = optimizer_of(ctx.find(request.optimizer))
+    hosted = ctx.find(request.optimizer)
+    optimizer = optimizer_of(hosted)
+    if request.HasField("gone_back"):
+        spanning.gone_back(ctx, hosted, optimizer, request.gone_back)
     if request.HasField("options"):
         # A policy is noted by the rounds themselves.
         again = pb.SetOptionsRequest(optimizer=request.optimizer, options=request.options)

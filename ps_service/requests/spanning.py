@@ -13,6 +13,7 @@ from ps_service.training.following import Following
 from ps_service.training.optimizers import optimizer_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
 from ps_wire.runtime.nothing import nothing
+from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ps_service.training.following import Settled
     from ps_service.training.optimizers import HostedOptimizer, Note
     from ps_wire.policies import Policy
-    from ps_wire.v1 import operations_pb2 as pb
 
 
 def begin(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], policy: Policy) -> None:
@@ -97,6 +97,32 @@ def tell(ctx: RequestContext, optimizer: HostedOptimizer, message: pb.Decisions)
     rounds = optimizer.rounds
     if rounds is not None and rounds.coordinator is not None:
         round_messages.write(message, rounds.decisions(ctx.trainer, {}))
+
+
+def describe(optimizer: HostedOptimizer, part: pb.PartState) -> None:
+    """Writes how far an optimizer over several owners has come, and the others, as far as that is known here."""
+    rounds = optimizer.rounds
+    part.version = part.number = optimizer.version
+    if rounds is None or not rounds.owners:
+        part.known.update(optimizer.beside)
+    elif rounds.following is not None:
+        part.number = part.known[rounds.owners[0]] = rounds.following.applied
+    else:
+        part.known.update(rounds.carried_out())
+        part.number = rounds.last_decision()
+
+
+def gone_back(ctx: RequestContext, hosted: HostedObject, optimizer: HostedOptimizer, found: pb.GoneBack) -> None:
+    """Goes on with an owner that has started again with an older state, and tells of it."""
+    optimizer.beside.pop(found.owner, None)
+    if ctx.effects is None:
+        return  # it is replayed
+    ctx.repeats("set_options", pb.SetOptionsRequest(optimizer=hosted.ref.to_message(), gone_back=found))
+    text = (
+        f"owner {found.owner!r} has gone back to version {found.now}, from version {found.before} or a later one, of "
+        f"what {optimizer.title} is a part of. Steps since then are lost there, and stay on the other owners"
+    )
+    ctx.engine.events.note("gone_back", text, "error", trainer=ctx.trainer.hex()[:8], subject=hosted.name)
 
 
 def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> None:

@@ -40,6 +40,8 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
         if id in ctx.engine.prepared:
             ctx.effects.in_pass(id)
     optimizer = optimizer_of(ctx.find(request.optimizer))
+    if request.beside:
+        optimizer.told(request.beside)
     if optimizer.rounds is None and not (request.more or request.check_only or request.HasField("offer")):
         _apply(ctx, optimizer, request, reply)
     elif request.HasField("offer") and not request.more:

@@ -57,6 +57,9 @@ _NUMBERS: Final = itertools.count()
 
 _NOTHING: Final = object()
 
+_MOST_OWNERS: Final = 1024
+"""The most owners whose versions are remembered."""
+
 _PARAMETER: Final = attrgetter("parameter")
 
 
@@ -67,7 +70,7 @@ class HostedOptimizer:
     while it steps, and while its options or its state change. `version` counts the steps that were applied, `counter`
     and `pace` do so for the metrics and for the status. `trainers` has those that use it as keys. `rounds` collects
     gradients for its policy; it is None if it has none, and every step is applied by itself. `aggregator` is the same,
-    also after a policy that it has no more.
+    also after a policy that it has no more. `beside` has versions that its parts on other owners have reached.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class HostedOptimizer:
         self._validator = OptimizerValidator(self.optimizer, options)
         self.title = "the optimizer"
         self.reported = ReportedValues()
+        self.beside: dict[str, int] = {}
         self.trainers: dict[bytes, None] = {}
         self.rounds: Aggregator | None = None
         self.aggregator: Aggregator | None = None
@@ -152,6 +156,12 @@ class HostedOptimizer:
         self.is_removed = True
         if self.aggregator is not None:
             self.aggregator.end()
+
+    def told(self, beside: Mapping[str, int]) -> None:
+        """Its parts on other owners have reached these versions."""
+        for owner, version in beside.items():
+            if owner in self.beside or len(self.beside) < _MOST_OWNERS:
+                self.beside[owner] = max(version, self.beside.get(owner, 0))
 
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> None:
         """Changes options, such as `lr`, of one parameter group or of all. Raises `InvalidArgumentError` if there is no

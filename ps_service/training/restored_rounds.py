@@ -94,6 +94,15 @@ class RestoredRounds(ABC):
             log = self.coordinator.log
             return log.base, log.after(after)
 
+    def carried_out(self) -> dict[str, int]:
+        """The decisions that other owners have carried out, if this one decides for several: of each the last that is
+        known."""
+        if self.coordinator is None:
+            return {}
+        with self._lock:
+            log = self.coordinator.log
+            return {owner: max(number, log.base) for owner, number in log.applied.items()}
+
     def last_decision(self) -> int:
         """The number of the last decision, 0 if there is none, or another owner decides."""
         return 0 if self.coordinator is None else self.coordinator.log.number

@@ -101,7 +101,14 @@ class OpenRound(_message.Message):
     def __init__(self, counted: _Optional[_Iterable[_Union[_operations_pb2.CountedGradient, _Mapping]]] = ..., total: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., reports: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class ObjectRecord(_message.Message):
-    __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "policy", "rounds", "dependency_only", "frozen")
+    __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "policy", "rounds", "beside", "dependency_only", "frozen")
+    class BesideEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +123,7 @@ class ObjectRecord(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    BESIDE_FIELD_NUMBER: _ClassVar[int]
     DEPENDENCY_ONLY_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     object_id: str
@@ -132,9 +140,10 @@ class ObjectRecord(_message.Message):
     version: int
     policy: _values_pb2.Value
     rounds: RoundsRecord
+    beside: _containers.ScalarMap[str, int]
     dependency_only: bool
     frozen: Frozen
-    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ..., class_name: _Optional[str] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., payload: _Optional[str] = ..., state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., rounds: _Optional[_Union[RoundsRecord, _Mapping]] = ..., dependency_only: bool = ..., frozen: _Optional[_Union[Frozen, _Mapping]] = ...) -> None: ...
+    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ..., class_name: _Optional[str] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., payload: _Optional[str] = ..., state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., rounds: _Optional[_Union[RoundsRecord, _Mapping]] = ..., beside: _Optional[_Mapping[str, int]] = ..., dependency_only: bool = ..., frozen: _Optional[_Union[Frozen, _Mapping]] = ...) -> None: ...
 
 class AnswerRecord(_message.Message):
     __slots__ = ("number", "frame", "payload")
@@ -287,11 +296,19 @@ class Checkpoint(_message.Message):
     def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ..., runs: _Optional[_Iterable[_Union[RunRecord, _Mapping]]] = ..., position: _Optional[int] = ..., running: bool = ..., killed: _Optional[_Iterable[str]] = ..., pieces: _Optional[_Iterable[_Union[PieceRecord, _Mapping]]] = ..., whole: _Optional[int] = ..., prepared: _Optional[_Iterable[_Union[PreparedRecord, _Mapping]]] = ..., code: _Optional[bytes] = ..., moves: _Optional[_Iterable[_Union[MoveEffect, _Mapping]]] = ...) -> None: ...
 
 class StepEffect(_message.Message):
-    __slots__ = ("object_id", "version", "places", "gradients", "trainer", "number", "is_prepared")
+    __slots__ = ("object_id", "version", "places", "gradients", "beside", "trainer", "number", "is_prepared")
+    class BesideEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    BESIDE_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     IS_PREPARED_FIELD_NUMBER: _ClassVar[int]
@@ -299,10 +316,11 @@ class StepEffect(_message.Message):
     version: int
     places: _containers.RepeatedScalarFieldContainer[int]
     gradients: _values_pb2.Value
+    beside: _containers.ScalarMap[str, int]
     trainer: bytes
     number: int
     is_prepared: bool
-    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., trainer: _Optional[bytes] = ..., number: _Optional[int] = ..., is_prepared: bool = ...) -> None: ...
+    def __init__(self, object_id: _Optional[str] = ..., version: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., beside: _Optional[_Mapping[str, int]] = ..., trainer: _Optional[bytes] = ..., number: _Optional[int] = ..., is_prepared: bool = ...) -> None: ...
 
 class PreparedEffect(_message.Message):
     __slots__ = ("trainer", "number", "object_id", "places", "gradients", "run_trainer", "run", "place")

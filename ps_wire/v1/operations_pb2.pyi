@@ -145,16 +145,35 @@ class CreateRequest(_message.Message):
     def __init__(self, class_name: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., seed: _Optional[int] = ..., default_seed: _Optional[int] = ..., replace: bool = ...) -> None: ...
 
 class CreateReply(_message.Message):
-    __slots__ = ("object", "created", "owners", "epoch")
+    __slots__ = ("object", "created", "owners", "epoch", "part")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     object: ObjectInfo
     created: bool
     owners: _containers.RepeatedScalarFieldContainer[str]
     epoch: int
-    def __init__(self, object: _Optional[_Union[ObjectInfo, _Mapping]] = ..., created: bool = ..., owners: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    part: PartState
+    def __init__(self, object: _Optional[_Union[ObjectInfo, _Mapping]] = ..., created: bool = ..., owners: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., part: _Optional[_Union[PartState, _Mapping]] = ...) -> None: ...
+
+class PartState(_message.Message):
+    __slots__ = ("version", "number", "known")
+    class KnownEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    number: int
+    known: _containers.ScalarMap[str, int]
+    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., known: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
     __slots__ = ("name", "handle")
@@ -475,7 +494,14 @@ class SchedulerRequest(_message.Message):
     def __init__(self, class_name: _Optional[str] = ..., optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., replace: bool = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer", "apart", "finish", "values", "more", "prepare")
+    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer", "apart", "finish", "values", "more", "prepare", "beside")
+    class BesideEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CHECK_ONLY_FIELD_NUMBER: _ClassVar[int]
@@ -486,6 +512,7 @@ class StepRequest(_message.Message):
     VALUES_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
+    BESIDE_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     context: ContextId
     check_only: bool
@@ -496,7 +523,8 @@ class StepRequest(_message.Message):
     values: _containers.RepeatedCompositeFieldContainer[ReportedValue]
     more: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
     prepare: bool
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., apart: bool = ..., finish: bool = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., prepare: bool = ...) -> None: ...
+    beside: _containers.ScalarMap[str, int]
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., apart: bool = ..., finish: bool = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., prepare: bool = ..., beside: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class StepReply(_message.Message):
     __slots__ = ("version", "staleness", "counted", "dropped", "decisions", "owners", "policy", "values", "more", "by_itself", "durable_version")
@@ -688,24 +716,36 @@ class SettleReply(_message.Message):
     def __init__(self, applied: _Optional[int] = ..., version: _Optional[int] = ..., missing: _Optional[int] = ..., failed: _Optional[str] = ..., durable_version: _Optional[int] = ...) -> None: ...
 
 class SetOptionsRequest(_message.Message):
-    __slots__ = ("optimizer", "group", "options", "policy", "owners")
+    __slots__ = ("optimizer", "group", "options", "policy", "owners", "gone_back")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
+    GONE_BACK_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     group: int
     options: _values_pb2.Value
     policy: _values_pb2.Value
     owners: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., group: _Optional[int] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
+    gone_back: GoneBack
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., group: _Optional[int] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., gone_back: _Optional[_Union[GoneBack, _Mapping]] = ...) -> None: ...
 
 class SetOptionsReply(_message.Message):
     __slots__ = ("decisions",)
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
     decisions: Decisions
     def __init__(self, decisions: _Optional[_Union[Decisions, _Mapping]] = ...) -> None: ...
+
+class GoneBack(_message.Message):
+    __slots__ = ("owner", "before", "now")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    before: int
+    now: int
+    def __init__(self, owner: _Optional[str] = ..., before: _Optional[int] = ..., now: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("optimizer",)

@@ -249,6 +249,7 @@ class Client(OffersPasses, Connected, OffersTables, OffersDurability):
                 policy.
             InvalidArgumentError: The class refuses the options, or there are no parameters; or an argument would hold
                 for nothing, because there are only tables.
+            SessionLostError: One of several owners has an older state than the others know of; raised once.
             PsError: An owner failed; the parts that other owners have made stay there if they have names.
         """
         own: Any = cls  # checked to be there where there are parameters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -17,6 +17,7 @@ from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Reply, Request
 from trainer_client.handles.handles import RemoteObject, handle_from
+from trainer_client.optimizers import gone_back
 from trainer_client.optimizers.layout import split_groups
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
@@ -84,6 +85,7 @@ async def create(
         return await create(cls, parameters, options, name, reads, non_finite, policy, replace, joins)
     remotes = {owner: RemoteOptimizer(each.handle) for owner, each in made.items()}
     rounds = _rounds(made, remotes, local)
+    await _compare(made, make, remotes, rounds)
     optimizer = DistributedOptimizer(remotes, local, layout, non_finite == "refuse", rounds)
     optimizer.policy = policy
     return optimizer
@@ -91,12 +93,13 @@ async def create(
 
 class Made(NamedTuple):
     """The part of an optimizer that an owner has made or found. Its rounds are over `owners`, if there are several. The
-    first decides, and has the epoch of this trainer's join."""
+    first decides, and has the epoch of this trainer's join. `part` says how far it has come, if the owner has a log."""
 
     handle: RemoteObject
     owners: tuple[str, ...]
     epoch: int
     is_new: bool
+    part: pb.PartState | None
 
 
 def _rounds(
@@ -117,6 +120,27 @@ def _rounds(
     (owners,) = over
     first = made[owners[0]]
     return Rounds({owner: remotes[owner] for owner in owners}, first.epoch, first.handle.session.loop)
+
+
+async def _compare(
+    made: Mapping[str, Made],
+    make: Callable[[Iterable[Session]], dict[str, Pending[Made]]],
+    remotes: Mapping[str, RemoteOptimizer],
+    rounds: Rounds | None,
+) -> None:
+    """Compares how far several owners with logs have come, as `gone_back.check`."""
+    parts = {owner: each.part for owner, each in made.items() if each.part is not None}
+    if not 1 < len(parts) == len(made):
+        return
+
+    async def again(owner: str) -> pb.PartState:
+        found = (await make([made[owner].handle.session])[owner]).part
+        return parts[owner] if found is None else found
+
+    await gone_back.check(remotes, rounds, parts, again, [owner for owner, each in made.items() if each.is_new])
+    versions = {owner: each.version for owner, each in parts.items()}
+    for remote in remotes.values():
+        remote.versions = versions
 
 
 def _delete(handle: RemoteObject) -> Pending[None]:
@@ -148,4 +172,5 @@ def _create_remote(
 
 def _part(session: Session, held: object, reply: Reply, _: object) -> Made:
     made = reply.optimizer
-    return Made(handle_from(session, made.object), tuple(made.owners), made.epoch, made.created)
+    part = made.part if made.HasField("part") else None
+    return Made(handle_from(session, made.object), tuple(made.owners), made.epoch, made.created, part)

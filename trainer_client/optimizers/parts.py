@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -46,7 +47,10 @@ T = TypeVar("T")
 
 
 class RemoteOptimizer:
-    """The part of an optimizer that runs on one owner. Its name stands for it in messages."""
+    """The part of an optimizer that runs on one owner. Its name stands for it in messages. If there are others, and all
+    owners have logs, the parts share the `versions` that owners have told, by owner."""
+
+    versions: dict[str, int] | None = None
 
     def __init__(self, handle: RemoteObject) -> None:
         self.handle = handle
@@ -105,6 +109,9 @@ class RemoteOptimizer:
             for each in more:
                 context.stepped.add(each.name.object_id)
         request.apart, request.finish = apart or finish, finish
+        if apart and self.versions is not None:
+            request.beside.update((owner, of) for owner, of in self.versions.items() if owner != self.owner)
+            read = partial(self._read_version, read)
         request.wait_seconds = owner_seconds(self.session.settings.timeout)
         request.more.extend([each.name for each in more])
         payload = None
@@ -112,6 +119,11 @@ class RemoteOptimizer:
             payload = PayloadWriter()
             write(request.values, payload, values)
         return self.session.submit(frame, payload, read, follows=follows)
+
+    def _read_version(self, read: Read[T], reply: Reply, payload: PayloadReader) -> T:
+        if self.versions is not None:
+            self.versions[self.owner] = reply.step.version
+        return read(reply, payload)
 
     def push(
         self, frame: Frame, payload: PayloadWriter, read: Callable[[Stepped, Reply, PayloadReader], T]
@@ -134,6 +146,11 @@ class RemoteOptimizer:
         part in rounds over these, unless it does already, and then the policy is not changed."""
         request = pb.SetOptionsRequest(optimizer=self.name, owners=owners, policy=policy)
         return self.session.submit(Request(set_options=request), None, lambda reply, _: reply.set_options.decisions)
+
+    def gone_back(self, found: pb.GoneBack) -> Pending[None]:
+        """Tells that an owner has an older state than others know of, and that all go on."""
+        request = pb.SetOptionsRequest(optimizer=self.name, gone_back=found)
+        return self.session.submit(Request(set_options=request), None, nothing)
 
     def leave(self) -> Pending[pb.Decisions]:
         """Rounds do not wait for this trainer any more; the decisions are for other owners of the optimizer."""

@@ -144,6 +144,8 @@ class RequestEffects:
         self._versions.append((optimizer, version, version - 1))
         step = self._record.effects.add().step
         step.object_id, step.version = optimizer.object_id, version
+        if optimizer.beside:
+            step.beside.update(optimizer.beside)
         if self._pass is not None and prepared_steps.refer(self._owner.engine, self._pass, step, optimizer, present):
             self.steps_rows(present)
         else:

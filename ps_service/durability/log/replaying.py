@@ -161,6 +161,7 @@ def _step(engine: Engine, step: pb.StepEffect, source: RecordSource, newer: Newe
     if hosted is None:
         return  # its last reference went with a session while the step was made
     optimizer = optimizer_of(hosted)
+    optimizer.told(step.beside)
     prepared = engine.prepared.take(ContextId(step.trainer, step.number), step.object_id) if step.number else None
     if step.is_prepared:
         if prepared is None:
