@@ -170,7 +170,11 @@ class Trainers:
             for each in self.each:
                 assert not each.errors
                 assert each.state["steps"] == [each.steps] * 2, "no step is lost or applied twice"
-                assert each.state == await undisturbed(each.name, each.steps, *addresses)
+                expected = await undisturbed(each.name, each.steps, *addresses)
+                rows, wanted = each.state["rows"], expected["rows"]
+                different = sorted(id for id in rows.keys() | wanted.keys() if rows.get(id) != wanted.get(id))
+                assert not different, f"rows {different} of trainer {each.name!r} are others"
+                assert each.state == expected
 
 
 async def undisturbed(name: str, steps: int, *addresses: str) -> dict[str, Any]:

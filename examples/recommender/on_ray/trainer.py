@@ -45,7 +45,7 @@ def run(config: dict[str, Any]) -> None:
 
 async def _train(settings: Settings, rank: int) -> None:
     notes = ray.get_actor(NOTES)
-    async with tc.connect(directory=f"ray:{CLUSTER}", timeout=PATIENCE) as ps:
+    async with tc.connect(directory=f"ray:{CLUSTER}", timeout=PATIENCE, reconnect_timeout=PATIENCE) as ps:
         model = await Recommender.attach(ps, settings)
         for batch in source_of(settings).batches(rank, settings.trainers):
             await model.learn(batch)

@@ -71,7 +71,7 @@ class Watcher:
 
     async def _measured(self) -> None:
         held_out = source_of(self._settings).held_out()
-        async with tc.connect(directory=f"ray:{CLUSTER}", timeout=PATIENCE) as ps:
+        async with tc.connect(directory=f"ray:{CLUSTER}", timeout=PATIENCE, reconnect_timeout=PATIENCE) as ps:
             model = await Recommender.attach(ps, self._settings, trains=False)
             over = False
             while not over:
