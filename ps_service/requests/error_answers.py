@@ -79,6 +79,7 @@ def failed_before(answer: Answer, number: int) -> Answer:
     frame = Frame(number=number)
     error = frame.reply.error
     error.CopyFrom(answer.reply.error)
+    error.ClearField("moved")  # what has moved is not the object of this request
     # Not once more for each call of a long chain.
     if not error.message.startswith(_FAILED_BEFORE):
         error.message = f"{_FAILED_BEFORE}: {error.message}"

@@ -79,9 +79,9 @@ class Attempts:
         """Takes note that the pass has raised; raises that again if it is not run again."""
         if not isinstance(error, self._lost):
             raise error
-        if error.drained and self._drained < _MOST_DRAINS:
+        if (error.drained or isinstance(error, ObjectMovedError)) and self._drained < _MOST_DRAINS:
             self._drained += 1
-            _log.warning("a pass is run again, because an owner was stopped in order: %s", error)
+            _log.warning("a pass is run again, and does not count as lost: %s", error)
             return
         self._made += 1
         if self._made >= self._most:

@@ -288,6 +288,11 @@ class PendingCall(InFlightRequest[Any]):
     def reason(self) -> str:
         return "whose result is an argument of this call"
 
+    def move_to(self, session: Any) -> None:
+        super().move_to(session)
+        if self.staying is not None:
+            self.staying.move_to(session)
+
     def stayed(self, reply: Reply) -> None:
         super().stayed(reply)
         if self.staying is not None:

@@ -168,10 +168,10 @@ class ObjectMove:
                 raise DeadlineExceededError(self._why())
             await asyncio.sleep(wait)
             wait = min(2 * wait, 1.0)
-        # Nobody is told, while the pause lasts, before a crash of the machine could not undo it any more.
+        # The source opens them by itself when the pause is over, and releases them before that or not at all.
+        self._paused = min(loop.time() - began, self._pause)
         await self._synced(self._source)
         await self._call(self._target, pb.MOVE_ACCEPT)
-        self._paused = loop.time() - began
 
     async def _quiet(self, began: float, lose: bool) -> None:
         """Waits until nothing uses the objects."""

@@ -92,8 +92,12 @@ class RRef:
     def follow(self) -> None:
         """Refers to the owner that has the object now, if this trainer knows that it has moved."""
         while (to := self._session.moved.get(self._ref.object_id)) is not None:
-            self._session, self._ref = to, self._ref._replace(owner=to.owner)
+            self.move_to(to)
             self._reference = Reference(to, self._ref.object_id)
+
+    def move_to(self, session: Session) -> None:
+        """Refers to another owner, which has the object, or will have it."""
+        self._session, self._ref = session, self._ref._replace(owner=session.owner)
 
     @property
     def owner(self) -> str:

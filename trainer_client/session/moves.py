@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import weakref
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ps_wire import errors
 from ps_wire.codec.messages import messages_in
 from ps_wire.errors import ObjectMovedError, PsError
-from ps_wire.runtime.failures import Failure
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import MOVE_ACCEPT, MoveRequest, ObjectInfo
 from ps_wire.v1.values_pb2 import Handle
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from ps_wire.v1.errors_pb2 import Error
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.references import Others
+    from trainer_client.session.requests import Requests
 
 _AGAIN_SECONDS: Final = 0.002
 """Seconds after which an owner is asked again for an object that is about to move."""
@@ -30,12 +29,10 @@ class Redirecting(Protocol):
 
     owner: str
     moves: Moves
+    requests: Requests
 
     def submit(self, message: Request, payload: None, read: Any) -> Any:
         """Sends a request."""
-
-    def resend(self, in_flight: InFlightRequest[Any]) -> None:
-        """Sends a request that was sent before, maybe to another owner."""
 
 
 class Follower(Protocol):
@@ -59,44 +56,52 @@ class Moves:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def redirect(self, in_flight: InFlightRequest[Any], error: Error) -> bool:
-        """Sends a refused request again where its object is. False if it cannot be sent there as it is: it needs a
-        result that stays here, or another one needs its result."""
+        """Sends a refused request again where its object is, and those that need its result. False for requests that
+        move objects."""
         moved = errors.from_message(error)
         if not isinstance(moved, ObjectMovedError) or in_flight.operation == "move":
             return False
-        if in_flight.follows or in_flight.followers or in_flight.staying is not None:
-            # The next request goes there.
-            self._begin(self._found(moved))
-            return False
-        self._begin(self._again(in_flight, moved))
-        return True
-
-    def _begin(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+        chain = self._session.requests.with_followers(in_flight)
+        task = asyncio.get_running_loop().create_task(self._again(chain, moved), context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return True
 
-    async def _found(self, moved: ObjectMovedError) -> None:
-        with suppress(PsError):  # who asks next gets the error
-            await self.follow(moved)
-
-    async def _again(self, in_flight: InFlightRequest[Any], moved: ObjectMovedError) -> None:
+    async def _again(self, chain: list[InFlightRequest[Any]], moved: ObjectMovedError) -> None:
+        requests = self._session.requests
         try:
             session = await self.follow(moved)
         except PsError as error:
-            in_flight.fail(Failure(error))
+            requests.fail(chain[0], error)
             return
-        if in_flight.settled:
-            return  # it was cancelled meanwhile
-        self._readdress(in_flight.frame.request)
-        in_flight.move_to(session)
-        session.resend(in_flight)
+        if session is not self._session and not self._may_go(chain, session):
+            requests.fail(chain[0], moved)
+            return
+        for each in chain:
+            if not each.settled:  # it may have been cancelled meanwhile
+                request = each.frame.request
+                request.ClearField("confirmed")
+                request.ClearField("after")
+                for handle in self._handles_in(request):
+                    handle.owner = self.objects[handle.object_id].owner
+                each.move_to(session)
+                session.requests.begin(each)
 
-    def _readdress(self, request: Request) -> None:
-        for handle in messages_in(request, Handle):
-            to = self.objects.get(handle.object_id)
-            if handle.owner == self._session.owner and to is not None:
-                handle.owner = to.owner
+    def _handles_in(self, request: Request) -> list[Handle]:
+        """The handles of objects that have moved away from this owner."""
+        own = [each for each in messages_in(request, Handle) if each.owner == self._session.owner]
+        return [each for each in own if each.object_id in self.objects]
+
+    def _may_go(self, chain: list[InFlightRequest[Any]], session: Any) -> bool:
+        """Whether requests need nothing of this owner."""
+        calls = [each.frame.request.call for each in chain if each.operation == "call"]
+        results = {each.result_id for each in calls}
+        if not all(results.issuperset(each.results) for each in calls):
+            return False
+        handles = [each for one in chain for each in messages_in(one.frame.request, Handle)]
+        there = [self.objects.get(each.object_id) for each in handles if each.owner == self._session.owner]
+        # Another object of this owner among the arguments is that of another owner then, as it may be.
+        return len(chain) == 1 or all(each is session for each in there)
 
     async def follow(self, moved: ObjectMovedError) -> Any:
         """The session with the owner to ask, which has accepted what has moved to it. Raises `PsError`."""

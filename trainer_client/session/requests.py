@@ -284,6 +284,23 @@ class Requests:
             self._when_held_up()
         self._send_waiting()
 
+    def with_followers(self, first: InFlightRequest[Any]) -> list[InFlightRequest[Any]]:
+        """A request that has an answer and is to be sent again, with those that follow it, which the owner fails; in
+        their order. They are forgotten here."""
+        chain, window = [first], self.window
+        for each in chain:
+            chain.extend(one for one in each.followers if not one.settled and one not in chain)
+        for each in chain[1:]:
+            self._forget(each)
+            for waiting in (window.waiting, window.large):
+                if each in waiting:
+                    waiting.remove(each)
+        return sorted(chain, key=lambda each: each.number or math.inf)
+
+    def fail(self, in_flight: InFlightRequest[Any], error: PsError) -> None:
+        """Fails a request that was forgotten here, and those that follow it."""
+        self._fail(in_flight, Failure(error))
+
     def _fail_all(self, error: PsError, silent: bool = False) -> None:
         if silent:
             expect(error)

@@ -208,11 +208,6 @@ class Session:
             scope.add(in_flight)
         return in_flight
 
-    def resend(self, in_flight: InFlightRequest[Any]) -> None:
-        """Sends a request that was sent before, maybe to another owner, with a number of this session."""
-        in_flight.frame.request.ClearField("confirmed")
-        self.requests.begin(in_flight)
-
     @property
     def is_here(self) -> bool:
         """Whether this is the thread of its event loop."""
