@@ -99,6 +99,4 @@ def ask(address: str, request: Message, timeout_seconds: float, tls: TLS | None 
             if is_refusal(error.code()):
                 raise refusal(error.code(), error.details()) from None
             why = unanswered(error, timeout_seconds)
-            if tls is None and "Socket closed" in why:
-                why = "it closes connections without TLS; is it one with TLS (--tls-ca, or PS_TLS_CA)?"
             raise UnavailableError(f"no owner answers at {address}: {why}") from None

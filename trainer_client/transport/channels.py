@@ -117,6 +117,10 @@ def reason(code: grpc.StatusCode, details: str | None) -> str:
         return "connection refused; nothing listens there"
     if "http1.x" in details or "Failed parsing HTTP/2" in details:
         return HTTP_SERVER
+    if "failed to connect" in details and "Socket closed" in details:
+        return (
+            "it closes each new connection; with TLS on one side only, owners and trainers do not understand each other"
+        )
     return f"{details} ({code.name})" if details else code.name
 
 

@@ -93,7 +93,7 @@ async def test_commands_reach_owners_with_the_same_certificates(
         return ran.exit_code, ran.output
 
     code, out = await run("status", owner.address, "--timeout", "5")
-    assert code == 2 and "is it one with TLS (--tls-ca, or PS_TLS_CA)?" in " ".join(out.split())
+    assert code == 2 and "with TLS on one side only" in " ".join(out.split())
     code, out = await run("sessions", owner.address, *given[:4])
     assert code == 2 and "give cert and key together" in out
     for options, code in COMMANDS:
