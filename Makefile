@@ -68,6 +68,11 @@ crash-test: $(READY)  ## Kill owners and trainers for five minutes, and look for
 	@echo "== $@"
 	@exec $(BIN)/python -m tests.crash $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(READY)  ## Send an owner and its readers changed messages for five minutes, beside an innocent trainer (ARGS=...)
+	@echo "== $@"
+	@exec $(BIN)/python -m tests.fuzz $(ARGS)
+
 .PHONY: simulation
 simulation: $(READY)  ## Try thousands of orders of what may happen to the keepers of a directory and to owners (ORDERS=...)
 	@echo "== $@"

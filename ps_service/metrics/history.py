@@ -38,7 +38,7 @@ class History:
         """The samples with a larger number, the oldest first, and of these the first `most`."""
         if not self._samples:
             return []
-        begin = max(number + 1 - self._samples[0].message.number, 0)
+        begin = min(max(number + 1 - self._samples[0].message.number, 0), len(self._samples))
         return list(islice(self._samples, begin, begin + most))
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -18,7 +19,7 @@ from ps_service.sessions.reply_cache import Answer
 from ps_wire.codec import dtypes
 from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.errors import StorageError, TooLargeError
+from ps_wire.errors import InvalidArgumentError, StorageError, TooLargeError
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.refs import Ref
 from ps_wire.runtime.nothing import nothing
@@ -307,7 +308,10 @@ class RequestContext:
         if self._reader is None:
             self._reader = PayloadReader(self.payload)
         named = self.engine.allowlist.named
-        return Decoder(self._reader, arguments.handle, arguments.tensor, named, arguments.result, once)
+        handle = arguments.handle
+        if self.effects is not None and self.effects.has_turn:
+            handle = partial(_own, handle, self.engine.name)
+        return Decoder(self._reader, handle, arguments.tensor, named, arguments.result, once)
 
     def _reference(self, value: Any) -> Handle | None:
         context = self.recording.context if self.recording is not None else None
@@ -324,3 +328,13 @@ class RequestContext:
         message = hosted.ref._replace(parameter=reference.parameter).to_message()
         message.history = hosted.history is not None and hosted.history.context == context
         return message
+
+
+def _own(handle: Callable[[Handle], Any], owner: str, message: Handle) -> Any:
+    """What `handle` makes of a handle, for requests that others wait for, the event loop among them: the owner of an
+    object elsewhere cannot be asked then."""
+    if message.owner != owner:
+        raise InvalidArgumentError(
+            f"this request takes no handle to an object of another owner, such as {message.owner!r}: it is of {owner!r}"
+        )
+    return handle(message)

@@ -32,6 +32,10 @@ class Effects(Protocol):
         """Has other requests wait that change something, until this one is committed or abandoned: records stand in the
         order of the changes. Raises as `StepLock`."""
 
+    @property
+    def has_turn(self) -> bool:
+        """Whether other requests wait now, the event loop among them: no other process may be asked for anything."""
+
     def check(self, nbytes: int) -> None:
         """Raises `StorageError` if the log has no room for so many bytes and a little more."""
 

@@ -81,6 +81,11 @@ class RequestEffects:
             self._owner.turn.__enter__()
             self._has_turn = True
 
+    @property
+    def has_turn(self) -> bool:
+        """As `Effects.has_turn`."""
+        return self._has_turn
+
     def check(self, nbytes: int) -> None:
         """As `Effects.check`."""
         self._owner.check(nbytes)

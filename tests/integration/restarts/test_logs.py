@@ -20,12 +20,16 @@ from ps_service.durability.log.disk import Disk
 from ps_service.durability.log.owners_log import OwnersLog
 from ps_service.durability.resharding.reshard import reshard
 from ps_service.durability.store import CheckpointError
+from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.refs import Ref
 from ps_wire.v1 import checkpoint_pb2 as pb
+from ps_wire.v1 import operations_pb2 as operations
+from ps_wire.v1.values_pb2 import Handle, Value
 from tests.integration.restarting import Owner
 from tests.integration.restarts.test_killed import X, batch, in_both_modes, local_pass, mode, one_pass
 from tests.integration.support import bits
+from tests.ps_service.requests.asking import Asker
 from trainer_client.session.session import Session
 
 
@@ -286,3 +290,20 @@ async def test_a_request_whose_object_went_with_a_session_does_not_keep_the_owne
     written = bits(await net.state_dict())
     await owner.crash()
     assert bits(await net.state_dict()) == written
+
+
+async def test_nobody_else_is_asked_while_others_wait_for_the_log(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module(nn.Linear, 4, 2)
+    await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    elsewhere = Value(handle=Handle(owner="ps1", object_id="0" * 32))
+    engine, asked = owner.server.engine, list[Any]()
+    opt = next(each for each in engine.registry.objects() if isinstance(each.value, HostedOptimizer))
+    engine.membership.peers.foreign = lambda *given: asked.append(given)  # type: ignore[method-assign, assignment]
+    options = Value()
+    options.dict.items.add(key=Value(text="lr"), value=elsewhere)
+    ask = Asker(engine)
+    with pytest.raises(tc.errors.InvalidArgumentError, match="no handle to an object of another owner"):
+        await ask("set_options", operations.SetOptionsRequest(optimizer=opt.ref.to_message(), options=options))
+    with pytest.raises(tc.errors.InvalidArgumentError, match="no handle to an object of another owner"):
+        await ask("load_state", operations.LoadStateRequest(target=net.ref.to_message(), state=options))
+    assert not asked

@@ -58,6 +58,7 @@ def test_ten_minutes_are_kept(engine: Engine, sampler: Sampler) -> None:
     for _ in range(KEPT_SAMPLES + 5):
         sampler.sample()
     history = engine.history
+    assert history.after(2**64 - 1) == history.after(2**62) == []
     assert len(history.after(0)) == KEPT_SAMPLES == 600
     assert numbers(history.after(0))[0] == 6
     assert numbers(history.after(0))[0] == 6
