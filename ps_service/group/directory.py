@@ -9,7 +9,7 @@ import itertools
 import threading
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
 from ps_service.group.formation import Formation, MemberEntry
 from ps_service.group.lineage import NO_LINEAGE, Lineage
@@ -24,6 +24,9 @@ from ps_wire.errors import (
     UnavailableError,
     UnknownNameError,
 )
+
+_LARGEST_ID: Final = 2**31 - 1
+"""The largest number that a member may ask for. Owners get larger ones, for which there has to be room."""
 
 
 class Wait:
@@ -117,7 +120,7 @@ class Directory:
         that is a later start of the same state, `InvalidArgumentError` if the group begins as a whole, and
         `SessionLostError` if the session has ended.
         """
-        _check(name, address)
+        _check(name, address, id)
         with self._lock:
             self._check_session(session)
             if self._is_mirror:
@@ -167,7 +170,7 @@ class Directory:
         The result is a `Progress`: if the wait expires, with who is missing. Raises as `Formation.arrive`,
         `InvalidArgumentError` if the group is open, and `SessionLostError` if the session has ended.
         """
-        _check(name, address)
+        _check(name, address, id)
         with self._lock:
             self._check_session(session)
             formation = self._formation
@@ -360,6 +363,8 @@ class Directory:
             wait.check()
 
 
-def _check(name: str, address: str) -> None:
+def _check(name: str, address: str, id: int | None) -> None:
     if not name or not address:
         raise InvalidArgumentError("a member of a group needs a name and an address")
+    if id is not None and id > _LARGEST_ID:
+        raise InvalidArgumentError(f"the number of a member is at most {_LARGEST_ID:,}, and not {id:,}")

@@ -28,7 +28,7 @@ _FLAGS: Final = (
     *("--name", "ps0", "--listen", "127.0.0.1:0", "--directory", "self", "--import", "tests.fuzz.hosted"),
     *("--max-message-bytes", "4194304", "--max-session-bytes", "8388608", "--max-owner-bytes", "67108864"),
     *("--max-result-bytes", "4194304", "--max-object-bytes", "4194304", "--max-context-bytes", "33554432"),
-    *("--max-table-bytes", "67108864", "--lease-seconds", "2", "--max-context-seconds", "5", "--log-format", "text"),
+    *("--max-table-bytes", "536870912", "--lease-seconds", "2", "--max-context-seconds", "5", "--log-format", "text"),
 )
 
 _TRACEBACK: Final = "Traceback (most recent call last)"

@@ -46,6 +46,13 @@ def test_the_number_of_an_owner_stays_its_own(directory: Directory) -> None:
     assert directory.enter(b"5", "ps0", "there:2", is_owner=True).id == 2
 
 
+def test_a_number_above_which_there_would_be_none_for_owners_is_refused(directory: Directory) -> None:
+    for id in (2**31, 2**64 - 1):
+        with pytest.raises(InvalidArgumentError, match="at most 2,147,483,647"):
+            directory.enter(b"0", "ps0", "here:2", id, is_owner=True)
+    assert directory.enter(b"0", "ps0", "here:2", is_owner=True).id == 2
+
+
 def test_an_owner_whose_number_a_member_has_asked_for_gets_another(directory: Directory) -> None:
     directory.enter(b"0", "ps0", "here:2", is_owner=True)
     directory.leave(b"0")
