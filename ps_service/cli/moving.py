@@ -1,10 +1,10 @@
-"""The commands `ps-service rebalance` and `ps-service drain`: rows of tables move to other owners of a group."""
+"""The commands `ps-service rebalance` and `ps-service drain`: rows of tables, and objects, move to other owners."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Final
 
 import typer
@@ -14,9 +14,10 @@ from ps_service.cli.ending import asking
 from ps_service.cli.options import OwnersTLS, with_tls
 from trainer_client.client.client import Client
 from trainer_client.client.connect import connect
+from trainer_client.handles.object_moves import MovedObjects
 from trainer_client.tables.moves import PATIENCE_SECONDS, PAUSE_SECONDS, Moved
 
-_Move = Callable[[Client], Awaitable[list[Moved]]]
+_Move = Callable[[Client], Awaitable[Sequence[Moved | MovedObjects]]]
 
 _Address = Annotated[
     str, typer.Argument(help="Where an owner listens; those of its group are found by it.", envvar="PS_ADDRESS")
@@ -25,7 +26,7 @@ _Beside = Annotated[
     list[str] | None, typer.Option("--beside", help="Where another owner listens, without a group; once for each.")
 ]
 _Table = Annotated[list[str] | None, typer.Option("--table", help="Name of a table; once for each. [default: all]")]
-_Pause = Annotated[float, typer.Option(min=0.01, max=10.0, help="Most seconds for which look-ups wait, at each move.")]
+_Pause = Annotated[float, typer.Option(min=0.01, max=10.0, help="Most seconds for which requests wait, at each move.")]
 _Patience = Annotated[float, typer.Option(min=0.0, help="Most seconds to look for a moment without open passes.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -62,10 +63,10 @@ def rebalance(
 @with_tls
 def drain(
     address: Annotated[
-        str, typer.Argument(help="Where the owner listens that is to have no rows.", envvar="PS_ADDRESS")
+        str, typer.Argument(help="Where the owner listens that is to have nothing.", envvar="PS_ADDRESS")
     ] = _DEFAULT_ADDRESS,
     to: Annotated[
-        str | None, typer.Option(help="Names of the owners that get its rows: ps1,ps2. [default: all others]")
+        str | None, typer.Option(help="Names of the owners that get what it has: ps1,ps2. [default: all others]")
     ] = None,
     table: _Table = None,
     beside: _Beside = None,
@@ -74,12 +75,12 @@ def drain(
     as_json: _Json = False,
     tls: OwnersTLS = None,
 ) -> None:
-    """Moves the rows of tables from an owner to others of its group, while trainers train.
+    """Moves rows of tables and named objects from an owner to others of its group, while trainers train.
 
         ps-service drain 127.0.0.1:50051 --to ps1
 
-    Afterwards the owner has no rows, and may be stopped for good. What else it has stays there. The exit code is 1 if a
-    move was not possible.
+    Afterwards the owner has nothing that has a name, and may be stopped for good. With --table only rows move. The exit
+    code is 1 if something could not move; all else has moved then.
     """
     targets = None if to is None else _names(to)
     with asking():
@@ -90,7 +91,7 @@ def drain(
 
 
 def _run(address: str, beside: list[str] | None, tls: OwnersTLS, move: _Move, as_json: bool) -> None:
-    async def moved() -> list[Moved]:
+    async def moved() -> Sequence[Moved | MovedObjects]:
         ps = await _connected(address, beside or [], tls)
         try:
             return await move(ps)
@@ -103,6 +104,10 @@ def _run(address: str, beside: list[str] | None, tls: OwnersTLS, move: _Move, as
         print(json.dumps([each._asdict() for each in made], indent=2))
         return
     for each in made:
+        if isinstance(each, MovedObjects):
+            what = f"{', '.join(each.names)}: {each.bytes:,} bytes from {each.source} to {each.target}"
+            print(f"{what}; requests waited for {each.pause:.3f} s")
+            continue
         print(
             f"{each.table}: {each.slots:,} slots with {each.rows:,} rows from {each.source} to {each.target}; "
             f"look-ups waited for {each.pause:.3f} s"

@@ -95,7 +95,7 @@ class WayBack:
         self.encode: Encode | None = None
         self.answer: tuple[Pending[Any], int] | None = None
 
-    def move_to(self, session: Session) -> None:
+    def join(self, session: Session) -> None:
         """The call is made on another owner, because its object has moved there."""
         self.session, self.latency, self.together, self.waits = session, None, False, True
         self.context.join(session)

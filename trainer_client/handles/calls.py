@@ -200,7 +200,7 @@ class _Call:
         # Keeps the handles among the arguments alive until the call has run.
         read = partial(receive, session, recorded, (self.args, self.kwargs, self.handles))
         pending = PendingCall(session, self.frame, payload, seconds, read, self.follows)
-        pending.watch, pending.recorded = self.watch, recorded
+        pending.watch, pending.in_pass = self.watch, None if recorded is None else recorded.call
         pending.origin = Origin(self.target, self.method, of_pass, None if recorded is None else context, recorded)
         session.send(pending)
         return pending

@@ -12,6 +12,7 @@ from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, ObjectMovedError, PsError, StaleHandleError
 from ps_wire.runtime.nothing import nothing
+from ps_wire.tables.names import OPTIMIZER, SHARD
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Reply, Request
 
@@ -217,7 +218,33 @@ def _done(reply: Reply, _: object) -> bool:
     return reply.move.done
 
 
-def plan(session: Session) -> Pending[list[pb.MoveGroup]]:
-    """The named objects of an owner that move together, or cannot move."""
-    request = Request(move=pb.MoveRequest(action=pb.MOVE_PLAN))
-    return session.submit(request, None, lambda reply, _: list(reply.move.groups))
+class Drain:
+    """The moves of all named objects away from the owner of a session, to those of others: each group of objects to the
+    one that has got the fewest bytes so far. `failed` has why some could not move."""
+
+    def __init__(self, source: Session, targets: Sequence[Session], pause: float, patience: float) -> None:
+        self._source, self._pause, self._patience = source, pause, patience
+        self._given = dict.fromkeys(targets, 0)
+        self.failed: list[PsError] = []
+
+    async def run(self) -> list[MovedObjects]:
+        """Moves them. Returns the moves that were made."""
+        made = []
+        for group in await self._groups():
+            target = min(self._given, key=lambda each: self._given[each], default=self._source)
+            try:
+                if group.refusal:
+                    raise InvalidArgumentError(group.refusal)
+                move = ObjectMove(self._source, target, group.names, self._pause)
+                made.append(await move.run(self._patience))
+                self._given[target] += group.nbytes
+            except PsError as error:  # the others can move all the same
+                self.failed.append(error)
+        return made
+
+    async def _groups(self) -> list[pb.MoveGroup]:
+        status = await self._source.submit(Request(status=pb.StatusRequest()), None, lambda reply, _: reply.status)
+        if all(not each.name or each.class_name in (SHARD, OPTIMIZER) for each in status.objects):
+            return []  # an owner without a log may have tables, and cannot say what else it has
+        request = Request(move=pb.MoveRequest(action=pb.MOVE_PLAN))
+        return await self._source.submit(request, None, lambda reply, _: list(reply.move.groups))

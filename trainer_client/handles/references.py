@@ -171,7 +171,7 @@ def fetch(
         if len(place) > 1:
             request.place.extend(place)
     sent = session.submit(frame, None, partial(receive, session, recorded, rref), timeout, follows)
-    sent.recorded = recorded
+    sent.in_pass = None if recorded is None else recorded.call
     return sent
 
 

@@ -142,7 +142,13 @@ class Exchange:
         request.target.CopyFrom(self.source.ref.to_message())
         request.optimizer.CopyFrom(opt.remotes[self.session.owner].name)
         sent = self._write(request, payload, gradients, lends)
-        return sent, partial(self.session.submit, frame, payload, nothing)
+
+        def send() -> InFlightRequest[None]:
+            adding = self.session.submit(frame, payload, nothing)
+            adding.in_pass = context
+            return adding
+
+        return sent, send
 
     def check_pushes(self) -> None:
         """Raises `InvalidArgumentError` if `.grad` goes to a local optimizer, and not to the owner."""

@@ -75,8 +75,8 @@ class InFlightRequest(Pending[T]):
     followers: Sequence[InFlightRequest[Any]] = ()
     staying: Any = None
     watch: Watch | None = None
-    recorded: Any = None
-    """The recorded call of a pass that it makes, if it makes one."""
+    in_pass: Any = None
+    """What has to join another session when it is sent there: a recorded call, or a pass."""
 
     def __init__(
         self,
@@ -116,8 +116,8 @@ class InFlightRequest(Pending[T]):
         read = self._read
         if isinstance(read, partial) and read.args and read.args[0] is self._session:
             self._read = partial(read.func, session, *read.args[1:], **read.keywords)
-        if self.recorded is not None:
-            self.recorded.call.move_to(session)
+        if self.in_pass is not None:
+            self.in_pass.join(session)
         self._session = session
 
     def answer(self, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:

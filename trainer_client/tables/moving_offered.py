@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import StatusRequest
-from trainer_client.handles.object_moves import MovedObjects, ObjectMove
+from trainer_client.handles.object_moves import Drain, MovedObjects, ObjectMove
 from trainer_client.pending import Pending
 from trainer_client.tables import placement
 from trainer_client.tables.moves import PATIENCE_SECONDS, PAUSE_SECONDS, Move, Moved
@@ -79,23 +79,45 @@ class OffersMoves:
         *,
         pause: float = PAUSE_SECONDS,
         patience: float = PATIENCE_SECONDS,
-    ) -> Pending[list[Moved]]:
-        """Moves all slots of tables away from an owner, as `rebalance` does, so that it may be stopped for good.
+    ) -> Pending[list[Moved | MovedObjects]]:
+        """Moves everything that has a name away from an owner, so that it may be stopped for good: the slots of tables
+        as `rebalance` does, and other objects as `move` does.
 
         Args:
-            owner: The owner that is to have no rows.
-            to: The owner that gets its slots, or several that share them; None for all others of this client.
-            tables, pause, patience: As for `rebalance`.
+            owner: The owner that is to have nothing.
+            to: The owner that gets it, or several that share the slots, and each of which gets some of the other
+                objects; None for all others of this client.
+            tables: Moves the slots of these tables, and nothing else.
+            pause, patience: As for `rebalance` and `move`.
 
         Returns, Raises:
-            As `rebalance`.
+            As `rebalance` and `move`. What can move has moved when an error is raised; the first of several.
         """
+        targets = None if to is None else [to] if isinstance(to, str) else list(to)
+
+        def others() -> list[str]:
+            return [name for name in self._tables.sessions.names if name != owner] if targets is None else targets
 
         def plan(routing: Routing) -> list[placement.Step]:
-            others = [name for name in self._tables.sessions.names if name != owner]
-            return placement.away(routing, owner, others if to is None else [to] if isinstance(to, str) else list(to))
+            return placement.away(routing, owner, others())
 
-        return Pending.run(self._loop, self._moved(tables, [owner], plan, pause, patience))
+        async def drained() -> list[Moved | MovedObjects]:
+            made: list[Moved | MovedObjects] = []
+            failed: list[PsError] = []
+            try:
+                made += await self._moved(tables, [owner], plan, pause, patience)
+            except PsError as error:
+                failed.append(error)
+            if tables is None:
+                sessions = await self._tables.sessions.all_of([owner, *others()])
+                drain = Drain(sessions[0], sessions[1:], pause, patience)
+                made += await drain.run()
+                failed += drain.failed
+            if failed:
+                raise failed[0]
+            return made
+
+        return Pending.run(self._loop, drained())
 
     def move(
         self,

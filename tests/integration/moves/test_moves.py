@@ -164,6 +164,35 @@ async def test_plain_objects_and_untrained_modules_move(addresses: list[str]) ->
         assert (await ps.create(TALLY, 1, name="tally", owner="ps0")).owner == "ps1"
 
 
+@pytest.mark.parametrize("in_pass", [False, True], ids=["push", "push in a pass"])
+async def test_replicas_follow_their_module(addresses: list[str], in_pass: bool) -> None:
+    async with tc.connect(*addresses) as ps, tc.connect(*addresses) as other:
+        found = []
+        for name in ("plain", "moved"):
+            net = await ps.module(nn.Linear, 4, 3, name=name, seed=1)
+            opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, momentum=0.9)
+            replica = await net.replica()
+            losses = []
+            for number in range(6):
+                if name == "moved" and number in (2, 4):
+                    await other.move(name, to=f"ps{number % 4 // 2}", owner=f"ps{1 - number % 4 // 2}")
+                x = torch.randn(5, 4, generator=torch.Generator().manual_seed(number))
+                if in_pass:
+                    async with ps.context() as ctx:
+                        loss = replica(x).square().mean()
+                        await ctx.backward(loss)
+                        await replica.push(opt, context=ctx)
+                else:
+                    replica.zero_grad()
+                    loss = replica(x).square().mean()
+                    loss.backward()
+                    await replica.push(opt)
+                losses.append(loss.item())
+            found.append((losses, bits(await net.state_dict())))
+        assert found[0] == found[1]
+        assert net.owner == "ps0"
+
+
 @pytest.mark.parametrize("what", ["anonymous", "policy", "two owners", "table", "stateless", "name", "no such", "same"])
 async def test_what_cannot_move_is_refused_and_stays(addresses: list[str], what: str) -> None:
     async with tc.connect(*addresses) as ps:

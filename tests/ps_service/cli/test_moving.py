@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
 import trainer_client as tc
@@ -48,6 +50,29 @@ async def test_owners_join_a_group_get_rows_and_leave_it(start_process: StartPro
             assert code == 1 and "there was no moment without a pass" in out
             await ctx.backward(rows.sum(), step=items.optimizer)
         assert not (await items(ids)).any()
+
+
+async def test_everything_with_a_name_leaves_an_owner(start_process: StartProcess, tmp_path: Path) -> None:
+    first = await start_process("--name", "ps0", "--directory", "self", "--data-dir", str(tmp_path / "0"))
+    second = await start_process("--name", "ps1", "--directory", first.address, "--data-dir", str(tmp_path / "1"))
+    async with tc.connect(directory=first.address) as ps:
+        items = await ps.table("items", 2, owners=["ps0"])
+        await items.upsert(torch.arange(10), torch.ones(10, 2))
+        net = await ps.module(nn.Linear, 2, 1, name="net", owner="ps0")
+        await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+        kept = await ps.module(nn.Linear, 2, 1, name="kept", owner="ps0")
+        await ps.optimizer(torch.optim.SGD, kept.parameters(), lr=0.1, policy=tc.policies.Sync())
+        code, out = await run("drain", first.address, "--to", "ps1")
+        assert code == 1 and "'kept' cannot move to another owner" in out and "policy Sync" in out
+        await net(torch.ones(1, 2))
+        await kept(torch.ones(1, 2))
+        await items(torch.arange(3))
+        assert (net.owner, kept.owner, items.owners) == ("ps1", "ps0", ["ps1"])
+        await ps.delete("kept")
+        code, out = await run("drain", second.address, "--to", "ps0")
+        assert code == 0 and "items: 16,384 slots with 10 rows from ps1 to ps0" in out
+        assert "net, net.optimizer: " in out and " from ps1 to ps0; requests waited" in out
+        assert await run("drain", second.address) == (0, "nothing had to move\n")
 
 
 @pytest.mark.parametrize(
