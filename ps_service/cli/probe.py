@@ -13,7 +13,7 @@ from ps_wire import errors
 from ps_wire.errors import UnavailableError
 from ps_wire.status import OwnerStatus
 from ps_wire.tls import TLS
-from ps_wire.tokens import metadata_of, of_variables
+from ps_wire.tokens import metadata_of_variables
 from ps_wire.v1.errors_pb2 import Error
 from ps_wire.v1.operations_pb2 import StatusRequest
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
@@ -87,7 +87,7 @@ def ask(address: str, request: Message, timeout_seconds: float) -> Any:
     with open_blocking_channel(address, TLS.of_variables()) as channel:
         try:
             ask = getattr(OwnerStub(channel), method)
-            return ask(request, timeout=timeout_seconds, wait_for_ready=False, metadata=metadata_of(of_variables()))
+            return ask(request, timeout=timeout_seconds, wait_for_ready=False, metadata=metadata_of_variables())
         except grpc.RpcError as error:
             for key, value in error.trailing_metadata() or ():
                 if key == ERROR_KEY:

@@ -127,7 +127,7 @@ async def test_an_evicted_session_is_lost_and_its_program_goes_on(
         assert await theirs.add(1) == 1
         gate_of(owner).open()
         assert len((await listed(owner)).sessions) == 2
-        assert owner.engine.counters.sessions_ended == {"lease": 0, "operator": 1}
+        assert owner.engine.counters.sessions_ended == {"lease": 0, "operator": 1, "revoked": 0}
 
 
 async def test_everything_an_evicted_session_held_is_freed() -> None:

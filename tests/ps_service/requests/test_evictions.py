@@ -106,7 +106,7 @@ def test_a_session_is_ended_by_its_id_or_the_beginning_of_it(engine: Engine, req
     assert engine.sessions.all() == [other]
     assert engine.contexts.all() == []
     assert engine.sessions.take_why_lost(ANNA) == BY_OPERATOR
-    assert engine.counters.sessions_ended == {"lease": 0, "operator": 1}
+    assert engine.counters.sessions_ended == {"lease": 0, "operator": 1, "revoked": 0}
 
 
 def test_an_ambiguous_id_ends_no_session(engine: Engine, requests: Requests) -> None:
