@@ -29,6 +29,7 @@ from ps_service.metrics.history import History
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
 from ps_service.sessions import arrivals
+from ps_service.sessions.belongings import Belongings
 from ps_service.sessions.effects import Durability
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.reply_cache import ReplyCache
@@ -108,6 +109,7 @@ class Engine:
         self.parameter_locks: Final = ParameterLocks()
         self.held: Final = HeldByAll(self.limits)
         self.sessions: Final = Sessions(self.limits)
+        self.belongings: Final = Belongings(self.access, self.sessions, self.registry)
         self.contexts: Final = Contexts(self.held, has_session=self.sessions.has)
         self.gate: Final = Gate(self.contexts)
         self.standing: Final = Standing()

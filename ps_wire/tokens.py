@@ -23,11 +23,17 @@ def of_variables() -> Token:
     return token or (Path(path) if path else None)
 
 
-def metadata_of(token: Token) -> Metadata:
+def metadata_of_variables() -> Metadata:
+    """What is sent with each call of a program that the variables tell who it is, and its namespace."""
+    return metadata_of(of_variables(), os.environ.get("PS_NAMESPACE", ""))
+
+
+def metadata_of(token: Token, namespace: str = "") -> Metadata:
     """What is sent with each call of gRPC. Raises `InvalidArgumentError` if the file cannot be read, or has no token.
     Messages never have the token."""
+    within = (("ps-namespace", namespace),) if namespace else ()
     if token is None:
-        return ()
+        return within
     if isinstance(token, Path):
         try:
             text = token.read_text("utf-8").strip()
@@ -41,4 +47,4 @@ def metadata_of(token: Token) -> Metadata:
         raise InvalidArgumentError(
             f"{where} has no token: one line of ASCII without spaces is, as `ps-service token add` prints it"
         )
-    return (("authorization", f"Bearer {text}"),)
+    return (("authorization", f"Bearer {text}"), *within)

@@ -178,7 +178,7 @@ def test_variables_and_errors_that_are_named_exist(page: Path) -> None:
         if path.suffix != ".md"
     }
     trainers = {f"{PREFIX}{field.name.upper()}" for field in fields(TrainerSettings)}
-    reached = {f"PS_TLS_{each}" for each in ("CA", "CERT", "KEY", "SERVER_NAME")} | {"PS_TOKEN"}
+    reached = {f"PS_TLS_{each}" for each in ("CA", "CERT", "KEY", "SERVER_NAME")} | {"PS_TOKEN", "PS_NAMESPACE"}
     commands = get_command(app).commands.values()  # type: ignore[attr-defined]
     arguments = {each.envvar for command in commands for each in command.params}
     assert set(re.findall(r"`(PS_[A-Z_]+)`", text)) <= settings | deployed | trainers | arguments | reached

@@ -185,11 +185,17 @@ class Access:
 
 
 def _of_token(entry: Entry) -> Identity:
-    return Identity(entry.name, roles.rights_of(entry.roles), "by its token", entry.hash)
+    return _identity(entry, "by its token", entry.hash)
 
 
 def _of_certificate(entry: Entry, name: str) -> Identity:
-    return Identity(entry.name, roles.rights_of(entry.roles), f"by the certificate of {name}", name)
+    return _identity(entry, f"by the certificate of {name}", name)
+
+
+def _identity(entry: Entry, source: str, key: str) -> Identity:
+    rights = roles.rights_of(entry.roles)
+    others = {namespace: roles.rights_of(own) for namespace, own in entry.namespaces}
+    return Identity(entry.name, rights, source, key, others, bool(rights & roles.ADMIN))
 
 
 def _token_in(authorization: str) -> str:

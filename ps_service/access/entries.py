@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from ps_service.access import roles
+from ps_service.access import namespaces, roles
 from ps_wire.errors import InvalidArgumentError
 
 PREFIX: Final = "ps_"
@@ -18,7 +18,7 @@ PREFIX: Final = "ps_"
 
 _NAME: Final = re.compile(r"[\w.@-]{1,64}", re.ASCII)
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
-_FIELDS: Final = ("name", "roles", "hash", "expires", "certificates")
+_FIELDS: Final = ("name", "roles", "hash", "expires", "certificates", "namespaces")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Entry:
         hash: The SHA-256 of its token, in hexadecimal; empty if it has none.
         expires: Until when it is valid, in Unix time; None for ever.
         certificates: Names in certificates of trainers, each of which shows the identity, too.
+        namespaces: Namespaces beside the default one, with its roles in each.
     """
 
     name: str
@@ -38,13 +39,18 @@ class Entry:
     hash: str = ""
     expires: float | None = None
     certificates: tuple[str, ...] = ()
+    namespaces: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise InvalidArgumentError(f"{self.name!r} is no name: 1 to 64 letters, digits, '_', '.', '@' and '-' are")
-        if not self.roles:
+        if not self.roles and not self.namespaces:
             raise InvalidArgumentError(f"{self.name!r} has no role; the roles are {', '.join(roles.ROLES)}")
         roles.rights_of(self.roles)
+        for namespace, own in self.namespaces:
+            namespaces.checked(namespace)
+            if roles.rights_of(own) & roles.OWNER or not own:
+                raise InvalidArgumentError(f"{self.name!r} has no role that a namespace can give in {namespace!r}")
         if self.hash and not _HASH.fullmatch(self.hash):
             raise InvalidArgumentError(f"the hash of {self.name!r} is no SHA-256 in hexadecimal")
         if not self.hash and not self.certificates:
@@ -63,6 +69,8 @@ class Entry:
             told["expires"] = datetime.fromtimestamp(self.expires).astimezone().isoformat(timespec="seconds")
         if self.certificates:
             told["certificates"] = list(self.certificates)
+        if self.namespaces:
+            told["namespaces"] = {namespace: list(own) for namespace, own in self.namespaces}
         return json.dumps(told)
 
 
@@ -79,7 +87,11 @@ def parse(line: str) -> Entry:
     name, digest, expires = told.get("name"), told.get("hash", ""), told.get("expires")
     if not isinstance(name, str) or not isinstance(digest, str):
         raise InvalidArgumentError("name and hash are texts")
-    return Entry(name, _texts(told, "roles"), digest, _time_of(expires), _texts(told, "certificates"))
+    spaces = told.get("namespaces", {})
+    if not isinstance(spaces, dict):
+        raise InvalidArgumentError("namespaces is an object with a list of roles for each namespace")
+    own = tuple((each, _texts(spaces, each)) for each in spaces)
+    return Entry(name, _texts(told, "roles"), digest, _time_of(expires), _texts(told, "certificates"), own)
 
 
 def hash_of(token: str) -> str:

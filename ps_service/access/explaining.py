@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ps_service.access import roles
+from ps_service.access import namespaces, roles
 from ps_service.access.entries import left
 from ps_wire.errors import PermissionDeniedError, UnknownNameError
 
@@ -12,6 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ps_service.access.access import Access, Asked
+    from ps_service.access.entries import Entry
+    from ps_service.access.identities import Identity
+
+
+_WITH_OBJECTS: Final = {
+    roles.READER: "call",
+    roles.TRAINER: "train",
+    roles.BULK: "copy the state of",
+    roles.ADMIN: "delete",
+}
+"""What the bits of roles allow with an object."""
 
 
 class Answer(NamedTuple):
@@ -40,16 +51,37 @@ def matrix(all_asked: Iterable[Asked]) -> list[dict[str, Any]]:
     ]
 
 
-def explain(access: Access, name: str, asked: Asked) -> Answer:
-    """What the tokens and certificates of an identity allow. Raises `UnknownNameError` if there is none."""
+def explain_object(access: Access, name: str, what: str, namespace: str) -> Answer:
+    """What an identity may do with an object of a namespace. Raises as `explain`."""
+    lines, may = [], False
+    for entry, shown in _found(access, name):
+        identity = shown.within(namespace)
+        rights = roles.KNOWN if access.current(shown) is None else identity.rights
+        allowed = [words for bit, words in _WITH_OBJECTS.items() if rights & bit]
+        may = may or bool(allowed)
+        lines.append(
+            f"{name} may {', '.join(allowed) or 'do nothing with'} {what!r} of the namespace "
+            f"{namespace or namespaces.DEFAULT!r}, {shown.source}, which {left(entry.expires)}"
+        )
+    return Answer(may, "\n".join(lines))
+
+
+def _found(access: Access, name: str) -> list[tuple[Entry, Identity]]:
     found = access.identities(name)
     if not found:
         raise UnknownNameError(f"the token file has no identity {name!r}; `ps-service token list` lists them")
+    return found
+
+
+def explain(access: Access, name: str, asked: Asked, namespace: str = "") -> Answer:
+    """What the tokens and certificates of an identity allow in a namespace. Raises `UnknownNameError` if it is not
+    there."""
     lines, may = [], False
-    for entry, identity in found:
+    for entry, shown in _found(access, name):
+        identity = shown.within(namespace)
         by = f"{identity.source[3:]}, with {roles.named(identity.rights)}, which {left(entry.expires)}"
         try:
-            if access.current(identity) is None:
+            if access.current(shown) is None:
                 lines.append(f"no, by {by}")
                 continue
             access.check(identity, asked)

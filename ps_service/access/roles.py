@@ -30,6 +30,9 @@ ADMIN: Final = 8
 OWNER: Final = 16
 """Is a member of the group, and keeps its directory."""
 
+KNOWN: Final = 32
+"""Has everybody who has shown who it is, also without a role in the namespace that it asks for."""
+
 ALL: Final = -1
 """What everybody has on an owner without tokens."""
 
@@ -42,13 +45,13 @@ ROLES: Final = {
 }
 """What each role includes, by its name."""
 
-NAMES: Final = {READER: "reader", TRAINER: "trainer", BULK: "bulk", ADMIN: "admin", OWNER: "owner"}
+NAMES: Final = {KNOWN: "any", READER: "reader", TRAINER: "trainer", BULK: "bulk", ADMIN: "admin", OWNER: "owner"}
 """The name of the role that gives each bit."""
 
 
 def rights_of(roles: Iterable[str]) -> int:
     """All that some roles include. Raises `InvalidArgumentError` if one is none."""
-    found = 0
+    found = KNOWN
     for each in roles:
         if each not in ROLES:
             raise InvalidArgumentError(f"there is no role {each!r}; the roles are {', '.join(ROLES)}")

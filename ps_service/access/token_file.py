@@ -55,11 +55,12 @@ class TokenFile:
         roles: tuple[str, ...],
         expires: float | None = None,
         certificates: tuple[str, ...] = (),
+        namespaces: tuple[tuple[str, tuple[str, ...]], ...] = (),
     ) -> str:
         """Adds an identity, and returns its new token, which is kept nowhere; with `certificates` it has none, and the
         result is empty. The file is made if there is none. Raises as `read`."""
         token = "" if certificates else f"{PREFIX}{secrets.token_urlsafe(32)}"
-        entry = Entry(name, roles, hash_of(token) if token else "", expires, certificates)
+        entry = Entry(name, roles, hash_of(token) if token else "", expires, certificates, namespaces)
         with self._changing() as write:
             if self.path.exists():
                 self.read()  # nothing is added to a file that owners cannot read

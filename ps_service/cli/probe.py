@@ -12,7 +12,7 @@ from ps_service.rpc.unary_metadata import ERROR_KEY
 from ps_wire import errors
 from ps_wire.errors import UnavailableError
 from ps_wire.status import OwnerStatus
-from ps_wire.tokens import metadata_of, of_variables
+from ps_wire.tokens import metadata_of_variables
 from ps_wire.v1.errors_pb2 import Error
 from ps_wire.v1.operations_pb2 import StatusRequest
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
@@ -91,7 +91,7 @@ def ask(address: str, request: Message, timeout_seconds: float, tls: TLS | None 
     with open_blocking_channel(address, tls) as channel:
         try:
             ask = getattr(OwnerStub(channel), method)
-            return ask(request, timeout=timeout_seconds, wait_for_ready=False, metadata=metadata_of(of_variables()))
+            return ask(request, timeout=timeout_seconds, wait_for_ready=False, metadata=metadata_of_variables())
         except grpc.RpcError as error:
             for key, value in error.trailing_metadata() or ():
                 if key == ERROR_KEY:

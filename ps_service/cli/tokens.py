@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ps_service.access import explaining, roles
+from ps_service.access import explaining, namespaces, roles
 from ps_service.access.access import Access, Asked
 from ps_service.access.entries import left, seconds_of
 from ps_service.access.token_file import TokenFile
@@ -34,7 +34,10 @@ access_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 def add(
     name: Annotated[str, typer.Argument(help="Name of the identity. Several tokens may have the same one.")],
     file: _File,
-    role: Annotated[list[str], typer.Option(help=f"A role: {', '.join(roles.ROLES)} (several times).")],
+    role: Annotated[list[str] | None, typer.Option(help=f"A role: {', '.join(roles.ROLES)} (several times).")] = None,
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="NAMESPACE=ROLE: a role in another namespace than default (several times).")
+    ] = None,
     expires: Annotated[
         str | None, typer.Option(help="How long it is valid: 30d, 12h, 15m. [default: for ever]")
     ] = None,
@@ -50,7 +53,8 @@ def add(
     """
     with asking():
         until = None if expires is None else time.time() + seconds_of(expires)
-        token = TokenFile(file).add(name, tuple(dict.fromkeys(role)), until, tuple(certificate or ()))
+        own = tuple(dict.fromkeys(role or ()))
+        token = TokenFile(file).add(name, own, until, tuple(certificate or ()), _spaces(namespace or []))
     if token:
         print(token)
 
@@ -67,7 +71,8 @@ def show(file: _File, as_json: Annotated[bool, typer.Option("--json", help="Prin
     table = Table("identity", "roles", "shown by", "valid", box=None)
     for each in entries:
         by = ", ".join(filter(None, ["a token" if each.hash else "", *each.certificates]))
-        table.add_row(each.name, ", ".join(each.roles), by, left(each.expires))
+        within = [f"{', '.join(own)} in {namespace}" for namespace, own in each.namespaces]
+        table.add_row(each.name, "; ".join(filter(None, [", ".join(each.roles), *within])), by, left(each.expires))
     Console().print(table)
 
 
@@ -77,6 +82,16 @@ def revoke(name: Annotated[str, typer.Argument(help="Name of the identity.")], f
     with asking():
         count = TokenFile(file).revoke(name)
     print(f"{name} was revoked ({count} {'entry' if count == 1 else 'entries'})")
+
+
+def _spaces(given: list[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    found: dict[str, list[str]] = {}
+    for each in given:
+        namespace, equals, role = each.partition("=")
+        if not equals or not namespaces.checked(namespace):
+            fail(f"{each!r} is not NAMESPACE=ROLE; for the default namespace there is --role")
+        found.setdefault(namespace, []).append(role)
+    return tuple((namespace, tuple(dict.fromkeys(own))) for namespace, own in found.items())
 
 
 @access_app.callback()
@@ -99,15 +114,21 @@ def matrix(
 @access_app.command()
 def explain(
     name: Annotated[str, typer.Argument(help="Name of an identity.")],
-    operation: Annotated[str, typer.Argument(help="An operation, as ps-service access prints it.")],
+    what: Annotated[str, typer.Argument(help="An operation of ps-service access, or the name of an object.")],
     file: _File,
+    namespace: Annotated[str, typer.Option(help="The namespace.", envvar="PS_NAMESPACE")] = namespaces.DEFAULT,
 ) -> None:
-    """Says whether an identity may do something, and why. The exit code is 1 if it may not."""
-    asked = next((each for each in _ASKED if each.name == operation), None)
-    if asked is None:
-        fail(f"there is no operation {operation!r}; `ps-service access` lists them")
+    """Says whether an identity may do something, or what it may do with an object, and why.
+
+    The exit code is 1 if it may not, or may do nothing with the object.
+    """
+    asked = next((each for each in _ASKED if each.name == what), None)
     with asking():
-        answer = explaining.explain(Access("ps", TokenFile(file)), name, asked)
+        access, within = Access("ps", TokenFile(file)), namespaces.checked(namespace)
+        if asked is None:
+            answer = explaining.explain_object(access, name, what, namespaces.of(what) or within)
+        else:
+            answer = explaining.explain(access, name, asked, within)
     print(answer.text)
     if not answer.may:
         raise typer.Exit(1)

@@ -52,6 +52,8 @@ class Registry:
 
     def __init__(self, owner: str, census: _Census) -> None:
         self.owner = owner
+        # Raises if the sender of the request that runs may not use an object.
+        self.guard: Callable[[HostedObject], None] | None = None
         self._census = census
         self._lock = threading.RLock()
         self._objects: dict[str, HostedObject] = {}
@@ -183,6 +185,18 @@ class Registry:
             raise UnknownNameError(f"owner {self.owner!r} hosts nothing under the name {name!r}{close}") from None
 
     def find(self, ref: Ref) -> HostedObject:
+        """The object that a handle in a request refers to. Raises as `look_up`, and `PermissionDeniedError` if it
+        belongs to another identity than the sender."""
+        found = self.look_up(ref)
+        if self.guard is not None:
+            self.guard(found)
+        return found
+
+    def holds(self, trainer: bytes, object_id: str) -> bool:
+        """Whether a trainer has a reference to an object."""
+        return self._holders.get(trainer, Counter())[object_id] > 0
+
+    def look_up(self, ref: Ref) -> HostedObject:
         """The object that a handle refers to. Raises `ForeignHandleError` if it belongs to another owner,
         `StaleHandleError` if the object no longer exists, and `UnknownNameError` if that has no such parameter."""
         if ref.owner != self.owner:

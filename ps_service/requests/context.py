@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ps_service.access.identities import asking
+from ps_service.access.namespaces import within
 from ps_service.group.peers import Foreign
 from ps_service.passes import calls
 from ps_service.passes.arguments import Arguments
@@ -25,9 +27,11 @@ from ps_wire.refs import Ref
 from ps_wire.runtime.nothing import nothing
 
 if TYPE_CHECKING:
+    from contextvars import Token
+
     from google.protobuf.message import Message
 
-    from ps_service.access.identities import Identity
+    from ps_service.access.identities import Asker
     from ps_service.engine import Engine
     from ps_service.execution.deferred import Deferred
     from ps_service.hosting.objects import HostedObject, Method
@@ -78,8 +82,8 @@ class RequestContext:
     sent, because it has another answer. One that `may_restart` runs code on the event loop that may make requests: it
     restarts in a thread if the code does. `after` takes what its answer need not wait for; None if it is to wait. The
     `effects` collect what the request changes, if the owner has a log; then the `number` of the request is known. The
-    `identity` of its sender is None on an owner without tokens. A `caller` without a session is known by its address
-    and certificate. One of the log that `is_replayed` has no event.
+    `asker` is None where nobody is asked who it is. A `caller` without a session is known by its address and
+    certificate. One of the log that `is_replayed` has no event.
     """
 
     engine: Engine
@@ -102,7 +106,7 @@ class RequestContext:
     after: list[Callable[[], object]] | None = None
     effects: Effects | None = None
     number: int = 0
-    identity: Identity | None = None
+    asker: Asker | None = None
     caller: Mapping[str, str] | None = None
     is_replayed: bool = False
     _reader: PayloadReader | None = None
@@ -120,6 +124,11 @@ class RequestContext:
         self.recording = None
         self.result_id = ""
         self._reader = self._written = self._found = self.method = None
+
+    def begin_as(self) -> Token[Asker | None]:
+        """Has objects be looked up for its sender from now on, until the token is given back."""
+        self._found = None
+        return asking.set(self.asker)
 
     def find(self, message: Handle) -> HostedObject:
         """The object, or one of those, that the request is for. Raises as `Registry.find`."""
@@ -218,7 +227,7 @@ class RequestContext:
         """Describes an object to the trainer, and grants it a reference."""
         self.grant(hosted)
         message.handle.CopyFrom(hosted.ref.to_message())
-        message.class_name, message.name = hosted.class_name, hosted.name
+        message.class_name, message.name = hosted.class_name, within(hosted.name)
         message.methods.extend(hosted.methods())
         for name, parameter in hosted.parameters.items():
             message.parameters.add(

@@ -9,7 +9,6 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ps_service.access.identities import ANYONE
 from ps_service.execution.fair_queue import WorkItem
 from ps_service.requests import error_answers
 from ps_service.requests.context import RequestContext
@@ -20,7 +19,7 @@ from ps_wire.runtime.scopes import Scope
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ps_service.access.identities import Identity
+    from ps_service.access.identities import Asker
     from ps_service.engine import Engine
     from ps_service.execution.fair_queue import Work
     from ps_service.requests.operations import Operation
@@ -286,21 +285,21 @@ async def answer(
     embed: bool = False,
     item: WorkItem | None = None,
     number: int = 0,
-    identity: Identity = ANYONE,
+    asker: Asker | None = None,
     caller: Mapping[str, str] | None = None,
 ) -> Answer:
     """The answer to one request, which may be an error. Never raises.
 
     The caller waits for `timeout_seconds` (0: without limit). With `embed` the tensor bytes of the reply are part of
-    its message. A unary request may have a `number`, its sender an `identity`, and a `caller` whose address is known.
+    its message. A unary request may have a `number`, there is an `asker` if its sender was asked who it is, and a
+    `caller` if its address is known.
     """
     if not engine.gate.admits(trainer, operation, request):
         refused = error_answers.stopping(engine)
         engine.counters.refuse(refused.reply.error.code)
         return refused
     ctx = RequestContext(engine, trainer, payload, embed, number=number, caller=caller)
-    if identity is not ANYONE:
-        ctx.identity = identity
+    ctx.asker = asker
     answered = run_inline(ctx, operation, request, number=0)
     if answered is not None:
         return answered

@@ -86,9 +86,9 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     training = None if request.own_mode else request.training
     if not request.function:
         target = ctx.find(request.target)
-        if ctx.identity is not None:
+        if ctx.asker is not None:
             code = getattr(type(target.value), request.method or "forward", None)
-            check_code(engine.access, ctx.identity, request, code)
+            check_code(engine.access, ctx.asker.identity, request, code)
         if ctx.effects is not None and isinstance(target.value, HostedScheduler):
             ctx.effects.take_turn()
             ctx.repeats("call", request)
@@ -103,8 +103,8 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
             return calls.call(engine, target, request.method, asked)
         with noting.changes(ctx.effects, [target, *arguments.handles]):
             return calls.call(engine, target, request.method, asked)
-    if ctx.identity is not None:
-        check_code(engine.access, ctx.identity, request, engine.allowlist.function(request.function))
+    if ctx.asker is not None:
+        check_code(engine.access, ctx.asker.identity, request, engine.allowlist.function(request.function))
     if keep is REFERENCE and engine.allowlist.is_hosted(request.function):
         made, _ = make_instance(ctx, request)
         if ctx.effects is not None:

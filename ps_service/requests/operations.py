@@ -57,7 +57,7 @@ class Operation(operations.OperationInfo):
     remake: Callable[[RequestContext, Any, str], tuple[HostedObject, bool]] | None = None
 
     def __post_init__(self) -> None:
-        if self.needs not in roles.NAMES:
+        if self.needs not in roles.NAMES or self.needs == roles.KNOWN:
             raise ValueError(f"the operation {self.name!r} needs no role that there is")
 
 

@@ -44,7 +44,7 @@ def check_code(access: Access, identity: Identity, request: CallRequest, code: o
     access.check(identity, Point(name, BY_NAME[asked or "trainer"]))
 
 
-BY_NAME: Final = {name: bit for bit, name in roles.NAMES.items()}
+BY_NAME: Final = {name: bit for bit, name in roles.NAMES.items() if bit != roles.KNOWN}
 FORWARD: Final = Plain(roles.READER, _is_forward, "a call outside of passes that keeps nothing")
 RESULT: Final = Plain(roles.READER, _is_result, "a result, and not a parameter")
 OPTIONS: Final = Plain(roles.TRAINER, _is_options, "options without a policy")

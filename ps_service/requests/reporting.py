@@ -14,7 +14,7 @@ from ps_service.measures.events import MOST_EVENTS
 from ps_service.measures.histogram import quantile
 from ps_service.memory.available import memory
 from ps_service.metrics.counters import LOOKS
-from ps_service.requests import administration
+from ps_service.requests import administration, visible
 from ps_service.requests.directory import describe
 from ps_service.tables.stand_in import AllRows, RowsOfTable
 from ps_service.training.optimizers import HostedOptimizer
@@ -49,6 +49,8 @@ _MOST_SAMPLES: Final = 100
 def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
     """Reports the owner's trainers, objects, optimizers, passes, counts and memory. The request does not count."""
     write_status(ctx.engine, request, reply)
+    if ctx.asker is not None and not ctx.asker.identity.is_everywhere:
+        visible.reduce(ctx.engine, ctx.asker, reply)
 
 
 def write_status(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:

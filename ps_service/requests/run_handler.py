@@ -6,6 +6,7 @@ import time
 from operator import call
 from typing import TYPE_CHECKING, Any, Final
 
+from ps_service.access.identities import asking
 from ps_service.parameters.locks import WouldBlock
 from ps_service.requests import durable, incidents, moving
 from ps_service.requests.error_answers import explain, failure, title
@@ -78,6 +79,7 @@ def handle(
     error, probe = 0, ctx.probe
     run: Callable[..., object] = call if probe is None else probe.run
     # Setting a context variable costs as much as a field of a message.
+    asked = None if ctx.asker is None else ctx.begin_as()
     token = None if scope is None and current_scope.get() is None else current_scope.set(scope)
     try:
         frame = ctx.frame
@@ -114,6 +116,8 @@ def handle(
     finally:
         if token is not None:
             current_scope.reset(token)
+        if asked is not None:
+            asking.reset(asked)
     if probe is not None:
         probe.write(answer.reply)
     # A request that was given up has been counted already.

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 
-from ps_service.access import roles
+from ps_service.access import namespaces, roles
 from ps_service.access.access import Point
 from ps_service.access.identities import caller
 from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.grpc_stream import HEALTH, SERVICE
-from ps_service.rpc.unary_metadata import ERROR_KEY, STATUS, fit_for_metadata
+from ps_service.rpc.unary_metadata import ERROR_KEY, NAMESPACE_KEY, STATUS, fit_for_metadata
 from ps_wire.errors import PsError, to_message
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
 
 OTHERS: Final = {
     # Each request of a session is checked by itself.
-    f"/{SERVICE}/Session": Point("Session", roles.READER),
+    f"/{SERVICE}/Session": Point("Session", roles.KNOWN),
     "/ps_wire.v1.Directory/Claim": Point("Claim", roles.OWNER),
     # Probes of load balancers and of Kubernetes have no tokens. It says whether the owner serves.
     f"/{HEALTH}/Check": Point("health Check", roles.NOBODY),
@@ -109,7 +109,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the stubs do n
             identity = self._identify(context, asked)
             if asked.needs == roles.NOBODY:
                 raise self._access.refused(identity, asked.name, f"nobody may call {asked.name}")
-            self._access.check(identity, asked)
+            self._access.check(identity.within(_namespace(context)), asked)
         except PsError as error:
             message = fit_for_metadata(to_message(error))
             context.set_trailing_metadata(((ERROR_KEY, message.SerializeToString()),))
@@ -120,6 +120,11 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the stubs do n
     def _identify(self, context: _Context, asked: Asked) -> Identity:
         sent = [_text(value) for key, value in context.invocation_metadata() or () if key.lower() == AUTHORIZATION]
         return self._access.identify(sent, _names(context.auth_context()), asked.name)
+
+
+def _namespace(context: _Context) -> str:
+    found = [_text(value) for key, value in context.invocation_metadata() or () if key == NAMESPACE_KEY]
+    return namespaces.checked(found[-1] if found else "")
 
 
 def guards(access: Access) -> tuple[Guard, ...]:

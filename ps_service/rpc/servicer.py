@@ -147,6 +147,7 @@ class Servicer:
         if identity is None:
             assert listener is not None
             raise InvalidArgumentError(f"{listener.connection} opens with the token that was offered with it, once")
+        namespace = self._engine.belongings.enter(identity, hello.namespace)
         self._engine.sessions.check(hello.trainer, identity)
         known = self._engine.sessions.get(hello.trainer) is not None
         has_lost = self._has_lost(hello)
@@ -155,6 +156,7 @@ class Servicer:
             self.session_handlers.end(self.session_handlers.open(hello.trainer, identity))
         session_handler = self.session_handlers.open(hello.trainer, identity)
         session = session_handler.session
+        session.belongs_to(identity, namespace)
         session.process, session.tells_last_pass = _process(hello), hello.HasField("last_pass")
         if listener is None:
             session.certificate = certificate

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ps_service.access.identities import ANYONE
 from ps_service.requests.context import RequestContext
 from ps_service.requests.error_answers import cancelled, failed_before, failure, stopping
 from ps_service.requests.execution import Execution, Observer
@@ -18,7 +17,7 @@ from ps_service.rpc.session_stream import SessionStream
 from ps_service.rpc.waiting_requests import Deadlines, Followers
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.request_sources import Running
-from ps_wire.errors import InvalidArgumentError, OverloadedError, PermissionDeniedError, SessionLostError, TooLargeError
+from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError, TooLargeError
 from ps_wire.limits import MAX_NESTING, SMALL_BYTES
 from ps_wire.numbers import LONGEST_SECONDS, no_seconds
 from ps_wire.v1.frames_pb2 import Draining, Frame, Waiting
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ps_service.sessions.reply_cache import Answer
     from ps_service.sessions.sessions import SessionState
     from ps_wire.connections.assembler import Message
-    from ps_wire.errors import PsError, StorageError
+    from ps_wire.errors import StorageError
 
 _OPEN: Final = Gate.State.OPEN
 
@@ -82,7 +81,7 @@ class SessionHandler(Observer):
             self._refuse(failure(self._refusal(message), number))
             return
         operation, request = OPERATIONS[name], getattr(envelope, name)
-        if not session.rights & operation.needs and (refused := self._forbidden(operation, request)):
+        if session.is_checked and (refused := self._refused(operation, request)):
             self._refuse(failure(refused, number))
             return
         gate = engine.gate
@@ -96,8 +95,8 @@ class SessionHandler(Observer):
             session.taken_numbers.add(number)
         ctx = RequestContext(engine, session.trainer, message.payload)
         session.last_request = ctx.began
-        if session.identity is not ANYONE:
-            ctx.identity = session.identity
+        if session.is_checked:
+            ctx.asker = session.asker
         if envelope.HasField("probe"):
             ctx.probe = probe_of(engine, envelope.probe, name, request)
         answer, unanswered = self._look_back(follows, number) if follows else (None, ())
@@ -117,10 +116,10 @@ class SessionHandler(Observer):
         elif self._followers.of and not session.ended:
             self._followers.ended(number, answer)
 
-    def _forbidden(self, operation: Operation, request: object) -> PsError | None:
+    def _refused(self, operation: Operation, request: object) -> PsError | None:
         try:
-            self._engine.access.check(self.session.identity, operation, request)
-        except PermissionDeniedError as error:
+            self._engine.belongings.admit(self.session.asker, self.session.namespace, operation, request)
+        except PsError as error:
             return error
         return None
 

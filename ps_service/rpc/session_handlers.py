@@ -6,6 +6,8 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from ps_service.access.identities import ANYONE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -26,7 +28,7 @@ class SessionHandlers:
         self._make = make
         self._all: dict[bytes, SessionHandler] = {}
 
-    def open(self, trainer: bytes, identity: Identity) -> SessionHandler:
+    def open(self, trainer: bytes, identity: Identity = ANYONE) -> SessionHandler:
         """The session handler of a trainer; made if there is none. Raises as `Sessions.open`."""
         session = self._engine.sessions.open(trainer, identity)
         known = self._all.get(trainer)

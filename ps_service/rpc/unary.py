@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 
-from ps_service.access import identities
-from ps_service.access.identities import ANYONE
+from ps_service.access import identities, namespaces
+from ps_service.access.identities import ANYONE, Asker
 from ps_service.execution.fair_queue import WorkItem
 from ps_service.requests.administration import BY_OPERATOR
 from ps_service.requests.error_answers import cut_off, failure
@@ -26,6 +26,7 @@ from ps_service.rpc.grpc_stream import address_of, certificate_of, reading, writ
 from ps_service.rpc.unary_metadata import (
     ERROR_KEY,
     INCARNATION_KEY,
+    NAMESPACE_KEY,
     NUMBER_KEY,
     POSITION_KEY,
     STATUS,
@@ -50,7 +51,6 @@ from ps_wire.numbers import LONGEST_SECONDS
 from ps_wire.v1.frames_pb2 import Reply, Request
 
 if TYPE_CHECKING:
-    from ps_service.access.identities import Identity
     from ps_service.engine import Engine
     from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
@@ -76,7 +76,6 @@ class _Open:
     request: Any
     task: asyncio.Task[Any]
     apart: bool = False
-    by: Identity = ANYONE
     lost: bool = False
 
 
@@ -154,9 +153,7 @@ class UnaryMethods:
                 _log.warning("a request %s from %s: %s", operation.name, address_of(context), request)
                 raise request
             caller = caller_of(metadata, operation)
-            identity = identities.caller.get()
-            self._engine.access.check(identity, operation, request)
-            self._engine.sessions.check(caller.trainer, identity)
+            caller = self._admitted(caller, metadata, operation, request)
             self._check(metadata)
         except PsError as error:
             message = fit_for_metadata(to_message(error))
@@ -191,6 +188,14 @@ class UnaryMethods:
         told.append((ERROR_KEY, message.SerializeToString()))
         context.set_trailing_metadata(tuple(told))
         await context.abort(STATUS[message.code], message.message)
+
+    def _admitted(self, caller: Caller, metadata: dict[str, Any], operation: Operation, request: Any) -> Caller:
+        """A caller with its identity, if it may do what it asks for. Raises as `Belongings.admit`."""
+        identity, namespace = identities.caller.get(), namespaces.checked(metadata.get(NAMESPACE_KEY, ""))
+        asker = None if identity is ANYONE else Asker(identity.within(namespace), caller.trainer, namespace)
+        self._engine.belongings.admit(asker, namespace, operation, request)
+        self._engine.sessions.check(caller.trainer, identity)
+        return caller._replace(asker=asker)
 
     def _check(self, metadata: dict[str, Any]) -> None:
         """Refuses a caller that names an incarnation whose state is lost, and any while the owner may be replaced."""
@@ -292,11 +297,11 @@ class UnaryMethods:
         trainer, number = caller.trainer, caller.number
         task = asyncio.current_task()
         assert task is not None
-        running = _Open(trainer, request, task, operation.apart, identities.caller.get())
+        running = _Open(trainer, request, task, operation.apart)
         self._requests.add(running)
         try:
             result = await answer(
-                self._engine, trainer, operation, request, None, timeout, True, item, number, running.by, by
+                self._engine, trainer, operation, request, None, timeout, True, item, number, caller.asker, by
             )
         finally:
             self._requests.discard(running)

@@ -13,6 +13,7 @@ from ps_wire.v1.errors_pb2 import Error, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ps_service.access.identities import Asker
     from ps_service.requests.operations import Operation
 
 STATUS: Final[dict[int, grpc.StatusCode]] = {
@@ -46,6 +47,7 @@ STATUS: Final[dict[int, grpc.StatusCode]] = {
 
 TRAINER_KEY: Final = "ps-trainer"
 NUMBER_KEY: Final = "ps-number"
+NAMESPACE_KEY: Final = "ps-namespace"
 INCARNATION_KEY: Final = "ps-incarnation"
 POSITION_KEY: Final = "ps-position"
 ERROR_KEY: Final = "ps-error-bin"
@@ -58,11 +60,13 @@ _MOST_DIGITS: Final = 20
 
 
 class Caller(NamedTuple):
-    """The caller of a unary method: its id, a new one if it has given none, and the number of its request, or 0."""
+    """The caller of a unary method: its id, a new one if it has given none; the number of its request, or 0; and who it
+    is, where it was asked for that."""
 
     trainer: bytes
     named: bool
     number: int
+    asker: Asker | None = None
 
 
 def caller_of(metadata: Mapping[str, str], operation: Operation) -> Caller:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ps_service.access.identities import ANYONE
+from ps_service.access.identities import ANYONE, Asker
 from ps_service.measures.pace import Pace
 from ps_wire.errors import PermissionDeniedError
 from ps_wire.number_set import SeenNumbers
@@ -65,9 +65,12 @@ class SessionState:
     def __init__(self, trainer: bytes, clock: Callable[[], float], number: int = 0) -> None:
         self.trainer = trainer
         self.number = number
-        # Whose it is, and what that may do, as bits of `roles`.
+        # Whose it is, and what that may do.
         self.identity = ANYONE
-        self.rights = ANYONE.rights
+        self.namespace = ""
+        self.asker: Asker | None = None
+        # Whether its requests are looked at before they run.
+        self.is_checked = False
         # Why the owner ended it, for its trainer; empty if the lease ran out.
         self.why_lost = ""
         self.transport = ""
@@ -103,9 +106,12 @@ class SessionState:
         """Seconds since it began on this owner."""
         return self._clock() - self._began
 
-    def belongs_to(self, identity: Identity) -> None:
-        """Notes whose it is, with what that may do from now on."""
-        self.identity, self.rights = identity, identity.rights
+    def belongs_to(self, identity: Identity, namespace: str | None = None) -> None:
+        """Notes whose it is, with what that may do from now on; and in which namespace it looks up names."""
+        self.namespace = self.namespace if namespace is None else namespace
+        self.identity = identity.within(self.namespace)
+        self.asker = None if identity is ANYONE else Asker(self.identity, self.trainer, self.namespace)
+        self.is_checked = self.asker is not None or bool(self.namespace)
 
     def touch(self) -> None:
         """Renews the lease."""

@@ -6,6 +6,7 @@ import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ps_service.access.namespaces import within
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.host import Host
 from ps_service.hosting.objects import HostedObject
@@ -139,10 +140,10 @@ def _covered(engine: Host, ref: Ref, hosts: dict[str, HostedObject]) -> Covered:
 
 
 def _shared_name(hosts: Any, members: Sequence[tuple[Sequence[Covered], Any]]) -> str:
-    names = [host.name for host in hosts]
+    names = sorted(host.name for host in hosts)
     if not all(names):
         return ""
-    joined = "+".join(sorted(names))
+    joined = "+".join([names[0], *map(within, names[1:])])  # in the namespace of the first
     # Sorted: another order is a request for the same optimizer, which is refused because state is by position. Two
     # optimizers would both train the parameters.
     covered = sorted(each.ref for refs, _ in members for each in refs)

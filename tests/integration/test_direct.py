@@ -184,7 +184,7 @@ async def test_the_session_stays_on_grpc_if_the_port_accepts_and_is_silent(
 
 
 async def test_the_session_stays_on_grpc_if_the_token_is_refused(owner: Server) -> None:
-    owner.servicer.direct._take_token = lambda token: b""  # type: ignore[method-assign]
+    owner.servicer.direct._take_token = lambda token: None  # type: ignore[method-assign]
     async with tc.connect(owner.address, **DIRECT) as ps:
         assert await transport(owner, ps) == "grpc"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Sequence
 from functools import partial
 from pathlib import Path
@@ -106,6 +107,7 @@ def connect(
     direct: bool = True,
     tls: TLS | None = None,
     token: str | Path | None = None,
+    namespace: str = "",
     seed: int | None = None,
     on_state: OnState | None = None,
 ) -> Connecting:
@@ -138,6 +140,8 @@ def connect(
         token: The token that `ps-service token add` has made for this trainer, or the path of a file that has it, which
             is read at each connection. None takes that of the variable `PS_TOKEN`, or of the file that
             `PS_OWN_TOKEN_FILE` names.
+        namespace: Where the names of objects and tables are looked up: each namespace has names of its own. Empty is
+            that of the variable `PS_NAMESPACE`, or `default`.
         seed: Seeds the calls, as `Client.manual_seed` does.
         on_state: Is called with a `ConnectionState` when an owner is reached, cannot be reached any more, or is given
             up; on the client's event loop, which it must not block. The logger `trainer_client` tells the same in
@@ -154,7 +158,7 @@ def connect(
     tls, token = tls or TLS.of_variables(), token or of_variables()
     metadata_of(token)
     settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory, direct, on_state=on_state, tls=tls)
-    settings.token = token
+    settings.token, settings.namespace = token, namespace or os.environ.get("PS_NAMESPACE", "")
     settings.seeding.begin(seed)
     if directory:
         names = _checked(owners)

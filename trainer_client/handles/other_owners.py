@@ -237,7 +237,7 @@ class OtherOwners:
             if session.state == "connected" and session.owner != owner:
                 with suppress(PsError):
                     return (await self._ask(session, request, _LOOK_SECONDS)).address
-        unary = UnaryRequests(self._settings.tls, token=self._settings.token)
+        unary = UnaryRequests(self._settings.tls, token=self._settings.token, namespace=self._settings.namespace)
         try:
             for address in await self.candidates.all() if self.candidates is not None else ():
                 with suppress(PsError):

@@ -125,7 +125,7 @@ class GroupPeers(Peers):
             return value.hosted
         handle = value.handle()
         if handle.owner == self._agent.name:
-            return HostedRRef.to(self._agent.engine.registry.find(handle.ref), handle.ref.parameter)
+            return HostedRRef.to(self._agent.engine.registry.look_up(handle.ref), handle.ref.parameter)
         return Foreign(handle.ref, handle, handle.token(context) if context is not None else None)
 
     def find(self, name: str, id: int | None, seconds: float) -> Member:

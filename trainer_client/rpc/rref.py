@@ -157,7 +157,7 @@ class RRef:
         if context is not None and torch.is_grad_enabled() and handle.token(context.id) is not None:
             # A call of this pass has computed it, and only a copy has its history here.
             return wrapped(handle.to_here(agent().seconds(timeout)).wait())
-        hosted = HostedRRef.to(agent().engine.registry.find(handle.ref), handle.ref.parameter)
+        hosted = HostedRRef.to(agent().engine.registry.look_up(handle.ref), handle.ref.parameter)
         if context is None:
             self.hosted = hosted
         return hosted.local_value()

@@ -308,6 +308,7 @@ class Session:
             member=self.settings.member,
             last_pass=self._last_pass,
             position=self.requests.position,
+            namespace=self.settings.namespace,
         )
         hello.unanswered.extend((*self.requests.window.unanswered, *self.requests.given_up))
         return hello

@@ -45,6 +45,7 @@ class Settings:
     member: str = ""
     tls: TLS | None = None
     token: Token = field(default=None, repr=False)
+    namespace: str = ""
     tracing: Tracing | None = field(default_factory=lambda: tracing.of_program())
     last_pass: Callable[[], int] = int
 

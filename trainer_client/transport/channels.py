@@ -145,10 +145,14 @@ class UnaryRequests:
     of the service on a channel."""
 
     def __init__(
-        self, tls: TLS | None = None, stub: Callable[[grpc.aio.Channel], Any] = OwnerStub, token: Token = None
+        self,
+        tls: TLS | None = None,
+        stub: Callable[[grpc.aio.Channel], Any] = OwnerStub,
+        token: Token = None,
+        namespace: str = "",
     ) -> None:
         self._tls = tls
-        self._token = token
+        self._token, self._namespace = token, namespace
         self._stub = stub
         self._channels: dict[str, grpc.aio.Channel] = {}
 
@@ -163,7 +167,7 @@ class UnaryRequests:
             channel = self._channels[address] = open_channel(address, self._tls)
         try:
             stub = getattr(self._stub(channel), method)
-            return await stub(request, timeout=seconds, metadata=metadata_of(self._token))
+            return await stub(request, timeout=seconds, metadata=metadata_of(self._token, self._namespace))
         except grpc.aio.AioRpcError as error:
             if is_refusal(error.code()):
                 raise refusal(error.code(), error.details()) from None
