@@ -156,6 +156,12 @@ def set_requires_grad(ctx: RequestContext, request: pb.SetRequiresGradRequest, r
 def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
     """Changes options of an optimizer's parameter groups."""
     optimizer = optimizer_of(ctx.find(request.optimizer))
+    # All is read before anything changes.
+    has_policy = bool(request.owners) or request.HasField("policy")
+    policy = policies.from_plain(ctx.read(request.policy)) if has_policy else None
+    rounds = optimizer.rounds
+    if policy is not None and not request.owners and rounds is not None and rounds.following is not None:
+        raise InvalidArgumentError(f"owner {rounds.owners[0]!r} decides the rounds of this optimizer")
     if request.HasField("options"):
         # A policy is noted by the rounds themselves.
         again = pb.SetOptionsRequest(optimizer=request.optimizer, options=request.options)
@@ -165,15 +171,13 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
         optimizer.set_options(
             request.group if request.HasField("group") else None, fields.options(ctx, request.options)
         )
+    if policy is None:
+        return
     if request.owners:
-        policy = policies.from_plain(ctx.read(request.policy))
         spanning.place(ctx.engine, optimizer, request.owners, policy)
-        offers.when_logged(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
-    elif request.HasField("policy"):
-        if optimizer.rounds is not None and optimizer.rounds.following is not None:
-            raise InvalidArgumentError(f"owner {optimizer.rounds.owners[0]!r} decides the rounds of this optimizer")
-        ctx.engine.memberships.change_policy(optimizer, policies.from_plain(ctx.read(request.policy)))
-        offers.when_logged(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
+    else:
+        ctx.engine.memberships.change_policy(optimizer, policy)
+    offers.when_logged(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
 
 
 def reported(ctx: RequestContext, request: pb.ReportedRequest, reply: pb.ReportedReply) -> None:
