@@ -165,6 +165,12 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
     optimizer = optimizer_of(hosted)
     if request.HasField("gone_back"):
         spanning.gone_back(ctx, hosted, optimizer, request.gone_back)
+    # All is read before anything changes.
+    has_policy = bool(request.owners) or request.HasField("policy")
+    policy = policies.from_plain(ctx.read(request.policy)) if has_policy else None
+    rounds = optimizer.rounds
+    if policy is not None and not request.owners and rounds is not None and rounds.following is not None:
+        raise InvalidArgumentError(f"owner {rounds.owners[0]!r} decides the rounds of this optimizer")
     if request.HasField("options"):
         # A policy is noted by the rounds themselves.
         again = pb.SetOptionsRequest(optimizer=request.optimizer, options=request.options)
@@ -174,17 +180,13 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
         optimizer.set_options(
             request.group if request.HasField("group") else None, fields.options(ctx, request.options)
         )
-    if request.owners:
-        policy = policies.from_plain(ctx.read(request.policy))
-        spanning.place(ctx.engine, optimizer, request.owners, policy)
-    elif request.HasField("policy"):
-        if optimizer.rounds is not None and optimizer.rounds.following is not None:
-            raise InvalidArgumentError(f"owner {optimizer.rounds.owners[0]!r} decides the rounds of this optimizer")
-        policy = policies.from_plain(ctx.read(request.policy))
-        ctx.engine.memberships.change_policy(optimizer, policy)
-    else:
+    if policy is None:
         return
-    incidents.policy(ctx, ctx.find(request.optimizer), policy)
+    if request.owners:
+        spanning.place(ctx.engine, optimizer, request.owners, policy)
+    else:
+        ctx.engine.memberships.change_policy(optimizer, policy)
+    incidents.policy(ctx, hosted, policy)
     offers.when_logged(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
 
 

@@ -19,8 +19,9 @@ from tests.fuzz.owner import FuzzedOwner, Held
 from tests.fuzz.recording import Recording, record
 from tests.fuzz.targets.files import FILES, trained
 from tests.fuzz.targets.requests import Requests
-from tests.fuzz.targets.streams import Streams, Unary
+from tests.fuzz.targets.streams import Streams
 from tests.fuzz.targets.target import Reader
+from tests.fuzz.targets.unary import Unary
 from tests.fuzz.targets.wire import Compression, Frames, Options, Records, Values
 
 Sender = Streams | Unary
@@ -64,6 +65,7 @@ class Fuzz:
         self._forking = Forking()
         self._runner = asyncio.Runner()
         self._first: Held | None = None
+        self._starts = 0
 
     def begin(self) -> None:
         """Records a trainer, and starts the owner and the innocent trainer."""
@@ -81,7 +83,7 @@ class Fuzz:
         self.senders = [each for each in senders if not self._only or each.name in self._only]
 
     def _start(self) -> None:
-        self._starts = getattr(self, "_starts", 0) + 1
+        self._starts += 1
         self.owner = FuzzedOwner(self._forking, self.folder, f"owner{self._starts}")
         self.innocent = Innocent(self._forking, self.owner.address)
 

@@ -25,6 +25,10 @@ from trainer_client.transport.grpc_stream import GrpcConnector
 NAME: Final = "fuzz0000"
 """The beginning of the names of all objects: another one of the same length stands for it when it is sent again."""
 
+_TRAINER: Final = b"recorded trainer"
+
+_FIRST_ID: Final = 0xF022 << 112
+
 _ID: Final = re.compile(rb"[0-9a-f]{32}")
 
 
@@ -88,7 +92,21 @@ async def record() -> Recording:
             await _tables(ps)
             await ps.status()
     sent = [each for each in recorder.sent if not each.frame.HasField("goodbye")]
-    return Recording(sent[0].frame.hello.trainer, sent)
+    return _alike(Recording(sent[0].frame.hello.trainer, sent))
+
+
+def _alike(recording: Recording) -> Recording:
+    """The recording with ids that are the same in each run, so that what was made of it can be sent again."""
+    known = {recording.trainer: _TRAINER}
+    made = []
+    for each in recording.sent:
+        for id in (*ids_in(each.frame.SerializeToString()), *each.ids):
+            known.setdefault(id, b"%032x" % (_FIRST_ID + len(known)))
+        data = each.frame.SerializeToString()
+        for before, now in known.items():
+            data = data.replace(before, now)
+        made.append(Sent(Frame.FromString(data), each.payload, [known[id] for id in each.ids]))
+    return Recording(_TRAINER, made)
 
 
 async def _modules(ps: tc.Client) -> None:

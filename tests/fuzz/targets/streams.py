@@ -1,24 +1,22 @@
-"""Sessions with an owner process over each transport, and unary calls, in which most of what is sent was changed."""
+"""Sessions with an owner process over each transport, in which most of what is sent was changed."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import Counter
-from typing import Any, ClassVar, Final
-
-import grpc
+from typing import Final
 
 from ps_wire.limits import PROTOCOL
 from ps_wire.shared_memory.connection import NEW_SEGMENT, SEGMENT
 from ps_wire.shared_memory.hosts import host_id
 from ps_wire.sockets.reader import HEADER
-from ps_wire.v1.errors_pb2 import ErrorCode
-from ps_wire.v1.frames_pb2 import Frame, Request, Welcome
+from ps_wire.v1.frames_pb2 import Frame, Welcome
 from tests.fuzz.cases import Case, Finding
 from tests.fuzz.lines import SEGMENT_PART, GrpcLine, Line, LineEnded, SocketLine
-from tests.fuzz.mutations import OWN_SESSION, change, changed_bytes, disordered, made
-from tests.fuzz.recording import NAME, Recording, Sent, ids_in, packed
+from tests.fuzz.mutations import change, changed_bytes, disordered
+from tests.fuzz.recording import Recording, Sent, packed
+from tests.fuzz.sessions import SECONDS, Session
 from tests.fuzz.targets.wire import changed_frame, split
 
 _LENGTH: Final = 384
@@ -27,79 +25,8 @@ _LENGTH: Final = 384
 _BURST: Final = 48
 """Frames after which a valid request has to be answered."""
 
-_SECONDS: Final = 5.0
-"""Seconds within which it is, or the line counts as stuck: the owner may read nothing more from it."""
-
-_MAKES: Final = frozenset({"create", "optimizer", "scheduler", "call", "attach"})
-
 FRAME, RAW, IN_SEGMENT = b"F", b"R", b"S"
 """The first byte of a part: a frame, other bytes, or a record of shared memory."""
-
-
-class Session:
-    """A session in which the beginning of a recording has been sent again: its objects have other ids now."""
-
-    def __init__(self, recording: Recording, line: Line, trainer: bytes, name: str) -> None:
-        self.line = line
-        self.trainer = trainer
-        self.internal = ""
-        self._recording = recording
-        self._known = {recording.trainer: trainer, NAME.encode(): name.encode()}
-        self._known[OWN_SESSION.encode()] = trainer.hex()[: len(OWN_SESSION)].encode()
-        self._waiting: dict[int, asyncio.Future[Frame]] = {}
-        self._reader = asyncio.create_task(self._read())
-        self.number = 0
-
-    async def _read(self) -> None:
-        try:
-            while True:
-                frame = await self.line.receive()
-                if frame.HasField("reply"):
-                    error = frame.reply.error
-                    if error.code == ErrorCode.ERROR_INTERNAL:
-                        self.internal = f"{error.message}\n{error.traceback}"
-                    if (found := self._waiting.pop(frame.number, None)) is not None and not found.done():
-                        found.set_result(frame)
-        except LineEnded as error:
-            for each in self._waiting.values():
-                if not each.done():
-                    each.set_exception(LineEnded(str(error)))
-            self._waiting.clear()
-
-    async def ask(self, data: bytes, number: int) -> Frame:
-        """Sends a request, and waits for its answer. Raises `LineEnded` and `TimeoutError`."""
-        if self._reader.done():
-            raise LineEnded
-        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
-        await self.line.frames([data])
-        async with asyncio.timeout(_SECONDS):
-            return await waiting
-
-    async def begin(self) -> None:
-        """Makes the objects of the recording."""
-        for each in self._recording.sent[1:]:
-            if each.operation not in _MAKES:
-                continue
-            frame = Frame()
-            frame.CopyFrom(each.frame)
-            self.number += 1
-            frame.number = self.number
-            del frame.request.after[:], frame.request.confirmed[:]
-            data = self.mapped(packed(Sent(frame, each.payload)))
-            reply = await self.ask(data, frame.number)
-            self._known.update(zip(each.ids, ids_in(reply.SerializeToString()), strict=False))
-
-    def mapped(self, data: bytes) -> bytes:
-        """What was recorded, with the ids and names of this session."""
-        for before, now in self._known.items():
-            if before in data:
-                data = data.replace(before, now)
-        return data
-
-    async def close(self) -> None:
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        await self.line.close()
 
 
 class Streams:
@@ -186,7 +113,7 @@ class Streams:
         session: Session | None = None
         try:
             async with asyncio.timeout(60):
-                line = await self._open(case, address, beside)
+                line = await self.open(case, address, beside)
                 session = Session(self._recording, line, bytes.fromhex(case.notes["trainer"]), case.notes["name"])
                 await self._send_all(session, case)
         except LineEnded:
@@ -200,7 +127,8 @@ class Streams:
         if session is not None and session.internal:
             raise Finding(f"an internal error was answered: {session.internal}")
 
-    async def _open(self, case: Case, address: str, beside: list[GrpcLine]) -> Line:
+    async def open(self, case: Case, address: str, beside: list[GrpcLine]) -> Line:
+        """The line of a case, on which its trainer has been welcomed. Raises `LineEnded` and `TimeoutError`."""
         first = GrpcLine(address)
         hello = Frame()
         hello.hello.protocol, hello.hello.trainer = PROTOCOL, bytes.fromhex(case.notes["trainer"])
@@ -225,7 +153,7 @@ class Streams:
 
     async def _greeted(self, line: Line, hello: Frame) -> Welcome:
         await line.frames([hello.SerializeToString()])
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(SECONDS):
             while not (frame := await line.receive()).HasField("welcome"):
                 if frame.HasField("refusal"):
                     raise LineEnded(frame.refusal.error.message)
@@ -254,76 +182,3 @@ class Streams:
             bye = Frame()
             bye.goodbye.SetInParent()
             await session.line.frames([bye.SerializeToString()])
-
-
-class Unary:
-    """Unary calls of all methods, with the objects of a session. A part is the name of the operation, its metadata and
-    its message."""
-
-    name: ClassVar[str] = "unary"
-
-    def __init__(self, recording: Recording, operations: list[str]) -> None:
-        self.counts: Counter[str] = Counter()
-        self._recording = recording
-        self._operations = operations
-        self._seeds = [each for each in recording.sent if each.operation and not each.payload]
-
-    def make(self, chance: random.Random) -> Case:
-        """As `Streams.make`."""
-        notes = {"trainer": chance.randbytes(16).hex(), "name": f"{chance.randrange(10**8):08}"}
-        parts = []
-        for i in range(_LENGTH):
-            if chance.random() < 0.6:
-                seed = chance.choice(self._seeds)
-                name = seed.operation
-                message: Any = getattr(Request(), name)
-                message.CopyFrom(getattr(seed.frame.request, name))
-                for _ in range(chance.randint(0, 3)):
-                    change(message, chance)
-            else:
-                name = chance.choice(self._operations)
-                message = made(getattr(Request(), name).DESCRIPTOR, chance, 4)
-            data = message.SerializeToString()
-            if chance.random() < 0.05:
-                data = changed_bytes(data, chance)
-            trainer = notes["trainer"] if chance.random() < 0.95 else chance.choice(["", "zz", "0" * 31])
-            number = str(i + 1) if chance.random() < 0.5 else chance.choice(["0", "1", "99999999999999999999", "x"])
-            if len(data) < 1 << 16:
-                parts.append(b"\0".join((name.encode(), trainer.encode(), number.encode(), data)))
-        return Case(self.name, parts, notes)
-
-    async def send(self, case: Case, address: str) -> None:
-        """As `Streams.send`."""
-        self.counts["sessions"] += 1
-        streams = Streams("grpc", self._recording)
-        session: Session | None = None
-        found: list[str] = []
-        try:
-            line = await streams._open(case, address, [])
-            session = Session(self._recording, line, bytes.fromhex(case.notes["trainer"]), case.notes["name"])
-            await session.begin()
-            async with grpc.aio.insecure_channel(address) as channel:
-                for i in range(0, len(case.parts), _BURST):
-                    burst = case.parts[i : i + _BURST]
-                    calls = (self._call(channel, session, each, found) for each in burst)
-                    await asyncio.gather(*calls)
-                    self.counts["messages"] += len(burst)
-        except (LineEnded, TimeoutError):
-            self.counts["ended"] += 1
-        finally:
-            if session is not None:
-                await session.close()
-        if found:
-            raise Finding(f"an internal error was answered: {found[0]}")
-
-    async def _call(self, channel: grpc.aio.Channel, session: Session, part: bytes, found: list[str]) -> None:
-        name, trainer, number, data = part.split(b"\0", 3)
-        method = name.decode().title().replace("_", "")
-        metadata = (("ps-trainer", trainer.decode()), ("ps-number", number.decode()))
-        call: Any = channel.unary_unary(f"/ps_wire.v1.Owner/{method}")
-        try:
-            await call(session.mapped(data), metadata=metadata, timeout=2.0)
-        except grpc.RpcError as error:
-            code = error.code()  # type: ignore[attr-defined]
-            if code is grpc.StatusCode.INTERNAL or "Unexpected <class" in str(error.details()):  # type: ignore[attr-defined]
-                found.append(f"{method}: {code} {error.details()}")  # type: ignore[attr-defined]
