@@ -18,7 +18,7 @@ from pydantic_settings import (
 
 from ps_service.group.keepers import KeeperAddress, keepers_of
 from ps_wire.limits import MIB
-from ps_wire.tls import TLS, ServerTLS
+from ps_wire.tls import TLS, MinVersion, ServerTLS
 
 
 class OwnerConfig(BaseSettings):
@@ -136,6 +136,7 @@ class OwnerConfig(BaseSettings):
     tls_ca: Path | None = Field(
         None, description="Authorities (PEM) of the other owners of the group; empty: tls_client_ca, or the system's."
     )
+    tls_min_version: MinVersion = Field("1.3", description="Oldest version of TLS that is spoken: 1.3, or 1.2.")
     insecure: bool = Field(False, description="Listen beyond loopback although traffic is not encrypted.")
     slow_call_seconds: FiniteFloat = Field(
         10.0, ge=0, description="Calls, backwards and steps that take longer are logged; 0 logs none."
@@ -168,7 +169,7 @@ class OwnerConfig(BaseSettings):
             if self.tls_cert or self.tls_key or self.tls_client_ca or self.tls_ca:
                 raise ValueError("give tls_cert and tls_key together: without them nothing is encrypted")
             return None
-        return ServerTLS(self.tls_cert, self.tls_key, self.tls_client_ca)
+        return ServerTLS(self.tls_cert, self.tls_key, self.tls_client_ca, self.tls_min_version)
 
     @property
     def peer_tls(self) -> TLS | None:

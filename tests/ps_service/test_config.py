@@ -69,6 +69,7 @@ FIELDS: dict[str, Field] = {
     "tls_key": Field(None, ('"a.key"', Path("a.key")), ("b.key", Path("b.key")), Path("c.key")),
     "tls_client_ca": Field(None, ('"a.pem"', Path("a.pem")), ("b.pem", Path("b.pem")), Path("c.pem")),
     "tls_ca": Field(None, ('"a.pem"', Path("a.pem")), ("b.pem", Path("b.pem")), Path("c.pem")),
+    "tls_min_version": Field("1.3", ('"1.2"', "1.2"), ("1.2", "1.2"), "1.3"),
     "insecure": Field(False, ("true", True), ("false", False), True),
     "slow_call_seconds": Field(10.0, ("0.5", 0.5), ("4", 4.0), 0.0),
     "audit_log": Field("", ('"a.jsonl"', "a.jsonl"), ("-", "-"), "b.jsonl"),

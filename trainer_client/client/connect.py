@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -55,10 +54,14 @@ class Connecting:
             )
 
     async def __aenter__(self) -> Client:
-        client = Client(self._connectors, self._settings, partial(GrpcConnector, tls=self._settings.tls))
+        client = Client(self._connectors, self._settings, self._dial)
         await client.open(self._names, self._directory)
         self._client = client
         return client
+
+    def _dial(self, address: str) -> GrpcConnector:
+        tls, directory = self._settings.tls, self._directory
+        return GrpcConnector(address, directory.tls_of(address, tls) if isinstance(directory, Candidates) else tls)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
