@@ -3,7 +3,8 @@
 
 For the health checks of Docker, Kubernetes and the like. It is run every few seconds, so it imports neither torch nor
 this project; it needs grpcio and grpcio-health-checking. Without an argument it asks the owner on this host, at the
-port in `PS_LISTEN`.
+port in `PS_LISTEN`. If that serves over TLS, its variables name the certificates: `PS_TLS_CA` (or `PS_TLS_CLIENT_CA`),
+`PS_TLS_CERT` and `PS_TLS_KEY`; and `PS_TLS_SERVER_NAME`, if the certificate does not have the address.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -25,9 +27,20 @@ def beside(listen: str) -> str:
     return f"{ANY_ADDRESS.get(host, host)}:{port}"
 
 
+def channel_to(address: str) -> grpc.Channel:
+    """A channel, over TLS if the variables name certificates."""
+    ca = os.environ.get("PS_TLS_CA") or os.environ.get("PS_TLS_CLIENT_CA")
+    cert, key, name = (os.environ.get(f"PS_TLS_{each}") for each in ("CERT", "KEY", "SERVER_NAME"))
+    if not (ca or cert):
+        return grpc.insecure_channel(address)
+    authorities, key_bytes, cert_bytes = (Path(each).read_bytes() if each else None for each in (ca, key, cert))
+    options = [("grpc.ssl_target_name_override", name)] if name else []
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(authorities, key_bytes, cert_bytes), options)
+
+
 def trouble(address: str, timeout_seconds: float) -> str:
     """A description of what is wrong with the owner at an address; empty if it serves."""
-    with grpc.insecure_channel(address) as channel:
+    with channel_to(address) as channel:
         try:
             reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_seconds)
         except grpc.RpcError as error:

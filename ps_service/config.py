@@ -19,7 +19,7 @@ from pydantic_settings import (
 from ps_service.group.keepers import KeeperAddress, keepers_of
 from ps_service.group.told_members import STDIN
 from ps_wire.limits import MIB
-from ps_wire.tls import TLS, ServerTLS
+from ps_wire.tls import TLS, MinVersion, ServerTLS
 
 
 class OwnerConfig(BaseSettings):
@@ -141,6 +141,7 @@ class OwnerConfig(BaseSettings):
     tls_ca: Path | None = Field(
         None, description="Authorities (PEM) of the other owners of the group; empty: tls_client_ca, or the system's."
     )
+    tls_min_version: MinVersion = Field("1.3", description="Oldest version of TLS that is spoken: 1.3, or 1.2.")
     token_file: Path | None = Field(
         None,
         description="File with identities, their roles and the hashes of their tokens, as ps-service token writes it; "
@@ -181,7 +182,7 @@ class OwnerConfig(BaseSettings):
             if self.tls_cert or self.tls_key or self.tls_client_ca or self.tls_ca:
                 raise ValueError("give tls_cert and tls_key together: without them nothing is encrypted")
             return None
-        return ServerTLS(self.tls_cert, self.tls_key, self.tls_client_ca)
+        return ServerTLS(self.tls_cert, self.tls_key, self.tls_client_ca, self.tls_min_version)
 
     @property
     def peer_tls(self) -> TLS | None:

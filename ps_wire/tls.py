@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from ps_wire.errors import InvalidArgumentError
 
 _PATHS = str | Path
+
+MinVersion = Literal["1.2", "1.3"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,10 @@ class TLS:
         them is set."""
         ca, cert, key, name = (os.environ.get(f"PS_TLS_{each}") for each in ("CA", "CERT", "KEY", "SERVER_NAME"))
         return cls(ca or None, cert or None, key or None, name or "") if ca or cert or key or name else None
+
+    def under(self, host: str) -> TLS:
+        """The same for an owner whose address was found under a name of a host, which its certificate has."""
+        return replace(self, server_name=host) if host and not self.server_name else self
 
     def of_member(self) -> ServerTLS:
         """How a member of a group that has these serves: with its certificate, for those of the same authorities.
@@ -79,11 +86,13 @@ class ServerTLS:
         key: Its private key.
         client_ca: Certificates of the authorities one of which must have signed that of each trainer; None asks for
             none.
+        min_version: The oldest version of TLS that sockets speak. What gRPC speaks is set for the whole process.
     """
 
     cert: Path
     key: Path
     client_ca: Path | None = None
+    min_version: MinVersion = "1.3"
 
     def read(self) -> Certificates:
         """What the files have now. Raises `InvalidArgumentError` if one cannot be read."""
@@ -94,7 +103,7 @@ class ServerTLS:
     def context(self) -> ssl.SSLContext:
         """For sockets. Raises `InvalidArgumentError` if a file cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.minimum_version = ssl.TLSVersion.TLSv1_3 if self.min_version == "1.3" else ssl.TLSVersion.TLSv1_2
         _load_own(context, self.cert, self.key)
         if self.client_ca is not None:
             _load_authorities(context, self.client_ca)

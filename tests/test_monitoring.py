@@ -174,7 +174,8 @@ def test_every_question_can_be_asked(tmp_path: Path) -> None:
 
 @needs_promtool
 def test_promtool_takes_the_configuration() -> None:
-    for arguments in (("config", "prometheus.yml"), ("rules", "rules.yml")):
+    # The certificates are in a volume.
+    for arguments in (("config", "--syntax-only", "prometheus.yml"), ("rules", "rules.yml")):
         done = promtool("check", *arguments)
         assert done.returncode == 0, done.stderr
 

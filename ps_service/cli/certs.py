@@ -23,6 +23,7 @@ def certs(
         list[str] | None, typer.Option(help="Host at which owners are reached, for their certificate (several times).")
     ] = None,
     trainer: Annotated[list[str] | None, typer.Option(help="Name of a trainer's certificate (several times).")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Make nothing if all of the files are there already.")] = False,
 ) -> None:
     """Makes a small authority, and certificates for owners and trainers, for a cluster of one's own.
 
@@ -33,8 +34,11 @@ def certs(
     or the variables PS_TLS_CA, PS_TLS_CERT and PS_TLS_KEY, which the commands of ps-service read, too. The key of the
     authority is not kept: to add a certificate, make all of them anew.
     """
+    trainers = trainer or ["trainer"]
+    if once and all((folder / name).exists() for name in _names(trainers)):
+        return
     try:
-        made = make(folder, host or ["localhost", "127.0.0.1", "::1"], trainer or ["trainer"])
+        made = make(folder, host or ["localhost", "127.0.0.1", "::1"], trainers)
     except (OSError, CertsError) as error:
         fail(str(error))
     for path in made:
@@ -61,6 +65,10 @@ def make(folder: Path, hosts: Sequence[str], trainers: Sequence[str]) -> list[Pa
         contents[f"{name}.key"] = [issued.private_key_pem]
     folder.mkdir(parents=True, exist_ok=True)
     return [_write(folder / name, b"".join(each.bytes() for each in blobs)) for name, blobs in contents.items()]
+
+
+def _names(trainers: Sequence[str]) -> list[str]:
+    return [AUTHORITY, *(f"{name}.{kind}" for name in ("owner", *trainers) for kind in ("pem", "key"))]
 
 
 def _write(path: Path, content: bytes) -> Path:

@@ -17,6 +17,7 @@ from typer.main import get_command
 from ps_service import config
 from ps_service.cli import (
     logs,
+    old_tls,
     planning,
     probe,
     serving,
@@ -105,6 +106,8 @@ def serve(
     """
     with reading("the configuration"):
         settings = config.load(file, **flags)
+    if settings.tls_min_version == "1.2" and old_tls.is_refused():
+        fail("a file is read too late for tls_min_version = 1.2: give --tls-min-version 1.2, or PS_TLS_MIN_VERSION")
     logs.configure(settings.log_level, settings.log_format)
     # Modules in the current directory can be imported, as with `python -m`.
     sys.path.insert(0, os.getcwd())

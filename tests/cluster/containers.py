@@ -11,10 +11,18 @@ from examples.digits.cluster.messages import Accuracy, Step
 from ps_service.cli import probe
 from ps_wire.errors import UnavailableError
 from ps_wire.status import OwnerStatus
+from ps_wire.tls import TLS
 from tests.cluster.engine import EngineError, docker
 
 GRPC: Final = 50051
 HTTP: Final = 9464
+_ASK: Final = f"""
+import ssl, urllib.request
+context = ssl.create_default_context(cafile="/certs/ca.pem")
+context.load_cert_chain("/certs/owner.pem", "/certs/owner.key")
+print(urllib.request.urlopen("https://127.0.0.1:{HTTP}/metrics", context=context).read().decode())
+"""
+
 OPTIMIZER: Final = "digits@ps0+ps1.optimizer"
 
 
@@ -104,7 +112,11 @@ class Container:
 
 
 class Owner(Container):
-    """A container that runs an owner."""
+    """A container that runs an owner, which `tls` reaches."""
+
+    def __init__(self, id: str, service: str, tls: TLS) -> None:
+        super().__init__(id, service)
+        self._tls = tls
 
     def address(self, port: int = GRPC) -> str | None:
         """Where this host reaches it; None while it cannot be. Another one whenever it was away."""
@@ -117,7 +129,7 @@ class Owner(Container):
         """How it is; None while it does not answer."""
         address = self.address()
         try:
-            return probe.status(address, 3.0) if address else None
+            return probe.status(address, 3.0, self._tls) if address else None
         except UnavailableError:
             return None
 
@@ -152,14 +164,14 @@ class Owner(Container):
         return told
 
     def _fetched(self, page: str) -> str:
-        with urllib.request.urlopen(f"http://{self.address(HTTP)}/{page}", timeout=5.0) as reply:
+        url = f"https://{self.address(HTTP)}/{page}"
+        with urllib.request.urlopen(url, timeout=5.0, context=self._tls.context()) as reply:
             text: str = reply.read().decode()
             return text
 
     def connected(self) -> int:
         """Sessions with an open stream; the owner is asked from within, which needs no network."""
-        ask = f"from urllib.request import urlopen; print(urlopen('http://127.0.0.1:{HTTP}/metrics').read().decode())"
-        return _value(docker("exec", self.id, "python", "-c", ask), 'ps_sessions{state="connected"}')
+        return _value(docker("exec", self.id, "python", "-c", _ASK), 'ps_sessions{state="connected"}')
 
 
 class Trainer(Container):

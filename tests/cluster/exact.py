@@ -23,22 +23,26 @@ class Crew:
     Args:
         address: The owner.
         size: Number of trainers.
+        tls: Their certificates.
 
     Attributes:
         acknowledged: Steps that they were told of.
     """
 
-    def __init__(self, address: str, size: int) -> None:
+    def __init__(self, address: str, size: int, tls: tc.TLS) -> None:
         self.acknowledged = 0
         self._taken = asyncio.Semaphore(0)
         self._address = address
+        self._tls = tls
         self._size = size
         self._generators = [torch.Generator().manual_seed(rank) for rank in range(size)]
         self._expected = {"weight": torch.zeros(WIDTH, WIDTH), "bias": torch.zeros(WIDTH)}
 
     async def __aenter__(self) -> Self:
         patient = {"timeout": PATIENCE, "connect_timeout": PATIENCE, "reconnect_timeout": PATIENCE}
-        self._clients = [await tc.connect(self._address, **patient).__aenter__() for _ in range(self._size)]
+        self._clients = [
+            await tc.connect(self._address, tls=self._tls, **patient).__aenter__() for _ in range(self._size)
+        ]
         self._nets = [await ps.module(nn.Linear, WIDTH, WIDTH, name=NAME) for ps in self._clients]
         await self._nets[0].load_state_dict(self._expected)
         self._optimizers = [

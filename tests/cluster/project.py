@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from ps_wire.tls import TLS
 from tests.cluster import engine
 from tests.cluster.containers import Container, Owner, Trainer
 from tests.cluster.engine import EngineError, docker
@@ -52,6 +55,7 @@ class Project:
             **_FREE_PORTS,
             **variables,
         }
+        self._certs = tempfile.TemporaryDirectory(prefix="certs-")
         self._began = time.monotonic()
 
     def compose(self, *arguments: str, seconds: float = 120.0) -> str:
@@ -80,7 +84,14 @@ class Project:
 
     def owners(self) -> dict[str, Owner]:
         """The owners, by name."""
-        return {name: Owner(id, name) for name in OWNERS for id in self._ids(name)}
+        return {name: Owner(id, name, self.tls) for name in OWNERS for id in self._ids(name)}
+
+    @cached_property
+    def tls(self) -> TLS:
+        """The certificates of a trainer, out of their volume."""
+        (id,) = self._ids("certs")
+        docker("cp", f"{id}:/certs/.", self._certs.name)
+        return TLS(*(Path(self._certs.name, file) for file in ("ca.pem", "trainer.pem", "trainer.key")))
 
     def container(self, service: str) -> Container:
         """The only container of a service."""
@@ -113,7 +124,7 @@ class Project:
         if error is not None:
             self._keep(f"{kind.__name__ if kind else 'error'}: {error}")
         # The reaper removes the image, and what is left if this fails.
-        with self._reaper:
+        with self._certs, self._reaper:
             self.down()
 
     def _ids(self, service: str) -> list[str]:

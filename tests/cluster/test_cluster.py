@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
+import trainer_client as tc
+from ps_service.cli import probe
 from tests.cluster import accounts, engine
-from tests.cluster.containers import Owner, Trainer
+from tests.cluster.containers import HTTP, Owner, Trainer
 from tests.cluster.project import Project
 from tests.cluster.waiting import WaitedInVain, wait_for
 
@@ -60,6 +63,15 @@ class Story:
         """The image's user is its own, and there is nothing inside to build with."""
         assert self.ps0.run("id", "-u") == "10001"
         assert self.ps0.run("sh", "-c", "command -v gcc cc c++ ld make git || echo none of them") == "none of them"
+
+    def takes_no_strangers(self) -> None:
+        """Nobody is answered without a certificate: neither in plain text, nor over TLS."""
+        address = self.ps0.address()
+        for tls in (None, tc.TLS(self._project.tls.ca)):
+            with pytest.raises(tc.errors.UnavailableError):
+                probe.status(address, 5.0, tls)
+        with pytest.raises(OSError):
+            urllib.request.urlopen(f"http://{self.ps0.address(HTTP)}/healthz", timeout=5.0)
 
     def another_trainer_comes(self) -> None:
         """A third one is started, and contributes."""
@@ -211,6 +223,7 @@ def test_training_goes_on_whatever_happens() -> None:
         story.begins()
         project.say("the trainers train")
         story.runs_without_privileges_and_tools()
+        story.takes_no_strangers()
         story.another_trainer_comes()
         victim = story.a_trainer_is_killed()
         story.a_cable_is_pulled()

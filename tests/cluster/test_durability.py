@@ -95,7 +95,7 @@ async def test_what_was_acknowledged_outlives_kills_and_a_full_disk() -> None:
         project.up("ps1", "disk")
         owner, disk = project.owners()["ps1"], Disk(project.container("disk"))
         wait_for("ps1 to be healthy", lambda: owner.health == "healthy" or None, 120)
-        async with Crew(port.address, 3) as crew:
+        async with Crew(port.address, 3, project.tls) as crew:
             for _ in range(2):
                 await is_killed(owner, crew)
                 project.say(f"ps1 was killed; all {crew.acknowledged} acknowledged steps are there, bit by bit")

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from examples.digits.cluster.settings import PREFIX, parse
 from ps_service import config
+from ps_service.cli.commands import app
 from ps_service.config import OwnerConfig
 from ps_service.hosting.allowlist import AllowList
 
@@ -75,8 +77,10 @@ def test_owners_understand_their_environment(
     assert understood.directory == (
         "self" if name == "directory" else services["directory"]["environment"]["PS_ADVERTISE"]
     )
-    assert understood.insecure, "it listens where other containers reach it"
-    assert service["volumes"] == [f"{name}:{understood.data_dir}"]
+    assert understood.tls is not None and understood.tls.client_ca is not None and not understood.insecure
+    assert understood.peer_tls is not None and understood.peer_tls.ca == understood.tls.client_ca
+    assert service["volumes"] == [f"{name}:{understood.data_dir}", "certs:/certs:ro"]
+    assert service["depends_on"]["certs"] == {"condition": "service_completed_successfully"}
     targets = [port.split(":")[-1] for port in service["ports"]]
     assert targets == [understood.listen.rpartition(":")[2], understood.http.rpartition(":")[2]]
     AllowList.importing(understood.imports).hosted("examples.digits.cluster.Layers")
@@ -90,6 +94,30 @@ def test_owners_have_time_to_drain_and_come_back_when_they_fail(services: dict[s
     assert service["restart"] == "unless-stopped"
     assert service["healthcheck"]["test"] == ["CMD", "ps-health"]
     assert service["command"] == ["server"]
+
+
+# Certificates
+
+
+def test_certificates_have_the_names_of_all_owners_and_are_made_once(
+    services: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, command = services["certs"]["command"]
+    made, _, shared = command.partition(" && ")
+    program, *arguments = made.replace("/certs", str(tmp_path)).split()
+    assert program == "ps-service"
+    for _ in range(2):
+        ran = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert ran.exit_code == 0, ran.output
+        before = (tmp_path / "ca.pem").read_bytes()
+    assert (tmp_path / "ca.pem").read_bytes() == before
+    assert arguments[arguments.index("--host") :: 2][: len(OWNERS) + 2] == ["--host"] * (len(OWNERS) + 2)
+    assert {"localhost", "127.0.0.1", *OWNERS} <= {*arguments}
+    named = {value for name in (*OWNERS, "trainer") for value in services[name]["environment"].values()}
+    files = {str(value) for value in named if str(value).startswith("/certs/")}
+    scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text("utf-8"))["scrape_configs"][0]
+    for file in (*files, *scraped["tls_config"].values(), shared.split()[-1]):
+        assert (tmp_path / Path(file).name).exists(), file
 
 
 # Trainers
@@ -123,7 +151,7 @@ def test_trainers_finish_their_pass_when_they_are_stopped_and_are_not_started_ag
 
 
 def test_owners_and_trainers_have_one_image_and_no_rights(services: dict[str, Any]) -> None:
-    ours = [services[name] for name in (*OWNERS, "trainer")]
+    ours = [services[name] for name in (*OWNERS, "trainer", "certs")]
     for service in ours:
         assert (service["image"], service["build"]) == (ours[0]["image"], ours[0]["build"])
         assert (service["init"], service["read_only"], service["cap_drop"]) == (True, True, ["ALL"])

@@ -47,7 +47,7 @@ def test_the_image_runs_as_a_numeric_user_other_than_root() -> None:
     assert uid > 0 and gid > 0
     (making,) = all_of(final, "RUN")
     assert f"--uid {uid}" in making and f"--gid {gid}" in making
-    assert "install -d -o ps -g ps /data" in making
+    assert "install -d -o ps -g ps /data /certs" in making
 
 
 @pytest.mark.parametrize("name", ["ENTRYPOINT", "CMD", "HEALTHCHECK"])

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import trainer_client as tc
+from ps_service.engine import Engine
 from ps_service.server import Server
+from tests.integration.tls.authority import Authority
 
 HEALTH = str(Path(__file__).resolve().parents[2] / "deploy" / "health.py")
 Check = Callable[..., Awaitable[tuple[int, str, str]]]
@@ -42,6 +44,15 @@ async def test_without_an_address_it_asks_beside_it(owner: Server, check: Check)
     port = owner.address.rpartition(":")[2]
     code, out, _ = await check(PS_LISTEN=f"0.0.0.0:{port}")
     assert (code, out) == (0, f"the owner at 127.0.0.1:{port} is serving\n")
+
+
+async def test_an_owner_with_tls_is_asked_over_tls(check: Check, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = authority.server(asks=True)
+    async with Server(Engine("ps0"), tls=tls) as owner:
+        files = {"PS_TLS_CERT": str(tls.cert), "PS_TLS_KEY": str(tls.key), "PS_TLS_CLIENT_CA": str(authority.ca)}
+        assert (await check(owner.address, **files))[0] == 0
+        assert (await check(owner.address))[0] == 1
 
 
 async def test_an_owner_that_drains_is_not(owner: Server, ps: tc.Client, check: Check) -> None:

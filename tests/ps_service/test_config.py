@@ -72,6 +72,7 @@ FIELDS: dict[str, Field] = {
     "token_file": Field(None, ('"a"', Path("a")), ("b", Path("b")), Path("c")),
     "own_token_file": Field(None, ('"a"', Path("a")), ("b", Path("b")), Path("c")),
     "tls_ca": Field(None, ('"a.pem"', Path("a.pem")), ("b.pem", Path("b.pem")), Path("c.pem")),
+    "tls_min_version": Field("1.3", ('"1.2"', "1.2"), ("1.2", "1.2"), "1.3"),
     "insecure": Field(False, ("true", True), ("false", False), True),
     "slow_call_seconds": Field(10.0, ("0.5", 0.5), ("4", 4.0), 0.0),
     "audit_log": Field("", ('"a.jsonl"', "a.jsonl"), ("-", "-"), "b.jsonl"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -58,12 +57,15 @@ class Connecting:
             )
 
     async def __aenter__(self) -> Client:
-        client = Client(
-            self._connectors, self._settings, partial(GrpcConnector, tls=self._settings.tls, token=self._settings.token)
-        )
+        client = Client(self._connectors, self._settings, self._dial)
         await client.open(self._names, self._directory)
         self._client = client
         return client
+
+    def _dial(self, address: str) -> GrpcConnector:
+        settings, directory = self._settings, self._directory
+        tls = directory.tls_of(address, settings.tls) if isinstance(directory, Candidates) else settings.tls
+        return GrpcConnector(address, tls, settings.token)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -237,13 +237,16 @@ class OtherOwners:
             if session.state == "connected" and session.owner != owner:
                 with suppress(PsError):
                     return (await self._ask(session, request, _LOOK_SECONDS)).address
-        unary = UnaryRequests(self._settings.tls, token=self._settings.token, namespace=self._settings.namespace)
-        try:
-            for address in await self.candidates.all() if self.candidates is not None else ():
+        candidates = self.candidates
+        for address in await candidates.all() if candidates is not None else ():
+            assert candidates is not None
+            tls, settings = candidates.tls_of(address, self._settings.tls), self._settings
+            unary = UnaryRequests(tls, token=settings.token, namespace=settings.namespace)
+            try:
                 with suppress(PsError):
                     return str((await unary.ask(address, "Lookup", request, _LOOK_SECONDS)).member.address)
-        finally:
-            await unary.close()
+            finally:
+                await unary.close()
         raise UnavailableError(f"no owner that can be reached knows where {owner!r} is")
 
     async def _take_hold(self, ref: Ref) -> Reference:

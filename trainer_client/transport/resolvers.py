@@ -8,11 +8,14 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ps_wire.errors import InvalidArgumentError, UnavailableError
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.transport.channels import checked_address
+
+if TYPE_CHECKING:
+    from ps_wire.tls import TLS
 
 Find = Callable[[str], str | Awaitable[str]]
 """Tells the address (host:port) of the owner with a name. A function that is not async runs in a thread, and may block;
@@ -36,6 +39,7 @@ class Candidates:
             raise InvalidArgumentError("directory= needs the address of at least one owner")
         self.given: Final = [checked_address(each, may_be_name=False) for each in addresses]
         self._left: list[str] = []
+        self._hosts: dict[str, str] = {}
 
     @property
     def is_plain(self) -> bool:
@@ -45,7 +49,13 @@ class Candidates:
     async def all(self) -> list[str]:
         """All addresses, each once."""
         found = await asyncio.gather(*map(_looked_up, self.given))
+        for given, addresses in zip(self.given, found, strict=True):
+            self._hosts.update(dict.fromkeys(addresses, given.rpartition(":")[0] if [given] != addresses else ""))
         return list(dict.fromkeys(address for addresses in found for address in addresses))
+
+    def tls_of(self, address: str, tls: TLS | None) -> TLS | None:
+        """How an address is reached that was given, or found under a name: certificates have the names of hosts."""
+        return None if tls is None else tls.under(self._hosts.get(address, ""))
 
     async def next(self) -> str:
         """The next one. DNS is asked again in each round."""

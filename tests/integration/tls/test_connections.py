@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -118,6 +119,7 @@ async def test_the_direct_port_takes_nobody_who_is_not_trusted(authority: Author
                 socket.create_connection(address) as raw,
                 context.wrap_socket(raw, server_hostname="127.0.0.1") as sock,
             ):
+                sock.sendall(b"no token")
                 return sock.recv(1)
 
         assert await asyncio.to_thread(plain) in (b"", b"\x15"), "at most an alert"
@@ -127,6 +129,9 @@ async def test_the_direct_port_takes_nobody_who_is_not_trusted(authority: Author
         old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
         with pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"):
             await asyncio.to_thread(encrypted, old)
+    async with serving(replace(authority.server(asks=True), min_version="1.2")) as server:
+        address = ("127.0.0.1", server.servicer.direct.port)
+        assert await asyncio.to_thread(encrypted, old) == b"", "it has no token"
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -149,6 +154,25 @@ async def test_a_new_certificate_is_used_without_a_restart(authority: Authority,
         # In the middle of a change, the certificate before stays.
         authority.key_of("owner").write_bytes(b"")
         assert await serial() == second
+
+
+async def test_an_owner_that_dns_has_told_of_is_known_by_that_name(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up = socket.getaddrinfo
+
+    def known(host: str, *more: object, **options: object) -> object:
+        return look_up("127.0.0.1" if host == "ps.example" else host, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", known)
+    tls = tc.TLS(authority.ca)
+    async with serving(authority.server("ps.example")) as server:
+        port = server.address.rpartition(":")[2]
+        # The owner is reached, and knows nobody of that name.
+        with pytest.raises(tc.errors.UnknownNameError):
+            await tc.connect("nobody", directory=f"ps.example:{port}", tls=tls, connect_timeout=0.2)
+        with pytest.raises(tc.errors.UnavailableError):
+            await tc.connect("nobody", directory=f"127.0.0.1:{port}", tls=tls, connect_timeout=0.2)
 
 
 async def test_the_page_is_encrypted(authority: Authority) -> None:

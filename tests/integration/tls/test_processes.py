@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import ssl
 import stat
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +18,7 @@ from torch import optim
 from typer.testing import CliRunner
 
 import trainer_client as tc
-from ps_service.cli import probe
+from ps_service.cli import entry, old_tls, probe
 from ps_service.cli.commands import app
 from tests.conftest import StartProcess
 from tests.forking.process import Forking
@@ -117,3 +122,73 @@ def test_a_program_without_a_certificate_begins_no_group_over_tls(tmp_path: Path
         rpc.init_rpc("worker0", directory="self", tls=tc.TLS(Authority(tmp_path).ca))
     with pytest.raises(RuntimeError, match="in no group"):
         rpc.get_worker_info()
+
+
+async def test_tls_1_2_is_not_spoken(certs: Path) -> None:
+    serve = ("-m", "ps_service", "serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--no-compile-tables")
+    # Not forked: gRPC decides when it is imported.
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *serve, *flags(certs), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert process.stdout is not None
+        address = (await process.stdout.readline()).decode().split()[-1]
+        page = (await process.stdout.readline()).decode().split()[5].removeprefix("https://").removesuffix("/")
+        tls = tc.TLS(certs / "ca.pem", certs / "alice.pem", certs / "alice.key")
+        async with tc.connect(address, tls=tls, shared_memory=False) as ps:
+            await ps.status()
+        for each in (address, page):
+            assert await asyncio.to_thread(versions, each, tls) == {"TLSv1.3"}, each
+    finally:
+        process.kill()
+        await process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "is_refused"),
+    [
+        (["serve"], "", True),
+        (["serve", "--tls-min-version", "1.2"], "", False),
+        (["serve", "--tls-min-version=1.2"], "1.3", False),
+        (["serve", "--tls-min-version", "1.3"], "1.2", True),
+        (["serve"], "1.2", False),
+        (["status"], "", False),
+    ],
+)
+def test_it_is_by_choice(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], variable: str, is_refused: bool
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ps-service", *arguments, "--help"])
+    monkeypatch.setenv("PS_TLS_MIN_VERSION", variable)
+    monkeypatch.setenv("GRPC_SSL_CIPHER_SUITES", "")  # so that what follows is undone
+    monkeypatch.delenv("GRPC_SSL_CIPHER_SUITES")
+    with pytest.raises(SystemExit):
+        entry.main()
+    assert old_tls.is_refused() is is_refused
+
+
+def test_a_file_is_too_late_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "owner.toml").write_text('tls_min_version = "1.2"')
+    monkeypatch.setenv("GRPC_SSL_CIPHER_SUITES", "")
+    monkeypatch.delenv("GRPC_SSL_CIPHER_SUITES")
+    old_tls.refuse()
+    ran = CliRunner().invoke(app, ["serve", "--config", str(tmp_path / "owner.toml")])
+    assert ran.exit_code == 2 and "a file is read too late for tls_min_version" in ran.output
+
+
+def versions(address: str, tls: tc.TLS) -> set[str]:
+    """The versions of TLS that are spoken at an address."""
+    host, _, port = address.rpartition(":")
+    found = set()
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        context = tls.context()
+        context.minimum_version = version
+        context.maximum_version = version
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        with (
+            suppress(OSError),
+            socket.create_connection((host, int(port))) as raw,
+            context.wrap_socket(raw, server_hostname=host) as sock,
+        ):
+            found.add(str(sock.version()))
+    return found
