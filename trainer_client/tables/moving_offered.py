@@ -13,7 +13,7 @@ from trainer_client.tables.moves import PATIENCE_SECONDS, PAUSE_SECONDS, Move, M
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from ps_wire.tables.routing import Routing
     from trainer_client.tables.creation import Tables
@@ -91,7 +91,15 @@ class OffersMoves:
             others = [name for name in self._tables.sessions.names if name != owner]
             return placement.away(routing, owner, others if to is None else [to] if isinstance(to, str) else list(to))
 
-        return Pending.run(self._loop, self._moved(tables, [owner], plan, pause, patience))
+        return Pending.run(self._loop, self._drained(owner, self._moved(tables, [owner], plan, pause, patience)))
+
+    async def _drained(self, owner: str, moving: Coroutine[Any, Any, list[Moved]]) -> list[Moved]:
+        try:
+            await self._tables.sessions.all_of([owner])
+        except BaseException:
+            moving.close()
+            raise
+        return await moving
 
     async def _moved(
         self,
