@@ -225,7 +225,9 @@ class MovingTable(RowsOfTable):
             raise InvalidArgumentError("slots move to another owner, by its name, and a move has an id")
         with self.shard.lock:
             if (slots & ~self.routing.slots(self.owner)).any():
-                raise RowsMovedError(f"owner {self.owner!r} does not have all of these slots of {self}")
+                raise RowsMovedError(
+                    f"owner {self.owner!r} does not have all of these slots of {self}: another program moves them, too"
+                )
             self._end_move()
             self._leaving = Leaving(move, slots, to, self.shard)
             self._leaving.changes.begin()
@@ -317,7 +319,10 @@ class MovingTable(RowsOfTable):
         _check_slots(slots)
         with self.shard.lock:
             if (slots & self.routing.slots(self.owner)).any():
-                raise RowsMovedError(f"owner {self.owner!r} has some of these slots of {self} already")
+                raise RowsMovedError(
+                    f"owner {self.owner!r} has some of these slots of {self} already: another program moves them, too, "
+                    "or it has an earlier table of that name"
+                )
             self._arriving = Arriving(move, slots)
 
     @remote(role="admin")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ps_wire.compression.choice import Compress
     from ps_wire.v1.operations_pb2 import ObjectInfo
     from trainer_client.graph.nodes import Encode
+    from trainer_client.handles.parameters import Freezable
     from trainer_client.pending import Pending
     from trainer_client.replicas.classes import Factory, MadeBy
     from trainer_client.replicas.exchange import Reads
@@ -253,6 +254,9 @@ class RemoteModule(RemoteObject):
         """Called when its parameters have been frozen or unfrozen."""
         for info in self._info.parameters:
             info.requires_grad = requires_grad
+
+    async def now(self) -> Sequence[Freezable]:
+        return [self]
 
     def state_dict(self) -> Pending[dict[str, Any]]:
         """A copy of its parameters and buffers on the CPU, under the keys of `torch.nn.Module.state_dict`."""

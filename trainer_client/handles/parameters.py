@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import torch
@@ -12,10 +12,10 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import ParameterInfo, SetRequiresGradRequest
 from trainer_client.handles import hints
 from trainer_client.handles.references import Reference, RRef
+from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     from ps_wire.refs import Ref
-    from trainer_client.pending import Pending
     from trainer_client.session.session import Session
 
 T = TypeVar("T")
@@ -35,6 +35,9 @@ class Freezable(Protocol):
     def note_requires_grad(self, requires_grad: bool) -> None:
         """Called when the owner has set it."""
 
+    async def now(self) -> Sequence[Freezable]:
+        """What is to be set in its place: itself, unless it stands for what can move to other owners."""
+
 
 def set_requires_grad(handles: Sequence[Freezable], requires_grad: bool, result: T) -> Pending[T]:
     """Freezes or unfreezes parameters of one owner, all or none; then gives `result`."""
@@ -51,12 +54,16 @@ def set_requires_grad(handles: Sequence[Freezable], requires_grad: bool, result:
 
 async def set_everywhere(handles: Sequence[Freezable], requires_grad: bool) -> None:
     """Freezes or unfreezes parameters of several owners: on each owner all of them or none."""
-    by_session: dict[Session, list[Freezable]] = {}
-    for handle in handles:
-        by_session.setdefault(handle.session, []).append(handle)
-    pending = [set_requires_grad(some, requires_grad, None) for some in by_session.values()]
-    for each in pending:
-        await each
+    done: set[Ref] = set()
+    # Again until nothing has moved meanwhile.
+    while left := [each for handle in handles for each in await handle.now() if each.ref not in done]:
+        by_session: dict[Session, list[Freezable]] = {}
+        for handle in left:
+            by_session.setdefault(handle.session, []).append(handle)
+        pending = [set_requires_grad(some, requires_grad, None) for some in by_session.values()]
+        for each in pending:
+            await each
+        done.update(each.ref for each in left)
 
 
 class RemoteParameter(RRef):
@@ -123,6 +130,9 @@ class RemoteParameter(RRef):
         """Called when it has been frozen or unfrozen."""
         self._info.requires_grad = requires_grad
 
+    async def now(self) -> Sequence[Freezable]:
+        return [self]
+
     @property
     def name(self) -> str:
         """Its dotted name in the module."""
@@ -130,3 +140,30 @@ class RemoteParameter(RRef):
 
     def __repr__(self) -> str:
         return f"<RemoteParameter {self.ref} {list(self.shape)} {self.dtype}>"
+
+
+class RowParameter(RemoteParameter):
+    """A handle that stands for the rows of a table on one of its owners. To freeze one freezes the table. `present`
+    gives the handles for the owners that have rows now."""
+
+    _present: Callable[[], Awaitable[Sequence[Freezable]]]
+
+    @classmethod
+    def like(cls, known: RemoteParameter, present: Callable[[], Awaitable[Sequence[Freezable]]]) -> RowParameter:
+        """One in the place of the handle of a parameter."""
+        made = cls(known.session, known.ref, known._reference, known.shape, known.dtype, known._info)
+        made._present = present
+        return made
+
+    async def now(self) -> Sequence[Freezable]:
+        return await self._present()
+
+    def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
+        """Freezes or unfreezes the rows of the table, on all owners that have some; returns this handle."""
+
+        async def change() -> Self:
+            await set_everywhere([self], requires_grad)
+            self.note_requires_grad(requires_grad)
+            return self
+
+        return Pending.run(self._session.loop, change())

@@ -81,9 +81,9 @@ class DistributedOptimizer(OptimizerParts):
 
     def take_parts(self, made: DistributedOptimizer) -> None:
         """Has the parts of another optimizer, over the same parameters, which have other owners now."""
-        policy, scaled, used_by = self.policy, self.scaled, self.used_by
+        policy, scaled, used_by, everywhere = self.policy, self.scaled, self.used_by, self.everywhere
         DistributedOptimizer.__init__(self, made.remotes, made.local, made._layout, made._refuses, made._rounds)
-        self.policy, self.scaled, self.used_by = policy, scaled, used_by
+        self.policy, self.scaled, self.used_by, self.everywhere = policy, scaled, used_by, everywhere
         for each in used_by:
             each.look_at_parts()
 
@@ -346,7 +346,7 @@ class DistributedOptimizer(OptimizerParts):
             NameConflictError: It has parameters on several owners, and one of them has a policy for its part alone.
         """
         policies.check(policy)
-        return Pending.run(self._loop, self._set_policy(policy))
+        return Pending.run(self._loop, self.everywhere(partial(self._set_policy, policy)))
 
     def leave(self) -> Pending[None]:
         """Says that this trainer steps no more, so that no round waits for it. Its next step joins again.

@@ -113,7 +113,10 @@ async def create(
         encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
         return session.submit(Request(scheduler=request), payload, partial(_made, session))
 
-    made = await asyncio.gather(*map(ask, remotes.values()))
+    async def ask_all() -> list[RemoteObject]:
+        return await asyncio.gather(*map(ask, optimizer.remotes.values()))
+
+    made = await optimizer.everywhere(ask_all)
     # Last, because its constructor sets learning rates.
     local = None if optimizer.local is None else create_local(cls, optimizer.local.optimizer, args, kwargs)
     return DistributedScheduler(list(made), local)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from weakref import WeakSet
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Change = Callable[[], Coroutine[Any, Any, T]]
+
 
 class OptimizerParts(Stepping, PushScaling):
     """An optimizer over several owners, without its steps on owners.
@@ -40,6 +43,8 @@ class OptimizerParts(Stepping, PushScaling):
         self.remote_parts = remotes.values()
         self.local = local
         self.policy: Policy | None = None
+        # Makes a change of all parts. That of a table first takes up which owners have its rows.
+        self.everywhere: Callable[[Change[Any]], Coroutine[Any, Any, Any]] = _at_once
         self._layout = layout
         self._loop = self.sessions[0].loop if remotes else asyncio.get_running_loop()
 
@@ -121,7 +126,7 @@ class OptimizerParts(Stepping, PushScaling):
             InvalidArgumentError: There is no such group or option.
             PsError: An owner failed; others may have changed theirs.
         """
-        return Pending.run(self._loop, self._set_options(group, options))
+        return Pending.run(self._loop, self.everywhere(partial(self._set_options, group, options)))
 
     async def _set_options(self, group: int | None, options: Mapping[str, Any]) -> None:
         local, places = self.local, self._layout.places(group)
@@ -136,7 +141,7 @@ class OptimizerParts(Stepping, PushScaling):
 
     def state_dict(self) -> Pending[dict[str, Any]]:
         """The state of all parts, as the `state_dict` of one torch optimizer over the same parameters; on the CPU."""
-        return Pending.run(self._loop, self._collected())
+        return Pending.run(self._loop, self.everywhere(self._collected))
 
     async def _collected(self) -> dict[str, Any]:
         parts = await all_of({name: part.state_dict() for name, part in self.remotes.items()})
@@ -150,7 +155,7 @@ class OptimizerParts(Stepping, PushScaling):
         Raises:
             InvalidArgumentError: It does not fit; nothing was changed on any owner or here.
         """
-        return Pending.run(self._loop, self._load(state))
+        return Pending.run(self._loop, self.everywhere(partial(self._load, state)))
 
     async def _load(self, state: Mapping[str, Any]) -> None:
         parts = self._layout.split(state)
@@ -186,3 +191,7 @@ class OptimizerParts(Stepping, PushScaling):
         if not self.remotes:
             raise InvalidArgumentError(f"values are reported to an owner, and {self!r} has no parameters on one")
         return self.remotes[min(self.remotes)]
+
+
+def _at_once(change: Change[T]) -> Coroutine[Any, Any, T]:
+    return change()

@@ -12,6 +12,7 @@ import torch
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError, RowsMovedError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
+from ps_wire.tables.names import EVICT
 from ps_wire.tables.options import RowOptimizer, from_plain
 from trainer_client.pending import Joined, Pending
 from trainer_client.tables.bags import checked_ids
@@ -86,7 +87,7 @@ class TableContents:
             InvalidArgumentError: The table was made without `evict=`, or without what this needs of it.
         """
         sample = max(1, _SAMPLE // len(self.shards))
-        return self._joined(_evicted, "evict", share, dry_run, sample)
+        return self._joined(_evicted, EVICT, share, dry_run, sample)
 
     def remove(self, ids: torch.Tensor) -> Pending[int]:
         """Removes the rows of ids, which begin anew if they come again. Returns how many there were.
@@ -338,7 +339,7 @@ class TableContents:
         def ask(routing: Routing, owner: str) -> Pending[Any]:
             return self._call(owner, method, *args, *self.follower.mark(owner, routing))
 
-        return Everywhere(self._loop, self.follower, ask, read)
+        return Everywhere(self._loop, self.follower, ask, read, counts_once=method == EVICT)
 
     async def follow(self, owner: str) -> None:
         """Takes up where rows are, from an owner that does not have some of them any more."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ps_wire import policies
 from ps_wire.compression.choice import Compress, choice_of
 from ps_wire.compression.registry import check_suitable_for_rows
-from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnknownNameError
+from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, StaleHandleError, UnknownNameError
 from ps_wire.runtime.failures import Origin
 from ps_wire.tables import names
 from ps_wire.tables.routing import Routing
@@ -195,13 +195,35 @@ class Tables:
                     return "moves" in described["routing"] and is_same and own == wanted.settings([])
         return False
 
-    async def _clear(self, name: str, sessions: Iterable[Session]) -> None:
-        """Removes the rows that a table of that name had on other owners."""
+    async def _clear(self, name: str, sessions: Iterable[Session], settings: Mapping[str, Any] | None = None) -> None:
+        """Removes the rows that a table of that name, and with these settings, had on other owners."""
         for session in sessions:
-            with suppress(UnknownNameError):
+            with suppress(UnknownNameError, StaleHandleError):
                 found = await self.attach(session, name)
-                if found.class_name == names.SHARD:
+                if found.class_name == names.SHARD and (
+                    settings is None or (await found.call("describe"))["settings"] == settings
+                ):
                     await delete_rows(session, name)
+
+    async def _remove(self, table: Table) -> None:
+        """Removes a table from the owners of its rows, as they are now, and from those of earlier and later ones."""
+        with suppress(PsError):
+            await table.follower.follow_all()
+        sessions = [shard.session for shard in table.shards.values()]
+        answers = await asyncio.gather(*(delete_rows(each, table.name) for each in sessions), return_exceptions=True)
+        # Owners from which all slots have moved still have the table, and those to which some move have it already.
+        rest = [each for each in self.sessions.by_owner.values() if each not in sessions]
+        await self._clear(table.name, [each for each in rest if each.state == "connected"], table.settings)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+
+    async def forget(self, table: Table, owner: str) -> None:
+        """Removes what `extend` has made on an owner that has no slots of a table, which is gone."""
+        with suppress(PsError, KeyError):
+            shard = table.known_shards[owner]
+            if owner not in (await shard.call("describe"))["routing"]["owners"]:
+                await delete_rows(shard.session, table.name)
 
     async def _found(self, asked: Sequence[str], wanted: Wanted) -> Table:
         """A table that exists, found on one of the owners that are asked."""
@@ -274,6 +296,8 @@ class Tables:
         table = Table(settings, routing, kept)
         table.optimizer = await self._optimizer_of(table, kept, policy, non_finite, replace)
         table.follower = Follower(lambda: table.routing, table.known_shards, partial(self._adopt, table))
+        table.optimizer.everywhere = table.follower.everywhere
+        table.removed = partial(self._remove, table)
         return table
 
     async def _optimizer_of(
@@ -311,7 +335,13 @@ class Tables:
 
     async def _adopt(self, table: Table, routing: Routing) -> None:
         """Has a table know that its rows are where a routing says."""
-        sessions = await self.sessions.all_of(routing.owners)
+        try:
+            sessions = await self.sessions.all_of(routing.owners)
+        except UnknownNameError as error:
+            raise UnknownNameError(
+                f"rows of table {table.name!r} have moved to {', '.join(routing.owners)}, and {error}; connect with "
+                "the addresses of all of them, or through the directory of their group"
+            ) from None
         for session in sessions:
             if session.owner not in table.known_shards:
                 table.known_shards[session.owner] = await self.attach(session, table.name)
@@ -324,11 +354,13 @@ class Tables:
         """Makes what an owner needs to get rows of a table, with the options that the optimizer of the table has now.
         Raises `NameConflictError` if something else has one of the names there."""
         (session,) = await self.sessions.all_of([owner])
-        shard = await self.create(session, table.name, table.settings, False)
+        shard = table.known_shards[owner] = await self.create(session, table.name, table.settings, False)
         made = await self._optimizer_of(table, {owner: shard})
         first = next(iter(table.optimizer.remotes.values()))
         await made.remotes[owner].load_state_dict(await first.state_dict())
-        table.known_shards[owner] = shard
+        known = (await self.attach(first.session, table.name)).parameter(names.ROWS)
+        if shard.parameter(names.ROWS).requires_grad != known.requires_grad:
+            await shard.parameter(names.ROWS).requires_grad_(known.requires_grad)
 
 
 def _are_owners(owners: Sequence[str] | None, described: Mapping[str, Any]) -> bool:

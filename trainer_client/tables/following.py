@@ -70,6 +70,17 @@ class Follower:
             asked.update(left)
         return self.routing()
 
+    async def everywhere(self, change: Callable[[], Awaitable[T]]) -> T:
+        """Makes a change on all owners that have rows. It is made again if slots have moved meanwhile: their new owner
+        may have got what belongs to the table before the change."""
+        routing = await self.follow_all()
+        for _ in range(MOST_REPEATS):
+            made = await change()
+            before, routing = routing, await self.follow_all()
+            if routing is before:
+                return made
+        raise RowsMovedError("rows of the table have moved from owner to owner all the time: try again later")
+
     async def has_left(self, owner: str) -> bool:
         """Whether an owner has no rows any more, as the others say that can be reached."""
         for other in self.routing().owners:
@@ -88,7 +99,8 @@ class Follower:
 
 class Everywhere(Joined[T]):
     """Requests to all owners of a table, whose result is made from theirs, by name. Owners that refuse because rows
-    have moved are asked again, together with those that have rows now and were not asked."""
+    have moved are asked again, together with those that were not asked, and unless it `counts_once` with those that
+    have other slots now than when they have answered."""
 
     def __init__(
         self,
@@ -96,9 +108,12 @@ class Everywhere(Joined[T]):
         follower: Follower,
         ask: Callable[[Routing, str], Pending[Any]],
         read: Callable[[dict[str, Any]], T],
+        counts_once: bool = False,
     ) -> None:
         routing = follower.routing()
+        self._counts_once = counts_once
         self._owners: Sequence[str] = routing.owners
+        self._routing = routing
         self._follower, self._ask, self._read = follower, ask, read
         asked = [ask(routing, owner) for owner in routing.owners]
         super().__init__(loop, asked, partial(_named, routing.owners, read), "a look-up")
@@ -119,16 +134,21 @@ class Everywhere(Joined[T]):
         there = [not isinstance(part.error, RowsMovedError) for part in parts]
         done = [owner for owner, is_there in zip(self._owners, there, strict=True) if is_there]
         kept = results(part for part, is_there in zip(parts, there, strict=True) if is_there)
+        marks = {owner: self._routing.mark(owner) for owner in done}
         answers = dict(zip(done, kept, strict=True))
         for _ in range(MOST_REPEATS):
             routing = await self._follower.follow_all()
+            # Rows that an owner has got or given away since are in the answers of two owners, or of none.
+            now = {owner: routing.mark(owner) for owner in routing.owners}
+            if not self._counts_once:
+                answers = {owner: each for owner, each in answers.items() if marks[owner] == now.get(owner)}
             left = [owner for owner in routing.owners if owner not in answers]
             for owner, answer in [(owner, self._ask(routing, owner)) for owner in left]:
                 try:
-                    answers[owner] = await answer
+                    answers[owner], marks[owner] = await answer, now[owner]
                 except RowsMovedError:
                     continue
-            if routing.owners == self._follower.routing().owners and answers.keys() >= set(routing.owners):
+            if routing is self._follower.routing() and answers.keys() >= now.keys():
                 return self._read(answers)
         raise RowsMovedError("rows of the table have moved from owner to owner all the time, or owners do not agree")
 

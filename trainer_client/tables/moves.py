@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, PsError, RowsMovedError
+from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, PsError, RowsMovedError, StaleHandleError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DurableRequest
@@ -81,7 +81,7 @@ class Move:
         self._id = ""
         self._rows = 0
         self._paused = 0.0
-        self._is_new = False
+        self._is_new = self._is_last = self._released = False
 
     async def run(self, patience: float = PATIENCE_SECONDS) -> Moved:
         """Moves them. Begins anew if an owner was killed meanwhile, or all rows were removed. Raises
@@ -94,13 +94,21 @@ class Move:
             if not (self._slots & ~routing.slots(self._target)).any():
                 break
             if (self._slots & ~routing.slots(self._source) & ~routing.slots(self._target)).any():
-                raise RowsMovedError(f"owner {self._source!r} does not have all of these slots of {self._table.name!r}")
-            await self._check(routing)
+                raise RowsMovedError(
+                    f"owner {self._source!r} does not have all of these slots of {self._table.name!r} any more: "
+                    "another program moves them, too. Begin again when it has ended"
+                )
             try:
+                await self._check(routing)
                 await self._attempt(ends)
             except RowsMovedError:
                 if loop.time() >= ends:
                     raise
+            except StaleHandleError:
+                # Somebody has deleted the table, and may not have known the other owner.
+                if self._is_new and not self._released:
+                    await self._tables.forget(self._table, self._target)
+                raise
         routing = await self._table.follower.follow_all()
         await self._purge()
         slots = int(self._slots.sum())
@@ -108,15 +116,18 @@ class Move:
 
     async def _check(self, routing: Routing) -> None:
         """Makes what the other owner needs. What only those have that are there stays with these."""
-        is_new = self._target not in routing.owners
-        is_last = not (routing.slots(self._source) & ~self._slots).any()
-        if (is_new or is_last) and (found := await self._call(self._source, "used_with")):
+        self._is_new = self._target not in routing.owners
+        self._is_last = not (routing.slots(self._source) & ~self._slots).any()
+        await self._prepare()
+
+    async def _prepare(self) -> None:
+        """Gives the other owner the options of the optimizer, if it may have them."""
+        if (self._is_new or self._is_last) and (found := await self._call(self._source, "used_with")):
             raise InvalidArgumentError(
                 f"the optimizer of table {self._table.name!r} has {' and '.join(found)}, which are on its owners: its "
                 "slots can move between these, and each of them keeps some"
             )
-        self._is_new = is_new
-        if is_new:
+        if self._is_new:
             await self._tables.extend(self._table, self._target)
 
     async def _attempt(self, ends: float) -> None:
@@ -166,8 +177,7 @@ class Move:
                 await self._quiet(began)
                 await self._catch_up(0)
                 await self._synced(self._target)
-                if self._is_new:  # options may have changed
-                    await self._tables.extend(self._table, self._target)
+                await self._prepare()  # options may have changed
                 if steps := await self._call(self._source, "applied_steps"):
                     await self._call(self._target, "take_applied", self._id, steps)
                     await self._synced(self._target)
@@ -176,6 +186,7 @@ class Move:
             except _NotNow:
                 told = None
             if told is not None:
+                self._released = True
                 break
             await self._call(self._source, "reopen", self._id, False)
             if loop.time() >= ends:

@@ -102,6 +102,7 @@ class OffersMoves:
             return placement.away(routing, owner, others())
 
         async def drained() -> list[Moved | MovedObjects]:
+            await self._tables.sessions.all_of([owner])
             made: list[Moved | MovedObjects] = []
             failed: list[PsError] = []
             try:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_wire.errors import PsError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.tables.names import ROWS
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DeleteRequest
-from trainer_client.pending import DEFAULT, Joined, Pending
+from trainer_client.handles.parameters import RemoteParameter, RowParameter
+from trainer_client.pending import DEFAULT, Pending
 from trainer_client.tables.contents import TableContents
 from trainer_client.tables.look_ups import bags_query, look_up, rows_query
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
-    from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
 
@@ -47,6 +46,9 @@ class Table(TableContents):
         optimizer: Its optimizer: step it by itself, together with others, or behind a backward; set its learning rate,
             policy or scheduler as those of any other.
     """
+
+    removed: Callable[[], Coroutine[Any, Any, None]]
+    """Removes the table from all owners that its client knows."""
 
     instead_of_sending: Final = (
         "hosted code does not look up in tables. Look up here and send the rows, `await net(await items(ids))`; or run "
@@ -117,8 +119,13 @@ class Table(TableContents):
         return look_up(self._loop, [query], timeout, itemgetter(0))
 
     def parameters(self) -> list[RemoteParameter]:
-        """Handles that stand for all its rows, one for each owner: to clip gradients, or to freeze the table."""
-        return [shard.parameter(ROWS) for shard in self.shards.values()]
+        """Handles that stand for all its rows, one for each owner: to clip gradients, or to freeze the table. To freeze
+        one of them freezes all rows."""
+        return [RowParameter.like(shard.parameter(ROWS), self._present) for shard in self.shards.values()]
+
+    async def _present(self) -> Sequence[RemoteParameter]:
+        await self.follower.follow_all()
+        return self.parameters()
 
     def step(self, context: Context) -> Pending[Stepped]:
         """Applies the gradients of a context to this table alone: `optimizer.step(context)`."""
@@ -130,13 +137,7 @@ class Table(TableContents):
         Raises:
             UnknownNameError: An owner does not have it any more.
         """
-        # Owners from which all slots have moved still have the table, without rows.
-        others = [shard for owner, shard in self.known_shards.items() if owner not in self.shards]
-        for shard in others:
-            with suppress(PsError):
-                delete_rows(shard.session, self.name)
-        asked = [delete_rows(shard.session, self.name) for shard in self.shards.values()]
-        return Joined(self._loop, asked, nothing, "a look-up")
+        return Pending.run(self._loop, self.removed())
 
     def __repr__(self) -> str:
         kind = "any ids" if self.rows is None else f"{self.rows} rows"
