@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ps_service.training import state_dicts
 from ps_service.training.optimizers import HostedOptimizer
@@ -112,3 +112,12 @@ def within(until: float, read: Callable[[], Any]) -> Any:
         return state.result(max(until - time.monotonic(), 0.0))
     except TimeoutError:
         raise OutOfTime("its state could not be read because hosted code is still running") from None
+
+
+def buffers_of(module: HostedObject) -> dict[str, Tensor]:
+    """Copies of the buffers of a module that its state has, by name."""
+    kept = module.value.state_dict(keep_vars=True).keys()
+    with ExitStack() as stack:
+        for lock in module.internals.norm_locks.values():
+            stack.enter_context(lock)
+        return {name: each.detach().clone() for name, each in module.value.named_buffers() if name in kept}

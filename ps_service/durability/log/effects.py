@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -13,7 +12,7 @@ from ps_service.durability.log.owners_log import OwnersLog
 from ps_service.durability.log.storage import RecordStorage
 from ps_service.durability.log.table_log import RequestRows, record_bytes
 from ps_service.durability.object_records import object_record
-from ps_service.durability.object_states import CannotBeKept, state_of
+from ps_service.durability.object_states import CannotBeKept, buffers_of, state_of
 from ps_service.requests import round_messages
 from ps_service.tables.stand_in import AllRows
 from ps_service.training.optimizers import HostedOptimizer
@@ -372,14 +371,9 @@ class RequestEffects:
 
     def _add_buffers(self, hosted: HostedObject) -> None:
         self._add_if_new(hosted.ref.object_id)
-        kept = hosted.value.state_dict(keep_vars=True).keys()
         effect = self._record.effects.add().buffers
         effect.object_id = hosted.ref.object_id
-        with ExitStack() as stack:
-            for lock in hosted.internals.norm_locks.values():
-                stack.enter_context(lock)
-            buffers = {name: each.detach().clone() for name, each in hosted.value.named_buffers() if name in kept}
-        Encoder(self._payload).encode_into(effect.buffers, buffers)
+        self.encode(effect.buffers, buffers_of(hosted))
 
     def _append(self, trainer: bytes, number: int, answer: Answer) -> int:
         record, payload = self._record, self._payload
