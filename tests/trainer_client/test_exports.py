@@ -71,6 +71,7 @@ OFFERED = {
         "NameConflictError",
         "NonFiniteGradientError",
         "NotAllowedError",
+        "ObjectMovedError",
         "OverloadedError",
         "PsError",
         "RemoteError",
