@@ -73,6 +73,11 @@ fuzz: $(READY)  ## Send an owner and its readers changed messages for five minut
 	@echo "== $@"
 	@exec $(BIN)/python -m tests.fuzz $(ARGS)
 
+.PHONY: attack
+attack: $(READY)  ## Attack owners with tokens and certificates, and print what holds (ARGS=...)
+	@echo "== $@"
+	@exec $(BIN)/python -m tests.attack $(ARGS)
+
 .PHONY: simulation
 simulation: $(READY)  ## Try thousands of orders of what may happen to the keepers of a directory and to owners (ORDERS=...)
 	@echo "== $@"

@@ -1,0 +1,1 @@
+"""Attacks on real owners, each with what has to hold."""
