@@ -101,7 +101,7 @@ class Servicer:
             await connection.close()
             return stream.beside(turn)
         session = session_handler.session
-        session.streams += 1
+        self._engine.sessions.streams(session, 1)
         session.transport, session.peer = "grpc" if listener is None else listener.transport, peer
         session.held_up = frozenset()
         session_handler.tell_draining()
@@ -123,7 +123,7 @@ class Servicer:
             return stream.beside(turn)
         finally:
             writer.cancel()
-            session.streams -= 1
+            self._engine.sessions.streams(session, -1)
             session.touch()
             stream.leave(outbox)
             if not self._engine.draining:  # which breaks all of them
@@ -147,7 +147,10 @@ class Servicer:
             assert listener is not None
             raise InvalidArgumentError(f"{listener.connection} opens with the token that was offered with it, once")
         self._engine.sessions.check(hello.trainer, identity)
-        known = self._engine.sessions.get(hello.trainer) is not None
+        before = self._engine.sessions.get(hello.trainer)
+        # One that moves to another connection, or comes back, has a stream already.
+        self._engine.sessions.admit(hello.trainer, identity, 0 if before is not None and before.streams else 1)
+        known = before is not None
         has_lost = self._has_lost(hello)
         resumed = known and hello.incarnation in self._engine.incarnations and not has_lost
         if hello.incarnation and known and not resumed:

@@ -217,6 +217,7 @@ class UnaryMethods:
         # A refused request opens no session, so that it can be sent again later.
         if not operation.mutates or not self._engine.gate.admits(trainer, operation, request):
             return await run(WorkItem(trainer if caller.named else _UNNAMED))
+        self._engine.sessions.admit(trainer, identities.caller.get())
         session = self._engine.sessions.open(trainer, identities.caller.get())
         if not session.streams:
             session.transport, session.peer = "unary", address_of(context)
@@ -225,7 +226,7 @@ class UnaryMethods:
         session.last_request = time.perf_counter()
         arrivals.came(self._engine.events, session)
         # Its lease does not run while the request waits.
-        session.streams += 1
+        self._engine.sessions.streams(session, 1)
         self._changing += 1
         try:
             if caller.number:
@@ -237,7 +238,7 @@ class UnaryMethods:
             return cut_off(self._engine) if self._is_cut_off else result
         finally:
             self._changing -= 1
-            session.streams -= 1
+            self._engine.sessions.streams(session, -1)
             session.touch()
 
     async def _run_numbered(self, session: SessionState, number: int, operation: Operation, run: _Run) -> Answer:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.host import Host
 from ps_service.hosting.objects import HostedObject
+from ps_service.quotas.accounts import NOBODY
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.optimizers import Covered, HostedOptimizer, optimizer_of
 from ps_service.training.schedulers import HostedScheduler
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ps_service.execution.thread_pool import ThreadPool
     from ps_service.passes.staleness import StepCounters
+    from ps_service.quotas.accounts import Account
     from ps_wire.refs import Ref
 
 
@@ -51,6 +53,7 @@ def create_optimizer(
     object_id: str = "",
     prepare: Callable[[HostedOptimizer], None] | None = None,
     replace: bool = False,
+    account: Account = NOBODY,
 ) -> tuple[HostedObject, bool]:
     """Creates an optimizer, or returns the existing one of that name.
 
@@ -96,7 +99,7 @@ def create_optimizer(
         return made
 
     remedy = "change them for all trainers with set_options(), "
-    return engine.registry.get_or_make(name, fingerprint, make, remedy, replace)
+    return engine.registry.get_or_make(name, fingerprint, make, remedy, replace, account)
 
 
 def create_scheduler(
@@ -109,6 +112,7 @@ def create_scheduler(
     fingerprint: Fingerprint = NO_FINGERPRINT,
     object_id: str = "",
     replace: bool = False,
+    account: Account = NOBODY,
 ) -> tuple[HostedObject, bool]:
     """Creates a learning-rate scheduler for an optimizer, or returns the existing one of that name; with `replace` in
     the place of one that was made with other arguments. Raises as `create_optimizer`."""
@@ -129,7 +133,7 @@ def create_scheduler(
         engine.registry.bind(made, [hosted])
         return made
 
-    return engine.registry.get_or_make(name, fingerprint, make, replace=replace)
+    return engine.registry.get_or_make(name, fingerprint, make, replace=replace, account=account)
 
 
 def _covered(engine: Host, ref: Ref, hosts: dict[str, HostedObject]) -> Covered:
