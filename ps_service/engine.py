@@ -125,6 +125,8 @@ class Engine:
         self.requests: Final = RequestSources()
         self.budget: Final = Budget(self.limits)
         self.compute: Final = ThreadPool(threads, spare_threads)
+        if self.quotas.is_on:
+            self.compute.when_ran = self.quotas.charge
         self.directory: Final = Directory(self.sessions.is_away, self.sessions.has)
         self.memberships: Final = Memberships(self.compute.submit, self.sessions.describe, lambda: self.draining)
         self.communicators: Final = Communicators(self.sessions, self.limits, self.compute.later)

@@ -31,6 +31,12 @@ class Quota:
         object_bytes: Bytes of their parameters and buffers.
         table_rows: Rows of tables, on this owner.
         table_bytes: Bytes of tables, on this owner.
+        request_bytes: Bytes of large requests that arrive, wait or run.
+        message_bytes: Bytes of tensors of one request.
+        nesting: How many requests may be nested in each other.
+        calls_per_second: Requests per second.
+        compute_per_second: Seconds of compute threads per second.
+        burst_seconds: How many seconds' worth of these two may be used at once.
     """
 
     sessions: float = math.inf
@@ -42,6 +48,12 @@ class Quota:
     object_bytes: float = math.inf
     table_rows: float = math.inf
     table_bytes: float = math.inf
+    request_bytes: float = math.inf
+    message_bytes: float = math.inf
+    nesting: float = math.inf
+    calls_per_second: float = math.inf
+    compute_per_second: float = math.inf
+    burst_seconds: float = 1.0
 
 
 NO_QUOTA: Final = Quota()
@@ -57,6 +69,10 @@ REMEDIES: Final = {
     "object_bytes": "Delete objects, and drop handles of those without a name",
     "table_rows": "Remove or evict rows",
     "table_bytes": "Remove or evict rows, or delete tables",
+    "message_bytes": "Send less at a time",
+    "nesting": "Nest fewer calls; does the code that is called call itself?",
+    "calls_per_second": "Ask less often",
+    "compute_per_second": "Ask for less work",
 }
 """What a caller can do that is over a quota."""
 

@@ -51,7 +51,7 @@ class Quotas:
         if file is not None:
             self._stamp, self._settings = file.stamp(), file.read()
         self._lock = threading.RLock()  # the garbage collector may free what counts while a thread has it
-        self._all = Tally("all", "all together", self._settings.everybody)
+        self._all = Tally("all", "all together", self._settings.everybody, clock)
         self._identities: dict[str, Tally] = {}
         self._namespaces: dict[str, Tally] = {}
         self._tallies: dict[Account, tuple[Tally, ...]] = {}
@@ -65,11 +65,11 @@ class Quotas:
             identity, namespace = self._identities.get(account.identity), self._namespaces.get(account.namespace)
             if identity is None:
                 title = f"the identity {account.identity!r}" if account.identity else "everybody without an identity"
-                identity = Tally(f"identity.{account.identity}", title, NO_QUOTA)
+                identity = Tally(f"identity.{account.identity}", title, NO_QUOTA, self.clock)
                 self._identities[account.identity] = identity
             if namespace is None:
                 name = account.namespace or _DEFAULT
-                namespace = Tally(f"namespace.{name}", f"the namespace {name!r}", NO_QUOTA)
+                namespace = Tally(f"namespace.{name}", f"the namespace {name!r}", NO_QUOTA, self.clock)
                 self._namespaces[account.namespace] = namespace
             self._set_quotas()
             found = self._tallies[account] = (identity, namespace, self._all)
@@ -100,6 +100,40 @@ class Quotas:
             self.check(account, **asked)
             self.take(account, **asked)
 
+    def admit_call(self, account: Account, depth: int = 0, patience: float = 0.0) -> float:
+        """Counts a request, and returns for how many seconds it has to wait. Raises `QuotaError` if that is longer than
+        its `patience`, or if it is nested too deeply."""
+        now, longest = self.clock(), 0.0
+        with self._lock:
+            for tally in self.tallies(account):
+                quota = tally.quota
+                if depth > quota.nesting:
+                    raise self.exceeded(tally, "nesting", depth)
+                for bucket, name, rate, amount in (
+                    (tally.calls, "calls_per_second", quota.calls_per_second, 1.0),
+                    (tally.compute, "compute_per_second", quota.compute_per_second, 0.0),
+                ):
+                    seconds = bucket.wait(amount, rate, rate * quota.burst_seconds, now) if rate < math.inf else 0.0
+                    if seconds > patience:
+                        raise self.exceeded(tally, name, bucket.per_second(now))
+                    longest = max(longest, seconds)
+            for tally in self.tallies(account):
+                tally.calls.take(1.0, tally.quota.calls_per_second, now)
+        return longest
+
+    def charge(self, trainer: bytes, identity: str, seconds: float) -> None:
+        """Counts the time that a compute thread has run something for a trainer, or for an identity."""
+        account, now = self.account_of(trainer), self.clock()
+        with self._lock:
+            for tally in self.tallies(account if account is not NOBODY else Account(identity)):
+                tally.compute.take(seconds, tally.quota.compute_per_second, now)
+
+    def check_message(self, account: Account, nbytes: int) -> None:
+        """Raises `QuotaError` if a message may not be as large."""
+        for tally in self.tallies(account):
+            if nbytes > tally.quota.message_bytes:
+                raise self.exceeded(tally, "message_bytes", nbytes)
+
     def check_held(self, trainer: bytes) -> None:
         """Raises `QuotaError` if what passes and results of a trainer count for is used up."""
         self.check(self.account_of(trainer), held_bytes=1)
@@ -112,9 +146,9 @@ class Quotas:
         """The error for what would be over a quota."""
         tally.counts["refused"] += 1
         quota = getattr(tally.quota, name)
-        needs = f", and this needs {more:,.12g} more" if more else ""
+        needs = f", and this needs {number(more)} more" if more else ""
         return QuotaError(
-            f"owner {self._owner!r} refuses this: {tally.title} may use {quota:,.12g} of {name}, uses {used:,.12g}"
+            f"owner {self._owner!r} refuses this: {tally.title} may use {number(quota)} of {name}, uses {number(used)}"
             f"{needs}. {REMEDIES[name]}, or have its operator raise {name} in [{tally.section}] of the quota file"
         )
 
@@ -145,7 +179,7 @@ class Quotas:
         for tally in tallies:
             for name in NAMES:
                 used, quota = tally.used(name), getattr(tally.quota, name)
-                if used or quota is not math.inf:
+                if name != "burst_seconds" and (used or quota is not math.inf):
                     yield Use(tally.section, name, used, quota)
 
     def _set_quotas(self) -> None:
@@ -155,3 +189,8 @@ class Quotas:
             tally.quota = settings.identities.get(name, settings.default)
         for name, tally in self._namespaces.items():
             tally.quota = settings.namespaces.get(name or _DEFAULT, NO_QUOTA)
+
+
+def number(value: float) -> str:
+    """A number for messages."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"

@@ -15,6 +15,7 @@ from ps_service.requests.administration import end_unused
 from ps_service.rpc.direct import DirectListener
 from ps_service.rpc.grpc_stream import GrpcStream, address_of, certificate_of, reading, writing
 from ps_service.rpc.intake import Intake
+from ps_service.rpc.pacing import Pacing
 from ps_service.rpc.session_handler import SessionHandler
 from ps_service.rpc.session_handlers import SessionHandlers
 from ps_service.rpc.shared_memory import SharedMemoryListener
@@ -225,6 +226,7 @@ class Servicer:
         intake = Intake(self._engine, session_handler.session.trainer)
         session, stream, waiting = session_handler.session, session_handler.stream, outbox.waiting
         most = _MOST_UNSENT * self._engine.limits.max_in_flight
+        pacing = Pacing(self._engine.quotas, session) if self._engine.quotas.is_on else None
 
         def handle(packet: Packet, at_once: bool = False) -> bool | asyncio.Future[bool]:
             # The trainer may not read the answers. Only large answers count towards its budget.
@@ -239,6 +241,10 @@ class Servicer:
                 return True
             if taken is None:
                 return False
+            if pacing is not None:
+                taken, seconds = pacing.admit(taken)
+                if seconds:
+                    return asyncio.create_task(handle_paced(taken, seconds))
             if not (session.is_known and taken.frame.HasField("request")):
                 return self._receive(session_handler, taken)
             session_handler.take(taken)
@@ -252,7 +258,14 @@ class Servicer:
 
         async def handle_after(taken: asyncio.Future[Message | None]) -> bool:
             message = await taken
+            if pacing is not None and message is not None:
+                message, seconds = pacing.admit(message)
+                await asyncio.sleep(seconds)
             return stream.outbox is not outbox or (message is not None and self._receive(session_handler, message))
+
+        async def handle_paced(message: Message, seconds: float) -> bool:
+            await asyncio.sleep(seconds)
+            return stream.outbox is not outbox or self._receive(session_handler, message)
 
         try:
             await connection.deliver(handle, intake.place)

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from ps_service.access import identities
 from ps_service.access.identities import ANYONE
 from ps_service.execution.fair_queue import WorkItem
+from ps_service.quotas.accounts import Account
 from ps_service.requests.administration import BY_OPERATOR
 from ps_service.requests.error_answers import cut_off, failure
 from ps_service.requests.execution import answer
@@ -158,6 +159,8 @@ class UnaryMethods:
             self._engine.access.check(identity, operation, request)
             self._engine.sessions.check(caller.trainer, identity)
             self._check(metadata)
+            if self._engine.quotas.is_on:
+                self._check_quotas(identity, request)
         except PsError as error:
             message = fit_for_metadata(to_message(error))
             context.set_trailing_metadata(((ERROR_KEY, message.SerializeToString()),))
@@ -191,6 +194,12 @@ class UnaryMethods:
         told.append((ERROR_KEY, message.SerializeToString()))
         context.set_trailing_metadata(tuple(told))
         await context.abort(STATUS[message.code], message.message)
+
+    def _check_quotas(self, identity: Identity, request: Any) -> None:
+        """Refuses a request that is too large, or would have to wait."""
+        account = Account(identity.name)
+        self._engine.quotas.check_message(account, request.ByteSize())
+        self._engine.quotas.admit_call(account)
 
     def _check(self, metadata: dict[str, Any]) -> None:
         """Refuses a caller that names an incarnation whose state is lost, and any while the owner may be replaced."""

@@ -32,6 +32,8 @@ def test_identities_begin_with_the_default(tmp_path: Path) -> None:
         ("[all]\nobjects = true", "a quota is a number"),
         ("[all]\nobjects = nan", "a quota is a number"),
         ("[all]\nobjects = '4 GiB'", "a quota is a number"),
+        ("[all]\ncalls_per_second = 0", "larger than 0"),
+        ("[all]\nburst_seconds = inf", "larger than 0"),
     ],
 )
 def test_what_is_not_valid_is_refused(tmp_path: Path, text: str, why: str) -> None:
