@@ -14,6 +14,7 @@ import torch
 from torch import optim
 
 import trainer_client as tc
+from ps_service.monitoring.exporter import OwnerCollector
 from ps_service.quotas.quota import QuotaFile
 from ps_service.server import Server
 from ps_wire.v1.operations_pb2 import CreateRequest
@@ -177,3 +178,20 @@ async def test_quotas_are_those_of_one_owner(identities: Identities, quota_file:
             made = [ps.module("torch.nn.Linear", 1, 1, name=f"{number}", owner=owner) for number in range(6)]
             results = await asyncio.gather(*made, return_exceptions=True)
             assert sum(isinstance(each, tc.errors.QuotaError) for each in results) == 2
+
+
+async def test_the_status_tells_what_is_used(limited: Server, identities: Identities) -> None:
+    async with identities.connect(limited, "anna") as ps:
+        await ps.module(*LINEAR, name="net")
+        told = {(each.section, each.name): (each.used, each.quota) for each in (await ps.status()).quotas}
+        assert told["identity.anna", "object_bytes"] == (250_000, 1_000_000)
+        assert told["namespace.default", "objects"] == (1, 6)
+        assert told["namespace.default", "sessions"] == (1, None)
+        assert told["all", "streams"] == (1, 3)
+        families = {each.name: each for each in OwnerCollector(limited.engine).collect()}
+        (used,) = (
+            each.value
+            for each in families["ps_quota_used"].samples
+            if each.labels == {"section": "identity.anna", "quota": "object_bytes"}
+        )
+        assert used == 250_000
