@@ -16,6 +16,7 @@ PsError                       also a RuntimeError, as the errors of torch.distri
 ├── DeadlineExceededError     the call's time ran out (also a TimeoutError)
 ├── CancelledCallError        the call was cancelled
 ├── OverloadedError           this trainer has too many requests, bytes or hanging calls
+│   └── QuotaError            this identity, its namespace, or all together would use more than a quota
 ├── UnavailableError          the owner is draining, or cannot be reached (also a ConnectionError)
 ├── ReplacedError             a later start of the owner's state has taken its place (also a ConnectionError)
 ├── RowsMovedError            the rows of a table are, or are about to be, on another owner (also a ConnectionError)
@@ -150,6 +151,11 @@ class CancelledCallError(PsError, code=ErrorCode.ERROR_CANCELLED):
 
 class OverloadedError(PsError, code=ErrorCode.ERROR_OVERLOADED):
     """This trainer has too many requests in flight, bytes, or hanging calls; wait for some of them to end."""
+
+
+class QuotaError(OverloadedError, code=ErrorCode.ERROR_QUOTA):
+    """The request needs more than a quota of its identity, of its namespace or of all together leaves. Nothing was
+    changed. The message names the quota, what is used of it, and what to do."""
 
 
 class UnavailableError(PsError, ConnectionError, code=ErrorCode.ERROR_UNAVAILABLE):

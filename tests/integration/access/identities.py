@@ -10,6 +10,7 @@ from typing import Any
 import trainer_client as tc
 from ps_service.access.token_file import TokenFile
 from ps_service.engine import Engine
+from ps_service.quotas.quota import QuotaFile
 from ps_service.server import Server
 from tests import hosted_models
 from tests.allowed import allowed
@@ -30,9 +31,11 @@ class Identities:
         return self.tokens[name]
 
     @asynccontextmanager
-    async def serving(self, name: str = "ps0", **more: Any) -> AsyncIterator[Server]:
-        """An owner that reads the file."""
-        engine = Engine(name, allowed(hosted_models), tokens=self.file)
+    async def serving(
+        self, name: str = "ps0", quotas: QuotaFile | None = None, data_dir: Path | None = None, **more: Any
+    ) -> AsyncIterator[Server]:
+        """An owner that reads the file, and one of quotas if there is one."""
+        engine = Engine(name, allowed(hosted_models), tokens=self.file, quotas=quotas, data_dir=data_dir)
         async with Server(engine, **{"direct_port": 0} | more) as server:
             yield server
 
