@@ -72,6 +72,7 @@ class Servicer:
         self.direct = DirectListener(self.serve, traffic["direct"], engine.direct, certificates)
         self.direct.when_refused = partial(arrivals.refused, engine.events, "a direct connection")
         engine.access.when_refused = partial(arrivals.denied, engine.events)
+        engine.access.when_read = partial(engine.events.note, "tokens")
         self._engine = engine
         self._unary = UnaryMethods(engine)
         engine.requests.add(self._unary)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.pages.conftest import Start
 from tests.pages.snippets import ROOT, with_addresses
+from tests.waiting import until
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\w+\.(?:toml|py))\n")
@@ -55,6 +56,11 @@ class Shell:
         if program[:2] == ["ps-service", "serve"]:
             await self._serve(program)
             return
+        if program[:3] == ["ps-service", "token", "revoke"]:
+            await self._output(program, self._variables, 0)
+            log = self._folder / "audit.jsonl"
+            await until(lambda: log.read_text().count('"kind": "tokens"') == 2, 0.02)
+            return
         out = await self._output(program, self._variables | given, int(code[1]) if code else 0)
         (self._folder / into).write_text(out) if into else self.printed.append(out)
 
@@ -67,9 +73,8 @@ class Shell:
 
     async def _output(self, program: list[str], variables: dict[str, str], code: int) -> str:
         if program[0] == "grep":
-            return "".join(
-                line for line in (self._folder / program[2]).read_text().splitlines(True) if program[1] in line
-            )
+            lines = [line for name in program[2:] for line in (self._folder / name).read_text().splitlines()]
+            return "\n".join(line for line in lines if program[1] in line)
         given = program[1:]
         if program[0] == "python":
             given[0] = given[0].removesuffix(".py")
