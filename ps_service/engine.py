@@ -129,6 +129,7 @@ class Engine:
         self.compute: Final = ThreadPool(threads, spare_threads)
         if self.quotas.is_on:
             self.compute.when_ran = self.quotas.charge
+            self.budget.groups_of = lambda trainer: self.quotas.tallies(self.sessions.account_of(trainer))
         self.directory: Final = Directory(self.sessions.is_away, self.sessions.has)
         self.memberships: Final = Memberships(self.compute.submit, self.sessions.describe, lambda: self.draining)
         self.communicators: Final = Communicators(self.sessions, self.limits, self.compute.later)

@@ -39,6 +39,11 @@ class WorkItem:
     trainer_queue: TrainerQueue | None = None
     group_queue: TrainerQueue | None = None
 
+    @property
+    def whose(self) -> bytes | str:
+        """Whose turn it is: that of its group, if it is in one, else of its trainer."""
+        return self.group or self.of
+
 
 @dataclass(slots=True, eq=False)
 class TrainerQueue:

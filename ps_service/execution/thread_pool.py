@@ -145,8 +145,8 @@ class ThreadPool(LoopCalls):
         with self._lock:
             return self._workers.lost.total()
 
-    def has_lost_enough(self, of: bytes) -> bool:
-        """Whether one trainer's abandoned work holds half of the spare threads: one trainer must not stall it."""
+    def has_lost_enough(self, of: bytes | str) -> bool:
+        """Whether the abandoned work of one trainer or group holds half of the spare threads: it must not stall all."""
         return self._workers.lost[of] >= max(1, self.spare // 2)
 
     def submit(self, function: Callable[[], Work], item: WorkItem | None = None) -> None:

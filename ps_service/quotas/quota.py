@@ -69,6 +69,7 @@ REMEDIES: Final = {
     "object_bytes": "Delete objects, and drop handles of those without a name",
     "table_rows": "Remove or evict rows",
     "table_bytes": "Remove or evict rows, or delete tables",
+    "request_bytes": "Have fewer large requests in flight",
     "message_bytes": "Send less at a time",
     "nesting": "Nest fewer calls; does the code that is called call itself?",
     "calls_per_second": "Ask less often",

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ps_service.quotas.accounts import NOBODY, Account, Tally
-from ps_service.quotas.quota import NAMES, NO_QUOTA, REMEDIES, Settings
-from ps_wire.errors import InvalidArgumentError, QuotaError
+from ps_service.quotas.quota import NAMES, NO_QUOTA, Settings
+from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from ps_service.quotas.quota import QuotaFile, Stamp
@@ -51,7 +51,7 @@ class Quotas:
         if file is not None:
             self._stamp, self._settings = file.stamp(), file.read()
         self._lock = threading.RLock()  # the garbage collector may free what counts while a thread has it
-        self._all = Tally("all", "all together", self._settings.everybody, clock)
+        self._all = Tally(owner, "all", "all together", self._settings.everybody, clock)
         self._identities: dict[str, Tally] = {}
         self._namespaces: dict[str, Tally] = {}
         self._tallies: dict[Account, tuple[Tally, ...]] = {}
@@ -65,11 +65,11 @@ class Quotas:
             identity, namespace = self._identities.get(account.identity), self._namespaces.get(account.namespace)
             if identity is None:
                 title = f"the identity {account.identity!r}" if account.identity else "everybody without an identity"
-                identity = Tally(f"identity.{account.identity}", title, NO_QUOTA, self.clock)
+                identity = Tally(self._owner, f"identity.{account.identity}", title, NO_QUOTA, self.clock)
                 self._identities[account.identity] = identity
             if namespace is None:
                 name = account.namespace or _DEFAULT
-                namespace = Tally(f"namespace.{name}", f"the namespace {name!r}", NO_QUOTA, self.clock)
+                namespace = Tally(self._owner, f"namespace.{name}", f"the namespace {name!r}", NO_QUOTA, self.clock)
                 self._namespaces[account.namespace] = namespace
             self._set_quotas()
             found = self._tallies[account] = (identity, namespace, self._all)
@@ -80,8 +80,8 @@ class Quotas:
         for tally in self.tallies(account):
             for name, more in asked.items():
                 quota = getattr(tally.quota, name)
-                if quota is not math.inf and more > 0 and (used := tally.used(name)) + more > quota:
-                    raise self.exceeded(tally, name, used, more)
+                if quota < math.inf and more > 0 and (used := tally.used(name)) + more > quota:
+                    raise tally.exceeded(name, used, more)
 
     def take(self, account: Account, **used: float) -> None:
         """Counts what an account uses from now on."""
@@ -108,14 +108,14 @@ class Quotas:
             for tally in self.tallies(account):
                 quota = tally.quota
                 if depth > quota.nesting:
-                    raise self.exceeded(tally, "nesting", depth)
+                    raise tally.exceeded("nesting", depth)
                 for bucket, name, rate, amount in (
                     (tally.calls, "calls_per_second", quota.calls_per_second, 1.0),
                     (tally.compute, "compute_per_second", quota.compute_per_second, 0.0),
                 ):
                     seconds = bucket.wait(amount, rate, rate * quota.burst_seconds, now) if rate < math.inf else 0.0
                     if seconds > patience:
-                        raise self.exceeded(tally, name, bucket.per_second(now))
+                        raise tally.exceeded(name, bucket.per_second(now))
                     longest = max(longest, seconds)
             for tally in self.tallies(account):
                 tally.calls.take(1.0, tally.quota.calls_per_second, now)
@@ -132,7 +132,7 @@ class Quotas:
         """Raises `QuotaError` if a message may not be as large."""
         for tally in self.tallies(account):
             if nbytes > tally.quota.message_bytes:
-                raise self.exceeded(tally, "message_bytes", nbytes)
+                raise tally.exceeded("message_bytes", nbytes)
 
     def check_held(self, trainer: bytes) -> None:
         """Raises `QuotaError` if what passes and results of a trainer count for is used up."""
@@ -141,16 +141,6 @@ class Quotas:
     def least(self, account: Account, name: str) -> float:
         """The smallest quota of this name; infinity if there is none."""
         return min(float(getattr(tally.quota, name)) for tally in self.tallies(account))
-
-    def exceeded(self, tally: Tally, name: str, used: float, more: float = 0) -> QuotaError:
-        """The error for what would be over a quota."""
-        tally.counts["refused"] += 1
-        quota = getattr(tally.quota, name)
-        needs = f", and this needs {number(more)} more" if more else ""
-        return QuotaError(
-            f"owner {self._owner!r} refuses this: {tally.title} may use {number(quota)} of {name}, uses {number(used)}"
-            f"{needs}. {REMEDIES[name]}, or have its operator raise {name} in [{tally.section}] of the quota file"
-        )
 
     def look(self) -> None:
         """Reads the file again if it has changed. While it cannot be read, or is not valid, what it had before stays,
@@ -179,7 +169,7 @@ class Quotas:
         for tally in tallies:
             for name in NAMES:
                 used, quota = tally.used(name), getattr(tally.quota, name)
-                if name != "burst_seconds" and (used or quota is not math.inf):
+                if name != "burst_seconds" and (used or quota < math.inf):
                     yield Use(tally.section, name, used, quota)
 
     def _set_quotas(self) -> None:
@@ -189,8 +179,3 @@ class Quotas:
             tally.quota = settings.identities.get(name, settings.default)
         for name, tally in self._namespaces.items():
             tally.quota = settings.namespaces.get(name or _DEFAULT, NO_QUOTA)
-
-
-def number(value: float) -> str:
-    """A number for messages."""
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"

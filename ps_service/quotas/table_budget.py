@@ -21,7 +21,6 @@ class AccountBudget(TableBudget):
 
     def __init__(self, quotas: Quotas, account: Account, of_all: TableBudget) -> None:
         super().__init__(of_all.owner, of_all.limit)
-        self._quotas = quotas
         self._of_all = of_all
         self._tallies: Sequence[Tally] = quotas.tallies(account)
 
@@ -49,7 +48,7 @@ class AccountBudget(TableBudget):
             for name, more in (("table_rows", 1), ("table_bytes", row_bytes)):
                 used = each.used(name)
                 if used + more > getattr(each.quota, name):
-                    return self._quotas.exceeded(each, name, used)
+                    return each.exceeded(name, used)
         return self._of_all.exceeded(table, row_bytes)
 
     @property

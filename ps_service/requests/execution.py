@@ -181,7 +181,7 @@ class Execution:
             self.begun = True
         engine.counters.queued(time.perf_counter() - ctx.began)
         answer: Answer | None
-        if engine.compute.has_lost_enough(item.of) and not item.apart:
+        if engine.compute.has_lost_enough(item.whose) and not item.apart:
             answer = self._refused(error_answers.overdrawn(engine, self.number))
         else:
             answer = self._handled()

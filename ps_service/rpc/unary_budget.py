@@ -46,12 +46,7 @@ class UnaryBudget:
         # A trainer without a session has no holding of its own.
         holding = budget.of(of if self._engine.sessions.get(of) is not None else UNNAMED)
         if not budget.admits(holding, nbytes, nested=False):
-            budget.refusals += 1
-            raise OverloadedError(
-                f"a request of {nbytes:,} bytes found no space: requests of this session hold {holding.requests:,} "
-                f"bytes, and those of all sessions {budget.requests:,}. Have fewer large requests in flight, or raise "
-                "max_session_bytes or max_owner_bytes on the owner"
-            )
+            raise budget.refused(holding, nbytes, nested=False)
         budget.take(holding, nbytes)
         try:
             yield
