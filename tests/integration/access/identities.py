@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import trainer_client as tc
@@ -30,9 +31,11 @@ class Identities:
         return self.tokens[name]
 
     @asynccontextmanager
-    async def serving(self, name: str = "ps0", **more: Any) -> AsyncIterator[Server]:
-        """An owner that reads the file."""
-        engine = Engine(name, allowed(hosted_models), tokens=self.file)
+    async def serving(
+        self, name: str = "ps0", modules: tuple[ModuleType, ...] = (), **more: Any
+    ) -> AsyncIterator[Server]:
+        """An owner that reads the file, and hosts the classes of these modules, too."""
+        engine = Engine(name, allowed(hosted_models, *modules), tokens=self.file)
         async with Server(engine, **{"direct_port": 0} | more) as server:
             yield server
 
