@@ -30,7 +30,7 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 """How a connection of HTTP/2 begins."""
 
 
-def _ports(at: Scene) -> dict[str, int]:
+def ports(at: Scene) -> dict[str, int]:
     grpc, http = (int(each.rpartition(":")[2]) for each in (at.address, at.server.http_address))
     return {"grpc": grpc, "direct": at.direct_port, "http": http}
 
@@ -53,7 +53,7 @@ def _answer(port: int, sent: bytes) -> bytes:
 )
 async def downgrade_to_plain_text(at: Scene) -> None:
     texts = (HTTP2, b"ps-wire1" + bytes(32), b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    for name, port in _ports(at).items():
+    for name, port in ports(at).items():
         for sent in texts:
             at.tried += 1
             found = await asyncio.to_thread(_answer, port, sent)
@@ -83,11 +83,11 @@ async def show_a_wrong_certificate(at: Scene) -> None:
     old = contexts["TLS 1.2"] = authority.trainer().context()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     right = authority.trainer().context()
-    for listener, port in _ports(at).items():
+    for listener, port in ports(at).items():
         found = await asyncio.to_thread(_encrypted, right, listener, port)
         at.hold(found if listener != "direct" else found == b"", f"{listener} refuses the right one")
     for name, context in contexts.items():
-        for listener, port in _ports(at).items():
+        for listener, port in ports(at).items():
             if (listener, name) == ("grpc", "TLS 1.2"):
                 continue  # gRPC has no option for it; owners of `ps-service serve` leave it no cipher
             at.tried += 1
