@@ -17,6 +17,7 @@ from ps_service import addresses
 from ps_service.monitoring import exporter
 from ps_service.monitoring.door import Door
 from ps_service.monitoring.page import Page
+from ps_service.monitoring.silent_connections import SilentConnections
 from ps_wire.release import RELEASE
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class Web:
         self._listen = listen
         self._state = state
         self._began = time.monotonic()
-        application = web.Application(middlewares=[Door(engine.access, listen, address).check])
+        self._silent = SilentConnections()
+        application = web.Application(middlewares=[self._silent.note, Door(engine.access, listen, address).check])
         self._exposed = make_aiohttp_handler(exporter.registry(engine))
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._health)
@@ -78,9 +80,11 @@ class Web:
         self._port = listener.getsockname()[1]
         await self._runner.setup()
         await web.SockSite(self._runner, listener, ssl_context=context).start()
+        self._silent.begin(self._runner.server)
 
     async def stop(self) -> None:
         """Ends every connection. Calling it again does nothing."""
+        await self._silent.end()
         await self._runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:

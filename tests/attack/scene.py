@@ -17,6 +17,7 @@ from ps_service.server import Server
 from ps_wire.v1.errors_pb2 import Error, ErrorCode
 from ps_wire.v1.frames_pb2 import Frame, Request
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
+from tests.attack import hosted
 from tests.attack.attack import Broken
 from tests.integration.access.identities import Identities
 from tests.integration.support import HandMade
@@ -85,7 +86,7 @@ class Scene:
 
     async def begin(self, tls: bool) -> None:
         """Starts the owner and the innocent trainer."""
-        options: dict[str, Any] = {"http": "127.0.0.1:0"}
+        options: dict[str, Any] = {"http": "127.0.0.1:0", "modules": (hosted,)}
         if tls:
             self.authority = Authority(self.folder)
             options["tls"] = self.authority.server(asks=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import aiohttp
 import grpc
+import torch
 
 import trainer_client as tc
 from ps_wire.v1 import operations_pb2 as pb
@@ -99,3 +101,36 @@ async def use_a_table_of_another_namespace(at: Scene) -> None:
     tables = sorted((each.name, each.dim) for each in (await anna.status()).tables)
     at.hold(tables == [("ads::users", 2)], f"it sees {tables}")
     at.hold(table.name == "users", "it has another name")
+
+
+@attack(
+    "looks for names of another namespace in all that a trainer of it may read: status, history, lists, errors",
+    "no name is in it",
+)
+async def see_names_of_another_namespace(at: Scene) -> None:
+    anna, _ = await _teams(at)
+    net = await anna.module("torch.nn.Linear", 2, 2, name="hidden-net")
+    await anna.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, name="hidden-optimizer")
+    table = await anna.table("hidden-table", dim=2, optimizer=tc.tables.SGD(lr=0.1))
+    await table(torch.tensor([1]))
+    await at.refused(net(torch.ones(5, 7)), "a call that fails", RuntimeError, tc.PsError)
+    metadata = (("ps-namespace", "search"),)
+    for method, request in (
+        ("Status", pb.StatusRequest()),
+        ("History", pb.HistoryRequest()),
+        ("Members", pb.MembersRequest()),
+        ("Attach", pb.AttachRequest(name="hidden-net")),
+        ("Attach", pb.AttachRequest(name="hidden")),
+        ("Delete", pb.DeleteRequest(name="none")),
+    ):
+        for who, where in (("sam", metadata), ("reader", ())):
+            _, reply = await at.unary(method, request, *where, name=who)
+            at.hold(reply is None or b"hidden" not in reply.SerializeToString(), f"{method} shows {who} a name")
+    _, reply = await at.unary("Status", pb.StatusRequest(), ("ps-namespace", "ads"), name="anna")
+    at.hold(b"hidden-net" in reply.SerializeToString(), "its own trainer does not see it")
+    async with aiohttp.ClientSession() as http:
+        headers = {"authorization": f"Bearer {at.identities.tokens['sam']}"}
+        for path in ("/status.json", "/metrics", "/"):
+            at.tried += 1
+            async with http.get(at.server.http_url + path, headers=headers) as answer:
+                at.hold("hidden" not in await answer.text(), f"{path} shows a name")

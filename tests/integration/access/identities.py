@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import trainer_client as tc
@@ -32,10 +33,17 @@ class Identities:
 
     @asynccontextmanager
     async def serving(
-        self, name: str = "ps0", quotas: QuotaFile | None = None, data_dir: Path | None = None, **more: Any
+        self,
+        name: str = "ps0",
+        modules: tuple[ModuleType, ...] = (),
+        quotas: QuotaFile | None = None,
+        data_dir: Path | None = None,
+        **more: Any,
     ) -> AsyncIterator[Server]:
-        """An owner that reads the file, and one of quotas if there is one."""
-        engine = Engine(name, allowed(hosted_models), tokens=self.file, quotas=quotas, data_dir=data_dir)
+        """An owner that reads the file, and one of quotas if there is one, and hosts the classes of these modules,
+        too."""
+        modules_here = allowed(hosted_models, *modules)
+        engine = Engine(name, modules_here, tokens=self.file, quotas=quotas, data_dir=data_dir)
         async with Server(engine, **{"direct_port": 0} | more) as server:
             yield server
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import trustme
@@ -19,9 +20,12 @@ class Authority:
         self.ca = folder / f"{name}.pem"
         self._authority.cert_pem.write_to_path(str(self.ca))
 
-    def issue(self, name: str, *hosts: str) -> tuple[Path, Path]:
-        """The files of a certificate for some hosts, and of its key. Those of the same name are replaced."""
-        issued = self._authority.issue_cert(*(hosts or ("127.0.0.1", "localhost")), key_type=trustme.KeyType.ECDSA)
+    def issue(self, name: str, *hosts: str, **dates: datetime) -> tuple[Path, Path]:
+        """The files of a certificate for some hosts, and of its key. Those of the same name are replaced. `not_before`
+        and `not_after` are its dates."""
+        issued = self._authority.issue_cert(
+            *(hosts or ("127.0.0.1", "localhost")), key_type=trustme.KeyType.ECDSA, **dates
+        )
         cert, key = self._folder / f"{self._name}-{name}.pem", self.key_of(name)
         # First the chain, so that both are never of two certificates for long.
         cert.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
