@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ps_service.engine import Engine
 from ps_service.hosting import creation
 from ps_service.monitoring import exporter
+from ps_service.quotas.quota import QuotaFile
 from ps_service.training.creation import create_optimizer
 from ps_wire.tables.names import SHARD
 from ps_wire.tables.options import SGD, Zeros
@@ -78,7 +80,10 @@ class Told:
     """The names of all series, and which values each of their labels has."""
 
     def __init__(self) -> None:
-        engine = Engine("ps0")
+        with tempfile.NamedTemporaryFile("w") as quotas:
+            quotas.write("all.objects = 9")
+            quotas.flush()
+            engine = Engine("ps0", quotas=QuotaFile(Path(quotas.name)))
         net, _ = creation.create(engine, "torch.nn.Linear", (2, 2), {}, name="net")
         creation.create(engine, SHARD, (), TABLE, name="items")
         refs = [net.ref._replace(parameter=name) for name in net.parameters]

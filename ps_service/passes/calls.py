@@ -254,7 +254,8 @@ def hosted(engine: PassHost, rref: RRef, trainer: bytes = b"", object_id: str = 
             if trainer:
                 found.shares = engine.held.of(trainer).shares(value)
                 found.account = engine.quotas.account_of(trainer)
-                engine.registry.check_room(found)
+                if engine.quotas.is_on:
+                    engine.registry.check_room(found)
             if rref.history is not None:
                 found.history = rref.history
             if object_id:

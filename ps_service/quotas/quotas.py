@@ -136,7 +136,9 @@ class Quotas:
 
     def check_held(self, trainer: bytes) -> None:
         """Raises `QuotaError` if what passes and results of a trainer count for is used up."""
-        self.check(self.account_of(trainer), held_bytes=1)
+        for tally in self.tallies(self.account_of(trainer)):
+            if tally.quota.held_bytes < math.inf and (used := tally.held.nbytes) >= tally.quota.held_bytes:
+                raise tally.exceeded("held_bytes", used)
 
     def least(self, account: Account, name: str) -> float:
         """The smallest quota of this name; infinity if there is none."""
