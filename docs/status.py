@@ -21,6 +21,7 @@ TYPES: Final = (
     parts.OperationStatus,
     parts.CommunicatorStatus,
     parts.MemoryStatus,
+    parts.QuotaStatus,
     parts.MemberStatus,
     parts.EventStatus,
 )
@@ -30,6 +31,7 @@ _JSON: Final = {
     "int": "number, whole",
     "int | None": "number, whole, or null",
     "float": "number",
+    "float | None": "number, or null",
     "str": "string",
     "bool": "true or false",
     "tuple[str, ...]": "list of strings",

@@ -150,6 +150,11 @@ class OwnerConfig(BaseSettings):
     own_token_file: Path | None = Field(
         None, description="File with the token that this owner shows the others of its group; it needs the role owner."
     )
+    quota_file: Path | None = Field(
+        None,
+        description="TOML file that says how much each identity, each namespace and all together may use; empty: no "
+        "quotas.",
+    )
     insecure: bool = Field(False, description="Listen beyond loopback although traffic is not encrypted.")
     slow_call_seconds: FiniteFloat = Field(
         10.0, ge=0, description="Calls, backwards and steps that take longer are logged; 0 logs none."
@@ -223,7 +228,7 @@ class OwnerConfig(BaseSettings):
 
     @field_validator(
         *("data_dir", "checkpoint_key_file", "tls_cert", "tls_key", "tls_client_ca", "tls_ca"),
-        *("token_file", "own_token_file"),
+        *("token_file", "own_token_file", "quota_file"),
         mode="before",
     )
     @classmethod

@@ -28,6 +28,7 @@ from ps_service.metrics.counters import Counters
 from ps_service.metrics.history import History
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
+from ps_service.quotas.quotas import Quotas
 from ps_service.sessions import arrivals
 from ps_service.sessions.belongings import Belongings
 from ps_service.sessions.effects import Durability
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
     from ps_service.access.token_file import TokenFile
     from ps_service.hosting.objects import HostedObject
+    from ps_service.memory.held import Held
+    from ps_service.quotas.quota import QuotaFile
     from ps_wire.attempts import Applied
     from ps_wire.sockets.connection import RecordConnection
     from ps_wire.v1.operations_pb2 import CheckpointReply
@@ -82,7 +85,8 @@ class Engine:
 
     It is complete when it is constructed, and its parts are never exchanged. What is made later, such as the peers of a
     group, is registered with its part. Without an `allowlist`, trainers may name what is torch's own; without
-    `tokens`, everybody may do everything. A file of tokens that cannot be read is an `InvalidArgumentError`.
+    `tokens`, everybody may do everything, and without `quotas`, use everything. A file of one of these that cannot be
+    read is an `InvalidArgumentError`.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class Engine:
         spare_threads: int = 0,
         data_dir: Path | None = None,
         tokens: TokenFile | None = None,
+        quotas: QuotaFile | None = None,
     ) -> None:
         self.name: Final = name
         self.access: Final = Access(name, tokens)
@@ -103,14 +108,18 @@ class Engine:
         self.limits: Final = limits or Limits()
         self.data_dir: Final = data_dir
         self.table_budget: Final = TableBudget(name, self.limits.max_table_bytes or memory() * 3 // 4)
-        self.census: Final = Census(self.table_budget)
+        self.quotas: Final = Quotas(name, quotas)
+        self.census: Final = Census(self.table_budget, self.quotas)
         self.registry: Final = Registry(name, self.census)
         self.moves: Final = Moves(name)
         self.parameter_locks: Final = ParameterLocks()
         self.held: Final = HeldByAll(self.limits)
-        self.sessions: Final = Sessions(self.limits)
+        self.sessions: Final = Sessions(self.limits, quotas=self.quotas)
+        self.quotas.account_of = self.sessions.account_of
+        if self.quotas.is_on:
+            self.held.others_of, self.held.check_others = self._held_of, self.quotas.check_held
         self.belongings: Final = Belongings(self.access, self.sessions, self.registry)
-        self.contexts: Final = Contexts(self.held, has_session=self.sessions.has)
+        self.contexts: Final = Contexts(self.held, has_session=self.sessions.has, quotas=self.quotas)
         self.gate: Final = Gate(self.contexts)
         self.standing: Final = Standing()
         self.incarnations: Final = Incarnations()
@@ -118,6 +127,9 @@ class Engine:
         self.requests: Final = RequestSources()
         self.budget: Final = Budget(self.limits)
         self.compute: Final = ThreadPool(threads, spare_threads)
+        if self.quotas.is_on:
+            self.compute.when_ran = self.quotas.charge
+            self.budget.groups_of = lambda trainer: self.quotas.tallies(self.sessions.account_of(trainer))
         self.directory: Final = Directory(self.sessions.is_away, self.sessions.has)
         self.memberships: Final = Memberships(self.compute.submit, self.sessions.describe, lambda: self.draining)
         self.communicators: Final = Communicators(self.sessions, self.limits, self.compute.later)
@@ -138,6 +150,9 @@ class Engine:
         self.allowlist.functions.serve(self.limits, self.device)
         self.allowlist.allow(HostedTable, SHARD)
         self.allowlist.allow(RowOptimizer, OPTIMIZER)
+
+    def _held_of(self, trainer: bytes) -> tuple[Held, ...]:
+        return tuple(each.held for each in self.quotas.tallies(self.sessions.account_of(trainer)))
 
     def uptime_seconds(self) -> float:
         """Seconds since it was made."""

@@ -7,7 +7,6 @@ PsError                       also a RuntimeError, as the errors of torch.distri
 ├── NotAllowedError           the class or method is not on the owner's allow-list (also a PermissionError)
 ├── NameConflictError         an object with that name was made with other arguments
 ├── StaleHandleError          the handle's object no longer exists
-│   └── ObjectMovedError      the object is, or is about to be, on another owner
 ├── ForeignHandleError        the handle belongs to another owner
 ├── ContextEndedError         the context was ended by its trainer
 ├── ContextLostError          the owner no longer has this pass: run forward again
@@ -17,9 +16,11 @@ PsError                       also a RuntimeError, as the errors of torch.distri
 ├── DeadlineExceededError     the call's time ran out (also a TimeoutError)
 ├── CancelledCallError        the call was cancelled
 ├── OverloadedError           this trainer has too many requests, bytes or hanging calls
+│   └── QuotaError            this identity, its namespace, or all together would use more than a quota
 ├── UnavailableError          the owner is draining, or cannot be reached (also a ConnectionError)
 ├── ReplacedError             a later start of the owner's state has taken its place (also a ConnectionError)
 ├── RowsMovedError            the rows of a table are, or are about to be, on another owner (also a ConnectionError)
+├── ObjectMovedError          the object is, or is about to be, on another owner (also a ConnectionError)
 ├── DrainingError             the owner is about to stop, and lets no step wait for others (also a ConnectionError)
 ├── StorageError              the owner cannot write down what would change; reading goes on (also an OSError)
 ├── SessionLostError          the session has ended; whether the request ran is not known (also a ConnectionError)
@@ -152,6 +153,11 @@ class OverloadedError(PsError, code=ErrorCode.ERROR_OVERLOADED):
     """This trainer has too many requests in flight, bytes, or hanging calls; wait for some of them to end."""
 
 
+class QuotaError(OverloadedError, code=ErrorCode.ERROR_QUOTA):
+    """The request needs more than a quota of its identity, of its namespace or of all together leaves. Nothing was
+    changed. The message names the quota, what is used of it, and what to do."""
+
+
 class UnavailableError(PsError, ConnectionError, code=ErrorCode.ERROR_UNAVAILABLE):
     """The owner is draining and accepts no new work, or could not be reached in time."""
 
@@ -171,7 +177,7 @@ class RowsMovedError(PsError, ConnectionError, code=ErrorCode.ERROR_ROWS_MOVED):
     """
 
 
-class ObjectMovedError(StaleHandleError, code=ErrorCode.ERROR_OBJECT_MOVED):
+class ObjectMovedError(PsError, ConnectionError, code=ErrorCode.ERROR_OBJECT_MOVED):
     """A named object has moved to another owner, or does so at this moment. Nothing was changed.
 
     Handles follow by themselves. Programs see it if the other owner cannot be found, and where the request needs the

@@ -39,6 +39,7 @@ PLAIN = {
     "ps_service/passes/pass_context.py": SHORT,
     "ps_service/passes/runs.py": SHORT,
     "ps_service/measures/events.py": SHORT,
+    "ps_service/quotas/quotas.py": SHORT,
     "ps_service/measures/pace.py": SHORT,
     "ps_service/metrics/counters.py": SHORT,
     "ps_service/group/directory.py": SHORT,

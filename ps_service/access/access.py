@@ -63,11 +63,12 @@ class Access:
     """Knows the identities of an owner. Without a file of tokens, everybody may do everything.
 
     `when_refused` is told of each refusal: the name of the identity, empty if there is none, what was asked for, and
-    why not. Safe from several threads.
+    why not. `when_read` is told when the file was read again. Safe from several threads.
     """
 
     def __init__(self, owner: str, file: TokenFile | None = None, clock: Callable[[], float] = time.time) -> None:
         self.when_refused: Callable[[str, str, PsError], object] = nothing
+        self.when_read: Callable[[str], object] = nothing
         self._owner = owner
         self._file = file
         self.clock = clock
@@ -152,7 +153,7 @@ class Access:
             self._trouble = str(error)
             return
         self._stamp, self._entries, self._trouble = stamp, entries, ""
-        _log.info("the token file was read again: it has %d entries", len(entries))
+        self.when_read(f"the token file was read again: it has {len(entries)} entries")
 
     def _identified(self, authorization: list[str], certificates: frozenset[str]) -> Identity:
         if len(authorization) > 1:

@@ -13,6 +13,7 @@ from ps_service.execution.cores import SharedCores, torch_threads_of, usable_cor
 from ps_service.functions.groups import Level
 from ps_service.functions.offered import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
+from ps_service.quotas.quota import QuotaFile
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
 
 
@@ -27,6 +28,7 @@ def engine_of(settings: OwnerConfig) -> Engine:
         spare_threads=settings.spare_threads,
         data_dir=settings.data_dir,
         tokens=None if settings.token_file is None else TokenFile(settings.token_file),
+        quotas=None if settings.quota_file is None else QuotaFile(settings.quota_file),
     )
     torch_threads = settings.torch_threads or torch_threads_of(engine.compute.threads)
     if settings.share_cores:

@@ -26,7 +26,7 @@ _SLOW_SHARE: Final = 0.5
 
 def tables(status: OwnerStatus, most: int, owners: Collection[str] = ()) -> list[RenderableType]:
     """The tables that have rows, of at most so many each. Sessions of `owners` are no trainers unless they train."""
-    all_rows = (_memory, _operations, _events)  # these are short
+    all_rows = (_memory, _quotas, _operations, _events)  # these are short
     return [part for each in sections(status, owners) for part in each(None if each.func in all_rows else most)]
 
 
@@ -38,7 +38,7 @@ def sections(status: OwnerStatus, owners: Collection[str] = ()) -> list[Section]
     """What makes each of the tables."""
     makers = (
         *(_optimizers, _objects, _tables, _look_ups, _passes, _communicators),
-        *(_memory, _members, _operations, _events),
+        *(_memory, _quotas, _members, _operations, _events),
     )
     return [partial(_trainers, status, owners), *(partial(each, status) for each in makers)]
 
@@ -183,6 +183,23 @@ def _memory(status: OwnerStatus, most: int | None) -> list[RenderableType]:
             limit += " each"
         made.add_row(each.kind.replace("_", " "), size(each.bytes), limit, share)
     return _parts(made, len(used_kinds))
+
+
+def _quotas(status: OwnerStatus, most: int | None) -> list[RenderableType]:
+    made = table("Quotas", "of", ["used", "of at most", "share"], ["quota"])
+    limited = [each for each in status.quotas if each.quota is not None]
+    for each in limited[:most]:
+        assert each.quota is not None
+        shown = size if each.name.endswith("_bytes") else _number
+        share = f"{each.used / each.quota:.0%}" if each.quota else "-"
+        style = "yellow" if each.used >= 0.9 * each.quota else ""
+        words = Text(each.section), Text(each.name)
+        made.add_row(*words, shown(each.used), shown(each.quota), Text(share, style=style))
+    return _parts(made, len(limited))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
 def _members(status: OwnerStatus, most: int | None) -> list[RenderableType]:

@@ -126,7 +126,7 @@ def explain(
     with asking():
         access, within = Access("ps", TokenFile(file)), namespaces.checked(namespace)
         if asked is None:
-            answer = explaining.explain_object(access, name, what, namespaces.of(what) or within)
+            answer = explaining.explain_object(access, name, namespaces.within(what), namespaces.of(what) or within)
         else:
             answer = explaining.explain(access, name, asked, within)
     print(answer.text)

@@ -60,6 +60,7 @@ def object_record(
     `CannotBeKept` if it cannot be made again, because something that it was made from is not kept,
     `InvalidArgumentError`, and what `read` raises."""
     record = pb.ObjectRecord(object_id=hosted.ref.object_id, name=hosted.name, class_name=hosted.class_name)
+    record.identity, record.namespace = hosted.account
     prefix = hosted.name or f"{hosted.class_name.rpartition('.')[2]}-{hosted.ref.object_id[:8]}"
     spec = hosted.creation_spec
     if spec is None:

@@ -18,6 +18,7 @@ from ps_service.durability.tensors import TensorReader
 from ps_service.durability.value_files import FileSource
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes.pass_context import KILLED, STOPPED
+from ps_service.quotas.accounts import Account
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import remake
 from ps_service.sessions.reply_cache import Answer
@@ -132,17 +133,18 @@ def put(engine: Engine, record: pb.ObjectRecord, source: Source) -> None:
 
 
 def _made(engine: Engine, record: pb.ObjectRecord, source: Source) -> HostedObject:
+    account = Account(record.identity, record.namespace)
     try:
         kind = record.WhichOneof("made")
         if kind == "value":
             value = mapped(source.load(record.value, record.tensors), lambda tensor: tensor.to(engine.device))
             made = HostedObject(engine.name, value, engine.parameter_locks, record.name, object_id=record.object_id)
-            made.class_name = record.class_name
+            made.class_name, made.account = record.class_name, account
             return engine.registry.add(made)
         request = getattr(record, kind or "create")
         if record.dependency_only and kind != "call":
             request.name = ""  # another object may have the name by now
-        ctx = RequestContext(engine, _NO_TRAINER, source.find(record.payload))
+        ctx = RequestContext(engine, _NO_TRAINER, source.find(record.payload), made_for=account)
         with engine.registry.restoring():
             return remake(ctx, kind or "create", request, record.object_id)
     except Exception as error:  # constructors may raise anything

@@ -1,7 +1,8 @@
 """A fair queue of work for the compute threads.
 
 Each trainer has its own queue, and the trainer that has used the least thread time is next (start-time fair queueing).
-A trainer saves up no credit while it asks for nothing.
+A trainer saves up no credit while it asks for nothing. The trainers of a group, such as those of an identity, have one
+turn together, which they share in the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _REMEMBERED: Final = 32
 
 @dataclass(slots=True, eq=False)
 class WorkItem:
-    """A unit of work for a compute thread, of a trainer, with a description for log messages.
+    """A unit of work for a compute thread, of a trainer in a group, if that is not empty, with a description for log
+    messages.
 
     An `urgent` one goes before the trainer's other work: work that has begun waits for it. One `apart` runs in the
     administration thread, and must be short. Nobody waits for an `abandoned` one; a `lasting` one runs nevertheless.
@@ -33,12 +35,19 @@ class WorkItem:
     apart: bool = False
     lasting: bool = False
     abandoned: bool = False
+    group: str = ""
     trainer_queue: TrainerQueue | None = None
+    group_queue: TrainerQueue | None = None
+
+    @property
+    def whose(self) -> bytes | str:
+        """Whose turn it is: that of its group, if it is in one, else of its trainer."""
+        return self.group or self.of
 
 
 @dataclass(slots=True, eq=False)
 class TrainerQueue:
-    """The queued work of one trainer, and how many of its work items are running.
+    """The queued work of one trainer, or of one group, whose is in `trainers`, and how many work items are running.
 
     `used` is the thread time that it has used, and is estimated to use by what runs, in seconds. `estimate` is a moving
     average of the seconds that one work item takes, and `correction` by how much estimates in `used` were too low.
@@ -50,13 +59,19 @@ class TrainerQueue:
     running: int = 0
     urgent: deque[tuple[WorkItem, Callable[[], Work]]] = field(default_factory=deque)
     items: deque[tuple[WorkItem, Callable[[], Work]]] = field(default_factory=deque)
+    trainers: FairQueue | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether none of its work waits for a thread."""
+        return not self.items and not self.urgent and not self.trainers
 
 
 class FairQueue:
     """The work that waits for a thread. Not safe from several threads."""
 
     def __init__(self) -> None:
-        self._queues: dict[bytes, TrainerQueue] = {}
+        self._queues: dict[bytes | str, TrainerQueue] = {}
         # A heap with one entry for each queue that is not empty.
         self._next: list[tuple[float, int, TrainerQueue]] = []
         self._now = 0.0
@@ -71,38 +86,60 @@ class FairQueue:
 
     def add(self, item: WorkItem, function: Callable[[], Work]) -> None:
         """Adds a work item."""
-        trainer_queue = self._queues.get(item.of)
+        if not item.group:
+            trainer_queue = self._waiting(item.of)
+            (trainer_queue.urgent if item.urgent else trainer_queue.items).append((item, function))
+            item.trainer_queue = trainer_queue
+            return
+        item.group_queue = group_queue = self._waiting(item.group)
+        if group_queue.trainers is None:
+            group_queue.trainers = FairQueue()
+        item.trainer_queue = trainer_queue = group_queue.trainers._waiting(item.of)
+        (trainer_queue.urgent if item.urgent else trainer_queue.items).append((item, function))
+
+    def _waiting(self, key: bytes | str) -> TrainerQueue:
+        """The queue of a trainer or a group, which gets a further work item."""
+        trainer_queue = self._queues.get(key)
         if trainer_queue is None:
-            trainer_queue = self._queues[item.of] = TrainerQueue()
-        if not trainer_queue.items and not trainer_queue.urgent:
+            trainer_queue = self._queues[key] = TrainerQueue()
+        if trainer_queue.is_empty:
             trainer_queue.used += trainer_queue.correction
             trainer_queue.correction = 0.0
             if trainer_queue.used < self._now:
                 trainer_queue.used = self._now
             self._enter(trainer_queue)
-        (trainer_queue.urgent if item.urgent else trainer_queue.items).append((item, function))
-        item.trainer_queue = trainer_queue
         self._count += 1
+        return trainer_queue
 
     def take(self) -> tuple[WorkItem, Callable[[], Work]]:
         """Removes and returns the next work item. The queue must not be empty."""
         used, _, trainer_queue = heappop(self._next)
         if used > self._now:
             self._now = used
-        taken = (trainer_queue.urgent or trainer_queue.items).popleft()
+        if trainer_queue.trainers:
+            taken = trainer_queue.trainers.take()
+        else:
+            taken = (trainer_queue.urgent or trainer_queue.items).popleft()
         self._count -= 1
         self._running += 1
         trainer_queue.running += 1
         trainer_queue.used += trainer_queue.estimate + trainer_queue.correction
         trainer_queue.correction = 0.0
-        if trainer_queue.items or trainer_queue.urgent:
+        if not trainer_queue.is_empty:
             self._enter(trainer_queue)
         return taken
 
     def ended(self, item: WorkItem, seconds: float) -> None:
         """Charges a finished work item's thread time, in seconds, to its trainer."""
-        trainer_queue = item.trainer_queue
-        assert trainer_queue is not None
+        assert item.trainer_queue is not None
+        if item.group_queue is None:
+            self._charge(item.trainer_queue, seconds)
+            return
+        self._charge(item.group_queue, seconds)
+        assert item.group_queue.trainers is not None
+        item.group_queue.trainers._charge(item.trainer_queue, seconds)
+
+    def _charge(self, trainer_queue: TrainerQueue, seconds: float) -> None:
         self._running -= 1
         trainer_queue.running -= 1
         estimate = trainer_queue.estimate
@@ -125,7 +162,7 @@ class FairQueue:
     def _forget(self) -> None:
         """Removes idle queues whose trainer has used no more than the others."""
         for of, trainer_queue in list(self._queues.items()):
-            idle = not trainer_queue.running and not trainer_queue.items and not trainer_queue.urgent
+            idle = not trainer_queue.running and trainer_queue.is_empty
             if idle and trainer_queue.used + trainer_queue.correction <= self._now:
                 del self._queues[of]
         self._most = 2 * len(self._queues) + _REMEMBERED

@@ -112,6 +112,8 @@ class ThreadPool(LoopCalls):
         self.stalled = False
         # Called on the event loop when that changes.
         self.when_stalled: Callable[[bool], None] = nothing
+        # Is told for which trainer and group a thread has run something, and for how many seconds.
+        self.when_ran: Callable[[bytes, str, float], None] | None = None
         self.cores: SharedCores | None = None
         # A moving average of how long it takes to hand work to an idle thread, and its result to the event loop.
         self.hand_over_seconds = 0.0
@@ -143,8 +145,8 @@ class ThreadPool(LoopCalls):
         with self._lock:
             return self._workers.lost.total()
 
-    def has_lost_enough(self, of: bytes) -> bool:
-        """Whether one trainer's abandoned work holds half of the spare threads: one trainer must not stall it."""
+    def has_lost_enough(self, of: bytes | str) -> bool:
+        """Whether the abandoned work of one trainer or group holds half of the spare threads: it must not stall all."""
         return self._workers.lost[of] >= max(1, self.spare // 2)
 
     def submit(self, function: Callable[[], Work], item: WorkItem | None = None) -> None:
@@ -235,6 +237,8 @@ class ThreadPool(LoopCalls):
             if self.cores is not None:
                 self.cores.note(seconds - worker.waited)
             is_last = self._ended(worker, item, seconds)
+            if self.when_ran is not None:
+                self.when_ran(item.of, item.group, seconds - worker.waited)
             # Last, because this wakes the event loop, which then competes for the GIL.
             self.deliver(then)
             if is_last:

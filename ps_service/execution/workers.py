@@ -50,7 +50,7 @@ class Workers:
     """The threads of a pool. Its methods are not safe from several threads; its attributes may be read by any.
 
     At most `most` threads run at once, and `spare` lost threads do not count. `missing` threads may still be added;
-    there are too many if it is negative. `lost` counts the lost threads by trainer.
+    there are too many if it is negative. `lost` counts the lost threads by trainer, or by group.
     """
 
     def __init__(self, most: int, spare: int) -> None:
@@ -58,7 +58,7 @@ class Workers:
         self.spare = spare
         self.missing = most
         self.all: list[Worker] = []
-        self.lost: Counter[bytes] = Counter()
+        self.lost: Counter[bytes | str] = Counter()
 
     def add(self, worker: Worker) -> None:
         self.all.append(worker)
@@ -103,7 +103,7 @@ class Workers:
         """Marks a worker as lost, because its work was abandoned."""
         assert worker.item is not None
         worker.lost = True
-        self.lost[worker.item.of] += 1
+        self.lost[worker.item.whose] += 1
         if sum(1 for each in self.all if each.spared) < self.spare:
             self.missing += worker.counts
             worker.spared = True
@@ -111,9 +111,9 @@ class Workers:
     def regain(self, worker: Worker, item: WorkItem) -> None:
         """Undoes `lose`; another lost worker gets the spare thread that this one no longer needs."""
         worker.lost = False
-        self.lost[item.of] -= 1
-        if not self.lost[item.of]:
-            del self.lost[item.of]
+        self.lost[item.whose] -= 1
+        if not self.lost[item.whose]:
+            del self.lost[item.whose]
         if not worker.spared:
             return
         worker.spared = False

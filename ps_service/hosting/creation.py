@@ -13,11 +13,13 @@ from ps_service.hosting.aliases import check_aliases
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.hooks import check_hooks
 from ps_service.hosting.objects import HostedObject
+from ps_service.quotas.accounts import NOBODY
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.random import Seeded
 
 if TYPE_CHECKING:
     from ps_service.hosting.host import Host
+    from ps_service.quotas.accounts import Account
     from ps_wire.refs import Ref
 
 
@@ -31,13 +33,15 @@ def create(
     fingerprint: Fingerprint = NO_FINGERPRINT,
     object_id: str = "",
     replace: bool = False,
+    account: Account = NOBODY,
 ) -> tuple[HostedObject, bool]:
     """Makes an object of an allowed class, or finds the existing one of that name. Returns whether it was made, too.
 
     With a `seed`, the constructor draws the numbers that follow `torch.manual_seed(seed)`; the generators of the
-    process are not changed. `object_id` is its id before a restart of the owner. Raises `NotAllowedError` for a class
-    that is not on the allow-list, `InvalidArgumentError` for a module that cannot be hosted, `TooLargeError` for one of
-    torch that is larger than the limit, as `Registry.get_or_make`, and what the constructor raises.
+    process are not changed. `object_id` is its id before a restart of the owner. A new one counts for an `account`.
+    Raises `NotAllowedError` for a class that is not on the allow-list, `InvalidArgumentError` for a module that cannot
+    be hosted, `TooLargeError` for one of torch that is larger than the limit, as `Registry.get_or_make`, and what the
+    constructor raises.
     """
     constructor = engine.allowlist.functions.constructor(engine.allowlist.hosted(class_name), class_name)
 
@@ -53,7 +57,7 @@ def create(
         made.class_name = class_name
         return made
 
-    return engine.registry.get_or_make(name, fingerprint, make, replace=replace)
+    return engine.registry.get_or_make(name, fingerprint, make, replace=replace, account=account)
 
 
 def attach(engine: Host, target: str | Ref) -> HostedObject:

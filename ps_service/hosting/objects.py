@@ -19,6 +19,7 @@ from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.internals import Internals
 from ps_service.hosting.views import Views
+from ps_service.quotas.accounts import NOBODY
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.close_names import hint
 from ps_wire.codec.names import full_name
@@ -88,10 +89,10 @@ class HostedObject:
     recorded calls of each method, of which `Binding.inspect` examines some. It `is_layer` if it consists only of
     modules of torch; `layer_check` tells which of its calls need no checks.
 
-    `references` counts those of all sessions, and `shares` its bytes if it is a result that stays. `made_with` is the
-    call of a client that makes such an object, for messages. `creation_spec` is None unless the owner keeps checkpoints
-    and a trainer made it. `dependents` are removed with it, such as optimizers of its parameters; it does not keep them
-    alive. `when_removed` is called under the lock of the registry.
+    Its `account` is that of who has made it. `references` counts those of all sessions, and `shares` its bytes if it is
+    a result that stays. `made_with` is the call of a client that makes such an object, for messages. `creation_spec` is
+    None unless the owner keeps checkpoints and a trainer made it. `dependents` are removed with it, such as optimizers
+    of its parameters; it does not keep them alive. `when_removed` is called under the lock of the registry.
     """
 
     internals: Internals
@@ -111,6 +112,7 @@ class HostedObject:
         self.name = name
         self.fingerprint = fingerprint
         self.class_name = full_name(type(value))
+        self.account = NOBODY
         self.references = 0
         self.is_tensor = isinstance(value, torch.Tensor)
         if self.is_tensor and value.is_leaf and value.requires_grad:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ps_service.hosting.elsewhere import Elsewhere
+from ps_service.quotas.accounts import NOBODY
 from ps_wire.close_names import hint
 from ps_wire.errors import (
     ForeignHandleError,
@@ -23,6 +24,7 @@ from ps_wire.runtime.scopes import waiting
 if TYPE_CHECKING:
     from ps_service.hosting.fingerprints import Fingerprint
     from ps_service.hosting.objects import HostedObject
+    from ps_service.quotas.accounts import Account
     from ps_wire.refs import Ref
 
 
@@ -40,7 +42,11 @@ _ATTACHED: Final = ("ps.module(…)", "ps.create(…)")
 
 
 class _Census(Protocol):
-    """Counts the objects of a registry as they are added and removed, under the lock of that."""
+    """Counts the objects of a registry as they are added and removed, under the lock of that, and checks those that
+    trainers ask for."""
+
+    def check(self, account: Account, made: HostedObject | None = None, instead_of: HostedObject | None = None) -> None:
+        """Raises `QuotaError` if there may be no further object of an account, or not this one."""
 
     def add(self, hosted: HostedObject) -> None: ...
 
@@ -96,25 +102,23 @@ class Registry:
         make: Callable[[], HostedObject],
         remedy: str = "",
         replace: bool = False,
+        account: Account = NOBODY,
     ) -> tuple[HostedObject, bool]:
         """The object of that name, and whether it was made now, which it is if there is none. An anonymous object is
         always made. Concurrent requests for a name wait for one of them and get the same object.
+
+        A new one counts for an `account`; if that may have no further one, it is a `QuotaError`.
 
         An object that was made with another class or other arguments is a `NameConflictError`. With `replace` it is
         removed, with its dependents, once this one is made; it stays if `make` raises. The `remedy` says what else a
         trainer can do that asked with other arguments, and ends with a comma.
         """
         if not name:
-            return self.add(make()), True
+            return self._add_checked(make, account), True
         known = self._begin(name, fingerprint if replace else None)
         if known is None:
             try:
-                new = make()
-                with self._lock:
-                    before = self._names.get(name)
-                    if before is not None:
-                        self._remove(before, before, is_replaced=True)
-                    return self.add(new), True
+                return self._add_checked(make, account, self._names.get(name)), True
             finally:
                 with self._lock:
                     made = self._making.pop(name)
@@ -126,6 +130,29 @@ class Registry:
                 "with name=, or put yours in its place for all trainers with replace=True"
             )
         return known, False
+
+    def _add_checked(
+        self, make: Callable[[], HostedObject], account: Account, before: HostedObject | None = None
+    ) -> HostedObject:
+        """Makes an object, and adds it in the place of one that was there before, if it is in the quota of its
+        account."""
+        is_checked = threading.get_ident() not in self._restoring
+        if is_checked:
+            self._census.check(account, instead_of=before)
+        new = make()
+        new.account = account
+        with self._lock:
+            before = self._names.get(new.name) if new.name else None
+            if is_checked:
+                self._census.check(account, new, before)
+            if before is not None:
+                self._remove(before, before, is_replaced=True)
+            return self.add(new)
+
+    def check_room(self, made: HostedObject) -> None:
+        """Raises `QuotaError` if the account of a new object may not have it."""
+        with self._lock:
+            self._census.check(made.account, made)
 
     def being_made(self, name: str) -> Future[None] | None:
         """A future that is done when the object of that name was made or could not be; None if it is not being made."""
@@ -187,7 +214,10 @@ class Registry:
     def find(self, ref: Ref) -> HostedObject:
         """The object that a handle in a request refers to. Raises as `look_up`, and `PermissionDeniedError` if it
         belongs to another identity than the sender."""
-        found = self.look_up(ref)
+        # What `look_up` finds for most handles, without the cost of a call.
+        found = self._objects.get(ref.object_id)
+        if found is None or ref.owner != self.owner or ref.parameter:
+            found = self.look_up(ref)
         if self.guard is not None:
             self.guard(found)
         return found

@@ -49,6 +49,7 @@ KINDS: Final = {
     "loaded": "the state of an object was replaced",
     "policy": "an optimizer has got another policy",
     "refused": "a connection was refused, or a request for want of a token or a role",
+    "tokens": "the token file was read again, after it had changed",
     "pass_ended": "the owner or an operator has ended a pass",
     "restored": "the owner has continued from a checkpoint",
     "gone_back": "an owner has an older state than other owners of an optimizer know of",

@@ -26,14 +26,16 @@ class Held:
     """Counts the bytes held for one trainer, those of a storage once while a `Share` of it lives. Safe in all threads.
 
     Finalizers subtract bytes, at any moment. So changes are noted without a lock, and summed when the total is read.
+    The bytes count for `others`, too, such as all that the identity of the trainer holds.
     """
 
-    __slots__ = ("__weakref__", "_adding_up", "_changes", "_shares", "_total", "note")
+    __slots__ = ("__weakref__", "_adding_up", "_changes", "_shares", "_total", "note", "others")
 
-    def __init__(self) -> None:
+    def __init__(self, others: tuple[Held, ...] = ()) -> None:
         # `append` and `popleft` of a deque are atomic.
         self._changes: deque[int] = deque()
-        self.note: Callable[[int], None] = self._changes.append
+        self.note: Callable[[int], None] = self._changes.append if not others else self._note_with_others
+        self.others: Final = others
         # By the address of the storage. A WeakValueDictionary takes twice as long.
         self._shares: dict[int, ref[Share]] = {}
         self._total = 0
@@ -48,6 +50,11 @@ class Held:
                 self._total += changes.popleft()
             return self._total
 
+    def _note_with_others(self, change: int) -> None:
+        self._changes.append(change)
+        for each in self.others:
+            each.note(change)
+
     def share(self, storage: torch.UntypedStorage) -> Share:
         """Counts a storage once, for as long as the returned share lives."""
         key, nbytes = storage.data_ptr(), storage.nbytes()
@@ -59,8 +66,9 @@ class Held:
                 return share
         made = Share(self, nbytes, key)
         made.reference = self._shares[key] = ref(made)
-        if len(self._changes) > _MOST_UNSETTLED:
-            _ = self.nbytes
+        for each in (self, *self.others):
+            if len(each._changes) > _MOST_UNSETTLED:
+                _ = each.nbytes
         return made
 
     def shares(self, value: Any) -> list[Share]:
@@ -103,11 +111,14 @@ class Share:
 class HeldByAll:
     """Counts the bytes held for all trainers of an owner, and limits those of each to `max_context_bytes`.
 
-    `refusals` counts the calls that were refused because their trainer held too much.
+    `refusals` counts the calls that were refused because their trainer held too much. If there are quotas, `others_of`
+    has what the bytes of a trainer count for, too, and `check_others` raises if one of those is used up.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.refusals = 0
+        self.others_of: Callable[[bytes], tuple[Held, ...]] | None = None
+        self.check_others: Callable[[bytes], None] | None = None
         self.limit: Final = (limits or Limits()).max_context_bytes or memory() // 2
         self._lock = threading.Lock()
         # Each lives as long as a share refers to it, or it is among the latest that were made: making one costs as much
@@ -127,10 +138,11 @@ class HeldByAll:
 
     def of(self, trainer: bytes) -> Held:
         """The counter of one trainer."""
+        others = () if self.others_of is None else self.others_of(trainer)
         with self._lock:
             held = self._of.get(trainer)
-            if held is None:
-                held = self._of[trainer] = Held()
+            if held is None or held.others != others:
+                held = self._of[trainer] = Held(others)
                 self._latest.append(held)
             return held
 
@@ -140,7 +152,7 @@ class HeldByAll:
         return 0 if held is None else held.nbytes
 
     def check(self, trainer: bytes) -> None:
-        """Raises `OverloadedError` if a trainer holds more than the limit already."""
+        """Raises `OverloadedError` if a trainer holds more than the limit already, or a quota is used up."""
         held = self._of.get(trainer)
         nbytes = 0 if held is None else held.nbytes
         if nbytes >= self.limit:
@@ -150,6 +162,8 @@ class HeldByAll:
                 f"{self.limit:,}. End contexts or run their backward, drop handles of results, use smaller batches, "
                 "or raise max_context_bytes on the owner"
             )
+        if self.check_others is not None:
+            self.check_others(trainer)
 
 
 def storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:

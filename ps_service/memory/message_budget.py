@@ -18,21 +18,37 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ps_wire.errors import OverloadedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ps_wire.limits import Limits
 
 LONGEST_PAUSE_SECONDS: Final = 60.0
 """Seconds that a message whose caller has set no timeout waits to be admitted."""
 
 
+class Group(Protocol):
+    """Sessions whose requests have a bound together."""
+
+    request_bytes: int
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether a request of so many bytes may be read now; any may if no other is."""
+
+    def no_room(self, nbytes: int) -> OverloadedError:
+        """The error for one that may not."""
+
+
 @dataclass(slots=True, eq=False)
 class Holding:
     """The bytes that large messages of one session hold: requests that are read, queued or running, those that are
-    waiting for others, and answers that are being sent and are not kept."""
+    waiting for others, and answers that are being sent and are not kept. The requests count for `groups`, too."""
+
+    groups: tuple[Group, ...] = ()
 
     requests: int = 0
     waiting: int = 0
@@ -48,13 +64,18 @@ class Budget:
         self.unsent = 0
         self.pauses = 0
         self.refusals = 0
+        self.groups_of: Callable[[bytes], tuple[Group, ...]] | None = None
         self._limits = limits
         self._holdings: dict[bytes, Holding] = {}
         self._paused: list[tuple[Holding, asyncio.Future[None]]] = []
 
     def of(self, trainer: bytes) -> Holding:
         """The holding of a trainer's session; created if missing."""
-        return self._holdings.setdefault(trainer, Holding())
+        holding = self._holdings.get(trainer)
+        if holding is None:
+            groups = () if self.groups_of is None else self.groups_of(trainer)
+            holding = self._holdings[trainer] = Holding(groups)
+        return holding
 
     def held_by(self, trainer: bytes) -> Holding:
         """The holding of a trainer's session, for reading."""
@@ -73,11 +94,15 @@ class Budget:
         """Counts a request that begins to arrive."""
         holding.requests += nbytes
         self.requests += nbytes
+        for group in holding.groups:
+            group.request_bytes += nbytes
 
     def release(self, holding: Holding, nbytes: int) -> None:
         """Counts a request's payload as freed."""
         holding.requests -= nbytes
         self.requests -= nbytes
+        for group in holding.groups:
+            group.request_bytes -= nbytes
         if self._paused:
             self._go_on()
 
@@ -95,6 +120,8 @@ class Budget:
 
     def admits(self, holding: Holding, nbytes: int, nested: bool) -> bool:
         """Whether a request with a payload of this length may be read now; a request waits for a `nested` one."""
+        if holding.groups and self._full(holding, nbytes, nested) is not None:
+            return False
         most = self._limits.max_session_bytes
         if not holding.requests and holding.waiting < most:
             return True
@@ -110,6 +137,23 @@ class Budget:
         holding_some = sum(1 for each in self._holdings.values() if each.requests)
         return holding.requests + nbytes <= self._limits.max_owner_bytes // max(1, holding_some)
 
+    def refused(self, holding: Holding, nbytes: int, nested: bool) -> OverloadedError:
+        """The error for a request that may not be read now."""
+        self.refusals += 1
+        if (group := self._full(holding, nbytes, nested)) is not None:
+            return group.no_room(nbytes)
+        return OverloadedError(
+            f"a request of {nbytes:,} bytes found no space: requests of this session hold {holding.requests:,} bytes, "
+            f"those among them that wait for others {holding.waiting:,} more, and those of all sessions "
+            f"{self.requests:,}. Have fewer large requests in flight, or raise max_session_bytes or max_owner_bytes on "
+            "the owner"
+        )
+
+    @staticmethod
+    def _full(holding: Holding, nbytes: int, nested: bool) -> Group | None:
+        """The first group that has no room for a request. Others wait for a nested one."""
+        return None if nested else next((each for each in holding.groups if not each.has_room(nbytes)), None)
+
     async def admitted(self, holding: Holding, nbytes: int, nested: bool, seconds: float) -> None:
         """Waits until a request may be read, for at most so many seconds if that is not 0, and counts it from then on.
 
@@ -119,7 +163,7 @@ class Budget:
         try:
             async with asyncio.timeout(seconds or LONGEST_PAUSE_SECONDS):
                 while not self.admits(holding, nbytes, nested):
-                    if not holding.requests:
+                    if not holding.requests and self._full(holding, nbytes, nested) is None:
                         raise TimeoutError
                     there_is_space: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                     paused = (holding, there_is_space)
@@ -129,13 +173,7 @@ class Budget:
                     finally:
                         self._paused.remove(paused)
         except TimeoutError:
-            self.refusals += 1
-            raise OverloadedError(
-                f"a request of {nbytes:,} bytes found no space: requests of this session hold "
-                f"{holding.requests:,} bytes, those among them that wait for others {holding.waiting:,} more, and "
-                f"those of all sessions {self.requests:,}. Have fewer large requests in flight, or raise "
-                "max_session_bytes or max_owner_bytes on the owner"
-            ) from None
+            raise self.refused(holding, nbytes, nested) from None
         self.take(holding, nbytes)
 
     def _go_on(self) -> None:

@@ -5,7 +5,9 @@ docs/metrics.md lists them. Objects, trainers and contexts are counts: one serie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 _LIMITS: Final[dict[tuple[float, ...], list[str]]] = {
     bounds: [*map(floatToGoString, bounds), "+Inf"] for bounds in (DURATION_BOUNDS, STALENESS_BOUNDS)
 }
+
+_MOST_QUOTAS: Final = 1000
+"""Most series of quotas: those of all together come first, and then those of identities."""
 
 CODES: Final = {code: ErrorCode.Name(code).removeprefix("ERROR_").lower() for code in BY_CODE}
 """The label of an error, by its code on the wire."""
@@ -59,6 +64,7 @@ class OwnerCollector(Collector):
         yield from self._waiting()
         yield from self._traffic()
         yield from self._trainers()
+        yield from self._quotas()
         yield from self._objects()
         yield from self._tables()
         yield from self._training()
@@ -141,6 +147,16 @@ class OwnerCollector(Collector):
         what = "Requests that were refused because there was no space for them."
         yield CounterMetricFamily("ps_requests_without_space", what, budget.refusals + engine.held.refusals)
         yield _gauge("ps_members", "Members of the group whose directory the owner keeps.", len(engine.directory))
+
+    def _quotas(self) -> Iterator[Metric]:
+        labels = ["section", "quota"]
+        used = GaugeMetricFamily("ps_quota_used", "How much is used of what may have a quota.", labels=labels)
+        most = GaugeMetricFamily("ps_quota", "How much may be used of it.", labels=labels)
+        for each in islice(self._engine.quotas.uses(), _MOST_QUOTAS):
+            used.add_metric([each.section, each.name], each.used)
+            if each.quota < math.inf:
+                most.add_metric([each.section, each.name], each.quota)
+        yield from (used, most)
 
     def _objects(self) -> Iterator[Metric]:
         engine, census = self._engine, self._engine.census

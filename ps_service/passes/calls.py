@@ -253,6 +253,8 @@ def hosted(engine: PassHost, rref: RRef, trainer: bytes = b"", object_id: str = 
             found.is_detached = detached
             if trainer:
                 found.shares = engine.held.of(trainer).shares(value)
+                found.account = engine.quotas.account_of(trainer)
+                engine.registry.check_room(found)
             if rref.history is not None:
                 found.history = rref.history
             if object_id:

@@ -12,6 +12,7 @@ from ps_service.hosting.host import Host
 from ps_service.memory.held import HeldByAll
 from ps_service.passes.pass_context import KILLED, STOPPED, PassContext, ended_error, lost_error
 from ps_service.passes.runs import Runs
+from ps_service.quotas.accounts import NOBODY
 from ps_wire.errors import SESSION_ENDED, SessionLostError
 from ps_wire.number_set import SeenNumbers
 from ps_wire.refs import ContextId
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import torch
 
     from ps_service.group.peers import Membership
+    from ps_service.quotas.accounts import Account
+    from ps_service.quotas.quotas import Quotas
     from ps_service.tables.moving import AppliedSteps
 
 _REMEMBERED: Final = 4096
@@ -43,10 +46,12 @@ class Contexts:
         held: HeldByAll | None = None,
         clock: Callable[[], float] = time.monotonic,
         has_session: Callable[[bytes], bool] = lambda _: True,
+        quotas: Quotas | None = None,
     ) -> None:
         self.clock = clock
         self._has_session = has_session
         self._held = held or HeldByAll()
+        self._quotas = quotas if quotas is not None and quotas.is_on else None
         self._lock = threading.Lock()
         self._open: dict[ContextId, PassContext] = {}
         self._ended: dict[bytes, SeenNumbers] = {}
@@ -105,7 +110,8 @@ class Contexts:
 
     def open(self, id: ContextId, caller: bytes = b"") -> PassContext:
         """The context with that id; opens it if this owner has not seen it yet. The caller is the trainer or owner that
-        uses it: it is freed with the session of the last one. One without a session is a `SessionLostError`."""
+        uses it: it is freed with the session of the last one. One without a session is a `SessionLostError`, and one
+        that may open no further context a `QuotaError`."""
         caller = caller or id.trainer
         with self._lock:
             # Under the lock that `forget` takes after the session has ended, so that nothing stays that is opened late.
@@ -114,7 +120,9 @@ class Contexts:
             context = self._open.get(id)
             if context is None:
                 self._check(id)
+                account = self._admitted(caller)
                 context = self._open[id] = PassContext(id, self._held.of(id.trainer), self.clock())
+                context.account = account
                 if self.when_opened is not None:
                     self.when_opened(id, caller)
             else:
@@ -157,7 +165,20 @@ class Contexts:
                 holes = ended.holes
                 over = Over(ended.floor + 1, holes) if len(holes) <= _MOST_TOLD else NOTHING_SAID
         if context is not None:
-            context.end(over)
+            self._close(context, over)
+
+    def _admitted(self, caller: bytes) -> Account:
+        """What counts a context that a caller opens."""
+        if self._quotas is None:
+            return NOBODY
+        account = self._quotas.account_of(caller)
+        self._quotas.admit(account, contexts=1)
+        return account
+
+    def _close(self, context: PassContext, over: Over = NOTHING_SAID, why_lost: str = "") -> None:
+        if self._quotas is not None:
+            self._quotas.give(context.account, contexts=1)
+        context.end(over, why_lost)
 
     def all(self) -> list[PassContext]:
         """All open contexts."""
@@ -172,6 +193,14 @@ class Contexts:
                 if id in in_use:
                     context.used = now
             return [each for each in self._open.values() if now - each.used >= seconds and each.id not in in_use]
+
+    def older(self) -> list[tuple[PassContext, float]]:
+        """The open contexts that are older than the quota of who has opened them, and that quota in seconds."""
+        quotas, now = self._quotas, self.clock()
+        if quotas is None:
+            return []
+        found = [(each, quotas.least(each.account, "context_seconds")) for each in self.all()]
+        return [(context, most) for context, most in found if now - context.began >= most]
 
     def lose(self, id: ContextId, why: str) -> bool:
         """Ends a context in place of its trainer, which is told the reason when it uses the context again. Returns
@@ -188,7 +217,7 @@ class Contexts:
                 self._end(ContextId(id.trainer, next(iter(lost))))
             if len(self._lost) > _REMEMBERED:
                 del self._lost[next(iter(self._lost))]
-        context.end(why_lost=why)
+        self._close(context, why_lost=why)
         return True
 
     def forget(self, trainer: bytes) -> None:
@@ -206,7 +235,7 @@ class Contexts:
                 if not any(other in others for others in self._delegated.values()):
                     self._ended.pop(other, None)
         for context in gone:
-            context.end()
+            self._close(context)
 
     def _end(self, id: ContextId) -> SeenNumbers:
         ended = self._ended.get(id.trainer)
@@ -251,6 +280,9 @@ class PassHost(Host, Protocol):
 
     @property
     def membership(self) -> Membership: ...
+
+    @property
+    def quotas(self) -> Quotas: ...
 
     def keeps_gradients(self, parameter: torch.Tensor) -> bool:
         """Whether gradients of a parameter are kept outside of passes, for a step to come."""

@@ -14,6 +14,7 @@ from ps_service.group.peers import NOTHING_SAID, NestedPass, Over
 from ps_service.memory.held import Held, Share
 from ps_service.passes.gradients import Gradient, Gradients, Turn, Unscaled
 from ps_service.passes.staleness import FirstReadings
+from ps_service.quotas.accounts import NOBODY
 from ps_wire.attempts import Attempt
 from ps_wire.errors import ContextEndedError, ContextLostError, PsError
 
@@ -39,14 +40,16 @@ class PassContext:
     """One pass on this owner. Its times are on the clock of `Contexts`; `used` is when a request last used it.
 
     Its `callers` are the trainer whose pass it is, and owners that were called in the pass. `held` counts the bytes
-    that all passes of its trainer hold. `attempt` tells which steps other attempts of the pass have applied; None if it
-    is not run again. Once it has ended, what would use it raises as `Contexts.find`.
+    that all passes of its trainer hold, and `account` is that of who has opened it. `attempt` tells which steps other
+    attempts of the pass have applied; None if it is not run again. Once it has ended, what would use it raises as
+    `Contexts.find`.
     """
 
     def __init__(self, id: ContextId, held: Held, now: float = 0.0) -> None:
         self.id = id
         self.held = held
         self.callers: set[bytes] = set()
+        self.account = NOBODY
         self.last_staleness = 0
         self.attempt: Attempt | None = None
         self.began = self.used = now

@@ -142,7 +142,12 @@ def in_use(engine: Engine) -> Counter[ContextId]:
 
 
 def end_unused(engine: Engine) -> None:
-    """Ends the contexts that no request has used for longer than the owner allows."""
+    """Ends the contexts that no request has used for longer than the owner allows, and those that are older than a
+    quota allows."""
+    for context, most in engine.contexts.older():
+        told = f"it was open for {most:g} s, the quota context_seconds"
+        why = f"{told}, so the owner ended it; make passes shorter, or have its operator raise the quota"
+        _lose(engine, context, "unused", why, f": {told}")
     limit = engine.limits.max_context_seconds
     if not limit:
         return

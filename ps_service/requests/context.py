@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject, Method
     from ps_service.hosting.references import RRef
     from ps_service.passes.arguments import Recording
+    from ps_service.quotas.accounts import Account
     from ps_service.requests.probe import Probe
     from ps_service.requests.progress import Progress
     from ps_service.sessions.effects import EffectLog, Effects
@@ -83,7 +84,7 @@ class RequestContext:
     restarts in a thread if the code does. `after` takes what its answer need not wait for; None if it is to wait. The
     `effects` collect what the request changes, if the owner has a log; then the `number` of the request is known. The
     `asker` is None where nobody is asked who it is. A `caller` without a session is known by its address and
-    certificate. One of the log that `is_replayed` has no event.
+    certificate. One of the log that `is_replayed` has no event. What it makes again counts for `made_for`.
     """
 
     engine: Engine
@@ -109,6 +110,7 @@ class RequestContext:
     asker: Asker | None = None
     caller: Mapping[str, str] | None = None
     is_replayed: bool = False
+    made_for: Account | None = None
     _reader: PayloadReader | None = None
     _written: PayloadWriter | None = None
     _found: HostedObject | None = None
@@ -118,6 +120,11 @@ class RequestContext:
         """Who has sent the request, for the audit log."""
         session = self.engine.sessions.get(self.trainer)
         return (self.caller or {}) if session is None else session.by()
+
+    @property
+    def account(self) -> Account:
+        """What counts what it makes."""
+        return self.engine.sessions.account_of(self.trainer) if self.made_for is None else self.made_for
 
     def restart(self) -> None:
         """Resets the context, because the first try has stopped. What it has changed stays in `progress`."""

@@ -112,6 +112,7 @@ def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str =
         fingerprint=_fingerprint(ctx, cls, request, asked),
         object_id=object_id,
         replace=request.replace,
+        account=ctx.account,
     )
     return with_spec(ctx, "create", request, made)
 
@@ -139,6 +140,7 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
         object_id=object_id,
         prepare=prepare,
         replace=request.replace,
+        account=ctx.account,
     )
     return with_spec(ctx, "optimizer", request, made)
 
@@ -157,6 +159,7 @@ def make_scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id:
         fingerprint=_fingerprint(ctx, cls, request, _called(cls, (request.optimizer.object_id, *args), kwargs)),
         object_id=object_id,
         replace=request.replace,
+        account=ctx.account,
     )
     return with_spec(ctx, "scheduler", request, made)
 

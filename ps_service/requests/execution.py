@@ -98,6 +98,8 @@ class Execution:
         # A nested request goes first, because code on another owner waits for it.
         self._item = item or WorkItem(ctx.trainer, depth > 0)
         self._item.apart = operation.apart
+        if ctx.asker is not None:
+            self._item.group = ctx.asker.identity.name
         self._item.what = partial(error_answers.title, ctx.engine, operation.name, request)
         ctx.engine.counters.running += not operation.apart
 
@@ -179,7 +181,7 @@ class Execution:
             self.begun = True
         engine.counters.queued(time.perf_counter() - ctx.began)
         answer: Answer | None
-        if engine.compute.has_lost_enough(item.of) and not item.apart:
+        if engine.compute.has_lost_enough(item.whose) and not item.apart:
             answer = self._refused(error_answers.overdrawn(engine, self.number))
         else:
             answer = self._handled()
@@ -206,7 +208,7 @@ class Execution:
         """Continues with the deferred result. Called in the thread that sets it."""
         self.ctx.engine.counters.wait(-1)
         self._due = True
-        self.ctx.engine.compute.submit(self._finish, WorkItem(self._item.of, urgent=True))
+        self.ctx.engine.compute.submit(self._finish, WorkItem(self._item.of, urgent=True, group=self._item.group))
 
     def _finish(self) -> Work:
         if self._answered:

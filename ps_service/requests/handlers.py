@@ -236,5 +236,5 @@ def _recording(ctx: RequestContext, request: Any) -> Recording | None:
 def make_instance(ctx: RequestContext, request: pb.CallRequest, object_id: str = "") -> tuple[HostedObject, bool]:
     """The instance that a call of a class makes, which stays on the owner."""
     _, args, kwargs = ctx.read_arguments(request)
-    made = creation.create(ctx.engine, request.function, args, kwargs, object_id=object_id)
+    made = creation.create(ctx.engine, request.function, args, kwargs, object_id=object_id, account=ctx.account)
     return with_spec(ctx, "call", request, made)

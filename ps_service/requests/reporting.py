@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import socket
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import psutil
@@ -68,6 +70,7 @@ def write_status(engine: Engine, request: pb.StatusRequest, reply: pb.StatusRepl
     _write_memory(engine, table_bytes, reply)
     if engine.durability.log is not None:
         engine.durability.log.describe(reply.log)
+    _write_quotas(engine, most, reply)
     _write_events(engine, request, reply)
 
 
@@ -209,6 +212,13 @@ def _write_memory(engine: Engine, table_bytes: int, reply: pb.StatusReply) -> No
         ("shared_memory", reply.shared_bytes, 0, None),
     ):
         reply.memory.add(kind=kind, bytes=nbytes, budget_bytes=budget_bytes, largest_bytes=largest)
+
+
+def _write_quotas(engine: Engine, most: int, reply: pb.StatusReply) -> None:
+    for each in islice(engine.quotas.uses(), most) if engine.quotas.is_on else ():
+        told = reply.quotas.add(section=each.section, name=each.name, used=each.used)
+        if each.quota < math.inf:
+            told.quota = each.quota
 
 
 def _write_events(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:

@@ -1,4 +1,4 @@
-"""Ends the sessions of those whose tokens were revoked, or have expired."""
+"""Looks at the files of tokens and quotas. Ends the sessions of those whose tokens were revoked, or have expired."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ _LOOK_SECONDS: Final = 0.5
 
 
 def periodic(engine: Engine) -> list[Periodic]:
-    """What looks at the file of tokens while an owner runs, if it has one."""
-    return [Periodic(_LOOK_SECONDS, partial(_look, engine), "a look at the tokens")] if engine.access.is_on else []
+    """What looks at the files of tokens and quotas while an owner runs, as far as it has them."""
+    found = [Periodic(_LOOK_SECONDS, partial(_look, engine), "a look at the tokens")] if engine.access.is_on else []
+    if engine.quotas.is_on:
+        found.append(Periodic(_LOOK_SECONDS, partial(BLOCKING.run, engine.quotas.look), "a look at the quotas"))
+    return found
 
 
 async def _look(engine: Engine) -> None:

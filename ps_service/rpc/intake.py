@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ps_wire.connections.assembler import Assembler, Message
-from ps_wire.errors import InvalidArgumentError, OverloadedError
+from ps_wire.errors import InvalidArgumentError, OverloadedError, QuotaError
 from ps_wire.limits import SMALL_BYTES
 from ps_wire.numbers import check_seconds
 
@@ -24,6 +24,8 @@ class Intake:
         self._assembler = Assembler(self._limit)
         self._budget = engine.budget
         self._holding = engine.budget.of(trainer)
+        self._quotas = engine.quotas if engine.quotas.is_on else None
+        self._trainer = trainer
         self._pausing: asyncio.Task[Message | None] | None = None
         self.begun: dict[int, int] = {}
         self.place = self._assembler.place
@@ -37,6 +39,11 @@ class Intake:
         nbytes = frame.payload_bytes
         # A message over the limit is refused in any case, and so is a part that announces a payload.
         if SMALL_BYTES < nbytes <= self._limit and not frame.HasField("part"):
+            if self._quotas is not None:
+                try:
+                    self._quotas.check_message(self._quotas.account_of(self._trainer), nbytes)
+                except QuotaError as error:
+                    return self._assembler.refuse(packet, error)
             if not self._budget.admits(self._holding, nbytes, frame.request.depth > 0):
                 self._pausing = asyncio.create_task(self._when_admitted(packet, nbytes))
                 return self._pausing

@@ -15,6 +15,7 @@ from ps_service.requests.administration import end_unused
 from ps_service.rpc.direct import DirectListener
 from ps_service.rpc.grpc_stream import GrpcStream, address_of, certificate_of, reading, writing
 from ps_service.rpc.intake import Intake
+from ps_service.rpc.pacing import Pacing
 from ps_service.rpc.session_handler import SessionHandler
 from ps_service.rpc.session_handlers import SessionHandlers
 from ps_service.rpc.shared_memory import SharedMemoryListener
@@ -71,6 +72,7 @@ class Servicer:
         self.direct = DirectListener(self.serve, traffic["direct"], engine.direct, certificates)
         self.direct.when_refused = partial(arrivals.refused, engine.events, "a direct connection")
         engine.access.when_refused = partial(arrivals.denied, engine.events)
+        engine.access.when_read = partial(engine.events.note, "tokens")
         self._engine = engine
         self._unary = UnaryMethods(engine)
         engine.requests.add(self._unary)
@@ -102,7 +104,7 @@ class Servicer:
             await connection.close()
             return stream.beside(turn)
         session = session_handler.session
-        session.streams += 1
+        self._engine.sessions.streams(session, 1)
         session.transport, session.peer = "grpc" if listener is None else listener.transport, peer
         session.held_up = frozenset()
         session_handler.tell_draining()
@@ -124,7 +126,7 @@ class Servicer:
             return stream.beside(turn)
         finally:
             writer.cancel()
-            session.streams -= 1
+            self._engine.sessions.streams(session, -1)
             session.touch()
             stream.leave(outbox)
             if not self._engine.draining:  # which breaks all of them
@@ -149,14 +151,18 @@ class Servicer:
             raise InvalidArgumentError(f"{listener.connection} opens with the token that was offered with it, once")
         namespace = self._engine.belongings.enter(identity, hello.namespace)
         self._engine.sessions.check(hello.trainer, identity)
-        known = self._engine.sessions.get(hello.trainer) is not None
+        before = self._engine.sessions.get(hello.trainer)
+        # One that moves to another connection, or comes back, has a stream already.
+        more = 0 if before is not None and before.streams else 1
+        self._engine.sessions.admit(hello.trainer, identity, namespace, more)
+        known = before is not None
         has_lost = self._has_lost(hello)
         resumed = known and hello.incarnation in self._engine.incarnations and not has_lost
         if hello.incarnation and known and not resumed:
             self.session_handlers.end(self.session_handlers.open(hello.trainer, identity))
         session_handler = self.session_handlers.open(hello.trainer, identity)
         session = session_handler.session
-        session.belongs_to(identity, namespace)
+        self._engine.sessions.enter(session, identity, namespace)
         session.process, session.tells_last_pass = _process(hello), hello.HasField("last_pass")
         if listener is None:
             session.certificate = certificate
@@ -225,6 +231,7 @@ class Servicer:
         intake = Intake(self._engine, session_handler.session.trainer)
         session, stream, waiting = session_handler.session, session_handler.stream, outbox.waiting
         most = _MOST_UNSENT * self._engine.limits.max_in_flight
+        pacing = Pacing(self._engine.quotas, session) if self._engine.quotas.is_on else None
 
         def handle(packet: Packet, at_once: bool = False) -> bool | asyncio.Future[bool]:
             # The trainer may not read the answers. Only large answers count towards its budget.
@@ -239,6 +246,10 @@ class Servicer:
                 return True
             if taken is None:
                 return False
+            if pacing is not None:
+                taken, seconds = pacing.admit(taken)
+                if seconds:
+                    return asyncio.create_task(handle_paced(taken, seconds))
             if not (session.is_known and taken.frame.HasField("request")):
                 return self._receive(session_handler, taken)
             session_handler.take(taken)
@@ -252,7 +263,14 @@ class Servicer:
 
         async def handle_after(taken: asyncio.Future[Message | None]) -> bool:
             message = await taken
+            if pacing is not None and message is not None:
+                message, seconds = pacing.admit(message)
+                await asyncio.sleep(seconds)
             return stream.outbox is not outbox or (message is not None and self._receive(session_handler, message))
+
+        async def handle_paced(message: Message, seconds: float) -> bool:
+            await asyncio.sleep(seconds)
+            return stream.outbox is not outbox or self._receive(session_handler, message)
 
         try:
             await connection.deliver(handle, intake.place)

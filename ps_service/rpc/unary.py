@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -18,11 +16,13 @@ from google.protobuf.message import DecodeError
 from ps_service.access import identities, namespaces
 from ps_service.access.identities import ANYONE, Asker
 from ps_service.execution.fair_queue import WorkItem
+from ps_service.quotas.accounts import NOBODY, Account
 from ps_service.requests.administration import BY_OPERATOR
 from ps_service.requests.error_answers import cut_off, failure
 from ps_service.requests.execution import answer
 from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.grpc_stream import address_of, certificate_of, reading, writing
+from ps_service.rpc.unary_budget import UNNAMED, UnaryBudget
 from ps_service.rpc.unary_metadata import (
     ERROR_KEY,
     INCARNATION_KEY,
@@ -46,7 +46,6 @@ from ps_wire.errors import (
     UnavailableError,
     to_message,
 )
-from ps_wire.limits import SMALL_BYTES
 from ps_wire.numbers import LONGEST_SECONDS
 from ps_wire.v1.frames_pb2 import Reply, Request
 
@@ -63,9 +62,6 @@ _Run = Callable[[WorkItem], Coroutine[Any, Any, "Answer"]]
 
 _TOLD: Final = {"checkpoint", "evict"}
 """Operations whose event says who asked, although no session is needed for them."""
-
-_UNNAMED: Final = b""
-"""The trainer id of callers that give none: they count, and take turns, as one trainer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +89,7 @@ class UnaryMethods:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._budget = _Budget(engine)
+        self._budget = UnaryBudget(engine)
         self._numbered: dict[tuple[bytes, int], _Numbered] = {}
         self._open = 0
         self._requests: set[_Open] = set()
@@ -155,6 +151,8 @@ class UnaryMethods:
             caller = caller_of(metadata, operation)
             caller = self._admitted(caller, metadata, operation, request)
             self._check(metadata)
+            if self._engine.quotas.is_on:
+                self._check_quotas(caller.asker, request)
         except PsError as error:
             message = fit_for_metadata(to_message(error))
             context.set_trailing_metadata(((ERROR_KEY, message.SerializeToString()),))
@@ -164,7 +162,7 @@ class UnaryMethods:
         self._none_open.clear()
         context.add_done_callback(self._done)
         seconds = min(context.time_remaining() or 0.0, LONGEST_SECONDS)
-        of = caller.trainer if caller.named else _UNNAMED
+        of = caller.trainer if caller.named else UNNAMED
         try:
             with self._budget.counted(of, operation, request):
                 result = await self._answer_of(caller, operation, request, seconds, context)
@@ -197,6 +195,12 @@ class UnaryMethods:
         self._engine.sessions.check(caller.trainer, identity)
         return caller._replace(asker=asker)
 
+    def _check_quotas(self, asker: Asker | None, request: Any) -> None:
+        """Refuses a request that is too large, or would have to wait."""
+        account = NOBODY if asker is None else Account(asker.identity.name, asker.namespace)
+        self._engine.quotas.check_message(account, request.ByteSize())
+        self._engine.quotas.admit_call(account)
+
     def _check(self, metadata: dict[str, Any]) -> None:
         """Refuses a caller that names an incarnation whose state is lost, and any while the owner may be replaced."""
         if not self._engine.gate.why and not self._engine.standing.is_sure():
@@ -221,7 +225,9 @@ class UnaryMethods:
         run = partial(self._run, caller, operation, request, timeout, by)
         # A refused request opens no session, so that it can be sent again later.
         if not operation.mutates or not self._engine.gate.admits(trainer, operation, request):
-            return await run(WorkItem(trainer if caller.named else _UNNAMED))
+            return await run(WorkItem(trainer if caller.named else UNNAMED))
+        namespace = "" if caller.asker is None else caller.asker.namespace
+        self._engine.sessions.admit(trainer, identities.caller.get(), namespace)
         session = self._engine.sessions.open(trainer, identities.caller.get())
         if not session.streams:
             session.transport, session.peer = "unary", address_of(context)
@@ -230,7 +236,7 @@ class UnaryMethods:
         session.last_request = time.perf_counter()
         arrivals.came(self._engine.events, session)
         # Its lease does not run while the request waits.
-        session.streams += 1
+        self._engine.sessions.streams(session, 1)
         self._changing += 1
         try:
             if caller.number:
@@ -242,7 +248,7 @@ class UnaryMethods:
             return cut_off(self._engine) if self._is_cut_off else result
         finally:
             self._changing -= 1
-            session.streams -= 1
+            self._engine.sessions.streams(session, -1)
             session.touch()
 
     async def _run_numbered(self, session: SessionState, number: int, operation: Operation, run: _Run) -> Answer:
@@ -322,60 +328,6 @@ def _by(context: grpc.aio.ServicerContext[Any, Any]) -> dict[str, str]:
     """Who asks, for the audit log."""
     name = identities.caller.get().name
     return {"identity": name, "address": address_of(context), "certificate": certificate_of(context)}
-
-
-class _Budget:
-    """Counts the bytes of unary requests that run, and of answers that are being sent."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        # Bytes of large answers that are being sent, by trainer.
-        self._unsent: Counter[bytes] = Counter()
-
-    @contextmanager
-    def counted(self, of: bytes, operation: Operation, request: Any) -> Iterator[None]:
-        """Counts a request for its trainer while the block runs. Raises `OverloadedError` if there is no space."""
-        budget, limits = self._engine.budget, self._engine.limits
-        if operation.large and self._unsent[of] >= limits.max_session_bytes:
-            budget.refusals += 1
-            raise OverloadedError(
-                f"answers of {self._unsent[of]:,} bytes are on their way to this trainer: take them, or raise "
-                "max_session_bytes on the owner"
-            )
-        nbytes = request.ByteSize()
-        if nbytes <= SMALL_BYTES:
-            yield
-            return
-        # A trainer without a session has no holding of its own.
-        holding = budget.of(of if self._engine.sessions.get(of) is not None else _UNNAMED)
-        if not budget.admits(holding, nbytes, nested=False):
-            budget.refusals += 1
-            raise OverloadedError(
-                f"a request of {nbytes:,} bytes found no space: requests of this session hold {holding.requests:,} "
-                f"bytes, and those of all sessions {budget.requests:,}. Have fewer large requests in flight, or raise "
-                "max_session_bytes or max_owner_bytes on the owner"
-            )
-        budget.take(holding, nbytes)
-        try:
-            yield
-        finally:
-            budget.release(holding, nbytes)
-
-    def count_answer(self, of: bytes, result: Answer, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Counts a large answer until it has been sent, or its caller has gone."""
-        nbytes = result.reply.ByteSize()
-        if nbytes <= SMALL_BYTES:
-            return
-        self._unsent[of] += nbytes
-        self._engine.budget.unsent += nbytes
-
-        def sent(_: Any) -> None:
-            self._engine.budget.unsent -= nbytes
-            self._unsent[of] -= nbytes
-            if not self._unsent[of]:
-                del self._unsent[of]
-
-        context.add_done_callback(sent)
 
 
 def _parser(message: Any) -> Callable[[bytes], Any]:

@@ -32,6 +32,7 @@ STATUS: Final[dict[int, grpc.StatusCode]] = {
     ErrorCode.ERROR_DEADLINE_EXCEEDED: grpc.StatusCode.DEADLINE_EXCEEDED,
     ErrorCode.ERROR_CANCELLED: grpc.StatusCode.CANCELLED,
     ErrorCode.ERROR_OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorCode.ERROR_QUOTA: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorCode.ERROR_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.ERROR_REPLACED: grpc.StatusCode.UNAVAILABLE,
     ErrorCode.ERROR_ROWS_MOVED: grpc.StatusCode.UNAVAILABLE,

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ps_service.access.identities import ANYONE, Asker
 from ps_service.measures.pace import Pace
+from ps_service.quotas.accounts import NOBODY, Account
 from ps_wire.errors import PermissionDeniedError
 from ps_wire.number_set import SeenNumbers
 
 if TYPE_CHECKING:
     from ps_service.access.identities import Identity
+    from ps_service.quotas.quotas import Quotas
     from ps_wire.limits import Limits
     from ps_wire.refs import ContextId
 
@@ -71,6 +73,7 @@ class SessionState:
         self.asker: Asker | None = None
         # Whether its requests are looked at before they run.
         self.is_checked = False
+        self.account = NOBODY
         # Why the owner ended it, for its trainer; empty if the lease ran out.
         self.why_lost = ""
         self.transport = ""
@@ -129,8 +132,11 @@ class SessionState:
 class Sessions:
     """The sessions of an owner, whose leases run on a monotonic clock, in seconds."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, limits: Limits, clock: Callable[[], float] = time.monotonic, quotas: Quotas | None = None
+    ) -> None:
         self._limits = limits
+        self._quotas = quotas if quotas is not None and quotas.is_on else None
         self._clock = clock
         self._sessions: dict[bytes, SessionState] = {}
         self._numbers = itertools.count(1)
@@ -194,12 +200,44 @@ class Sessions:
         if session is None:
             session = self._sessions[trainer] = SessionState(trainer, self._clock, next(self._numbers))
             session.belongs_to(identity)
+            session.account = Account(identity.name)
+            if self._quotas is not None:
+                self._quotas.take(session.account, sessions=1)
             if self.when_opened is not None:
                 self.when_opened(trainer, identity.name)
         elif identity is not ANYONE:
             session.belongs_to(identity)
         session.touch()
         return session
+
+    def enter(self, session: SessionState, identity: Identity, namespace: str) -> None:
+        """A session belongs to an identity, and looks up names in a namespace, from now on. It counts there."""
+        session.belongs_to(identity, namespace)
+        account = Account(identity.name, session.namespace)
+        if self._quotas is not None and account != session.account:
+            self._quotas.give(session.account, sessions=1, streams=session.streams)
+            self._quotas.take(account, sessions=1, streams=session.streams)
+        session.account = account
+
+    def account_of(self, trainer: bytes) -> Account:
+        """What counts what a trainer uses. May be called in any thread."""
+        session = self._sessions.get(trainer)
+        return NOBODY if session is None else session.account
+
+    def admit(self, trainer: bytes, identity: Identity, namespace: str, streams: int = 1) -> None:
+        """Raises `QuotaError` if there may be no further session of an identity in a namespace, or no further streams
+        in it."""
+        if self._quotas is None:
+            return
+        session = self._sessions.get(trainer)
+        account = Account(identity.name, namespace) if session is None else session.account
+        self._quotas.check(account, sessions=session is None, streams=streams)
+
+    def streams(self, session: SessionState, more: int) -> None:
+        """Counts a stream of a session that is open from now on, or is no more."""
+        session.streams += more
+        if self._quotas is not None:
+            self._quotas.take(session.account, streams=more)
 
     def check(self, trainer: bytes, identity: Identity) -> None:
         """Raises `PermissionDeniedError` if a trainer has a session that belongs to another identity."""
@@ -218,6 +256,8 @@ class Sessions:
                 del self._evicted[next(iter(self._evicted))]
         if self._sessions.get(session.trainer) is session:
             del self._sessions[session.trainer]
+            if self._quotas is not None:
+                self._quotas.give(session.account, sessions=1)
             self._steps_before += session.pace.steps
 
     def take_why_lost(self, trainer: bytes) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from weakref import finalize
 
-from ps_wire.errors import TooLargeError
+from ps_wire.errors import PsError, TooLargeError
 
 
 class TableBudget:
@@ -16,29 +16,34 @@ class TableBudget:
         self.limit: Final = limit
         self.owner: Final = owner
         # By identity. Setting, removing and listing items of a dict are atomic.
-        self._bytes_of: dict[int, int] = {}
+        self._used_by: dict[int, tuple[int, int]] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tables."""
-        return sum(list(self._bytes_of.values()))
+        return sum(nbytes for nbytes, _ in list(self._used_by.values()))
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tables, with those whose memory is kept for other ids."""
+        return sum(rows for _, rows in list(self._used_by.values()))
 
     def watch(self, table: object) -> None:
         """Counts a table until it is freed."""
-        if id(table) not in self._bytes_of:
-            self._bytes_of[id(table)] = 0
-            finalize(table, self._bytes_of.pop, id(table), None).atexit = False
+        if id(table) not in self._used_by:
+            self._used_by[id(table)] = 0, 0
+            finalize(table, self._used_by.pop, id(table), None).atexit = False
 
-    def note(self, table: object, nbytes: int) -> None:
-        """Notes how many bytes a table takes now."""
-        self._bytes_of[id(table)] = nbytes
+    def note(self, table: object, nbytes: int, rows: int) -> None:
+        """Notes how many bytes a table takes now, and how many rows it has."""
+        self._used_by[id(table)] = nbytes, rows
 
     def room(self, row_bytes: int) -> int:
         """How many rows of so many bytes may be added."""
         return max(0, self.limit - self.nbytes) // row_bytes
 
-    def exceeded(self, table: str) -> TooLargeError:
-        """The error for rows of a table, named in the message, that would need more."""
+    def exceeded(self, table: str, row_bytes: int) -> PsError:
+        """The error for rows of so many bytes of a table, named in the message, that would need more."""
         return TooLargeError(
             f"owner {self.owner!r} has no room for more rows of {table}: its tables take {self.nbytes:,} of the "
             f"{self.limit:,} bytes that they may take. Remove or evict rows, spread the tables over more owners, or "

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ps_service.tables.kernels import Kernels
     from ps_service.tables.row_changes import Kind, RowLog
     from ps_service.tables.rows import Rows
+    from ps_wire.errors import PsError
     from ps_wire.tables.life import Admission, Eviction
 
 _UNTOLD: Final = nullcontext()
@@ -79,7 +80,7 @@ class Population:
         """Counts the memory of the rows in the budget of an owner, which bounds how many are added."""
         self._title, self._budget = title, budget
         budget.watch(self)
-        budget.note(self, self.nbytes)
+        budget.note(self, self.nbytes, self.map.rows)
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids that training looks up; those that get none now have `default`. Raises `TooLargeError`, with
@@ -194,7 +195,7 @@ class Population:
         if self.seen is not None:
             self.seen.clear()
         self._write_default()
-        self._budget.note(self, self.nbytes)
+        self._budget.note(self, self.nbytes, self.map.rows)
 
     def life(self, numbers: torch.Tensor, now: int = 0) -> dict[str, torch.Tensor]:
         """What is known at a time (at 0, now) of when and how often rows were looked up, as `Seen.ages`; empty if
@@ -309,7 +310,9 @@ class Population:
         try:
             numbers, new = self.map.find_or_add(ids, most)
         except TooLargeError:
-            self._budget.note(self, self.nbytes)  # the map may have made room for ids that were taken back
+            self._budget.note(
+                self, self.nbytes, self.map.rows
+            )  # the map may have made room for ids that were taken back
             if not self._make_room(ids, kept, most):
                 raise self._exceeded(ids, most) from None
             used = self.map.rows
@@ -328,12 +331,12 @@ class Population:
         self._kernels.begin(self._rows, numbers, ids, fresh=bool((numbers >= used).all()))
         if self.seen is not None:
             self.seen.begin(self.map.rows, numbers, now)
-        self._budget.note(self, self.nbytes)
+        self._budget.note(self, self.nbytes, self.map.rows)
 
-    def _exceeded(self, ids: torch.Tensor, most: int) -> TooLargeError:
+    def _exceeded(self, ids: torch.Tensor, most: int) -> PsError:
         """The error for ids that would need more rows than there may be."""
         if most < self._most:
-            return self._budget.exceeded(self._title)
+            return self._budget.exceeded(self._title, self._row_bytes + MAP_BYTES)
         missing = len(self._kernels.unique(ids[self.map.find(ids) < 0])[0])
         where = f" on owner {self._budget.owner!r}" if self._budget.owner else ""
         if self._at_capacity is None:

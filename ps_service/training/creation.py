@@ -10,6 +10,7 @@ from ps_service.access.namespaces import within
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.host import Host
 from ps_service.hosting.objects import HostedObject
+from ps_service.quotas.accounts import NOBODY
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.optimizers import Covered, HostedOptimizer, optimizer_of
 from ps_service.training.schedulers import HostedScheduler
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from ps_service.execution.thread_pool import ThreadPool
     from ps_service.passes.staleness import StepCounters
+    from ps_service.quotas.accounts import Account
     from ps_wire.refs import Ref
 
 
@@ -52,6 +54,7 @@ def create_optimizer(
     object_id: str = "",
     prepare: Callable[[HostedOptimizer], None] | None = None,
     replace: bool = False,
+    account: Account = NOBODY,
 ) -> tuple[HostedObject, bool]:
     """Creates an optimizer, or returns the existing one of that name.
 
@@ -97,7 +100,7 @@ def create_optimizer(
         return made
 
     remedy = "change them for all trainers with set_options(), "
-    return engine.registry.get_or_make(name, fingerprint, make, remedy, replace)
+    return engine.registry.get_or_make(name, fingerprint, make, remedy, replace, account)
 
 
 def create_scheduler(
@@ -110,6 +113,7 @@ def create_scheduler(
     fingerprint: Fingerprint = NO_FINGERPRINT,
     object_id: str = "",
     replace: bool = False,
+    account: Account = NOBODY,
 ) -> tuple[HostedObject, bool]:
     """Creates a learning-rate scheduler for an optimizer, or returns the existing one of that name; with `replace` in
     the place of one that was made with other arguments. Raises as `create_optimizer`."""
@@ -130,7 +134,7 @@ def create_scheduler(
         engine.registry.bind(made, [hosted])
         return made
 
-    return engine.registry.get_or_make(name, fingerprint, make, replace=replace)
+    return engine.registry.get_or_make(name, fingerprint, make, replace=replace, account=account)
 
 
 def _covered(engine: Host, ref: Ref, hosts: dict[str, HostedObject]) -> Covered:

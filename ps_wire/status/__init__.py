@@ -13,6 +13,7 @@ from ps_wire.status.parts import (
     OperationStatus,
     OptimizerStatus,
     PassStatus,
+    QuotaStatus,
     TableStatus,
     TrainerStatus,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "OptimizerStatus",
     "OwnerStatus",
     "PassStatus",
+    "QuotaStatus",
     "TableStatus",
     "TrainerStatus",
 ]

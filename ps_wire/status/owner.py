@@ -17,6 +17,7 @@ from ps_wire.status.parts import (
     OperationStatus,
     OptimizerStatus,
     PassStatus,
+    QuotaStatus,
     Readable,
     TableStatus,
     TrainerStatus,
@@ -95,6 +96,7 @@ class OwnerStatus(Readable):
         tables_hosted: Number of all tables.
         members_known: Number of all members in the directory.
         log: Its log; null if it has none.
+        quotas: What is used of which quota, if it has a file of quotas: by all, by identities and by namespaces.
     """
 
     owner: str
@@ -151,6 +153,7 @@ class OwnerStatus(Readable):
     tables_hosted: int
     members_known: int
     log: LogStatus | None
+    quotas: tuple[QuotaStatus, ...]
 
     def __repr__(self) -> str:
         return (

@@ -347,6 +347,23 @@ class MemoryStatus(Readable):
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaStatus(Readable):
+    """What is used of something that has a quota, or may have one.
+
+    Attributes:
+        section: Whose it is: `identity.NAME`, `namespace.NAME` or `all`, as in the file of quotas.
+        name: The quota, such as `object_bytes`.
+        used: How much is used; of rates, in the last ten seconds.
+        quota: How much may be used; null if there is no quota.
+    """
+
+    section: str
+    name: str
+    used: float
+    quota: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class EventStatus(Readable):
     """Something that has happened on the owner.
 

@@ -34,6 +34,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_UNAUTHENTICATED: _ClassVar[ErrorCode]
     ERROR_PERMISSION_DENIED: _ClassVar[ErrorCode]
     ERROR_OBJECT_MOVED: _ClassVar[ErrorCode]
+    ERROR_QUOTA: _ClassVar[ErrorCode]
 ERROR_UNSPECIFIED: ErrorCode
 ERROR_INVALID_ARGUMENT: ErrorCode
 ERROR_UNKNOWN_NAME: ErrorCode
@@ -60,6 +61,7 @@ ERROR_ROWS_MOVED: ErrorCode
 ERROR_UNAUTHENTICATED: ErrorCode
 ERROR_PERMISSION_DENIED: ErrorCode
 ERROR_OBJECT_MOVED: ErrorCode
+ERROR_QUOTA: ErrorCode
 
 class Moved(_message.Message):
     __slots__ = ("owner", "move", "object_id")

@@ -1143,6 +1143,18 @@ class MemoryStatus(_message.Message):
     largest_bytes: int
     def __init__(self, kind: _Optional[str] = ..., bytes: _Optional[int] = ..., budget_bytes: _Optional[int] = ..., largest_bytes: _Optional[int] = ...) -> None: ...
 
+class QuotaStatus(_message.Message):
+    __slots__ = ("section", "name", "used", "quota")
+    SECTION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    section: str
+    name: str
+    used: float
+    quota: float
+    def __init__(self, section: _Optional[str] = ..., name: _Optional[str] = ..., used: _Optional[float] = ..., quota: _Optional[float] = ...) -> None: ...
+
 class Event(_message.Message):
     __slots__ = ("number", "time_seconds", "kind", "level", "text", "trainer", "subject", "count", "traceback")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -1166,7 +1178,7 @@ class Event(_message.Message):
     def __init__(self, number: _Optional[int] = ..., time_seconds: _Optional[float] = ..., kind: _Optional[str] = ..., level: _Optional[str] = ..., text: _Optional[str] = ..., trainer: _Optional[str] = ..., subject: _Optional[str] = ..., count: _Optional[int] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "shared_memory_connections", "shared_bytes", "references", "borrowed", "waiting", "members", "threads", "threads_waiting", "threads_lost", "threads_spare", "stalled", "request_bytes", "waiting_bytes", "answer_bytes", "paused_sessions", "context_bytes", "direct_connections", "tables", "time_seconds", "process_id", "host_name", "state", "device", "trainers", "communicators", "memory", "passes", "objects_hosted", "kinds", "communicators_open", "directory", "events", "last_event", "steps_per_second", "optimizers_hosted", "tables_hosted", "members_known", "log")
+    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "shared_memory_connections", "shared_bytes", "references", "borrowed", "waiting", "members", "threads", "threads_waiting", "threads_lost", "threads_spare", "stalled", "request_bytes", "waiting_bytes", "answer_bytes", "paused_sessions", "context_bytes", "direct_connections", "tables", "time_seconds", "process_id", "host_name", "state", "device", "trainers", "communicators", "memory", "passes", "objects_hosted", "kinds", "communicators_open", "directory", "events", "last_event", "steps_per_second", "optimizers_hosted", "tables_hosted", "members_known", "log", "quotas")
     class KindsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1228,6 +1240,7 @@ class StatusReply(_message.Message):
     TABLES_HOSTED_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_KNOWN_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
     owner: str
     version: str
     uptime_seconds: float
@@ -1282,7 +1295,8 @@ class StatusReply(_message.Message):
     tables_hosted: int
     members_known: int
     log: LogStatus
-    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., shared_memory_connections: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., references: _Optional[int] = ..., borrowed: _Optional[int] = ..., waiting: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., threads: _Optional[int] = ..., threads_waiting: _Optional[int] = ..., threads_lost: _Optional[int] = ..., threads_spare: _Optional[int] = ..., stalled: bool = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., paused_sessions: _Optional[int] = ..., context_bytes: _Optional[int] = ..., direct_connections: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., time_seconds: _Optional[float] = ..., process_id: _Optional[int] = ..., host_name: _Optional[str] = ..., state: _Optional[str] = ..., device: _Optional[str] = ..., trainers: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ..., communicators: _Optional[_Iterable[_Union[CommunicatorStatus, _Mapping]]] = ..., memory: _Optional[_Iterable[_Union[MemoryStatus, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[ContextInfo, _Mapping]]] = ..., objects_hosted: _Optional[int] = ..., kinds: _Optional[_Mapping[str, int]] = ..., communicators_open: _Optional[int] = ..., directory: _Optional[str] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., last_event: _Optional[int] = ..., steps_per_second: _Optional[float] = ..., optimizers_hosted: _Optional[int] = ..., tables_hosted: _Optional[int] = ..., members_known: _Optional[int] = ..., log: _Optional[_Union[LogStatus, _Mapping]] = ...) -> None: ...
+    quotas: _containers.RepeatedCompositeFieldContainer[QuotaStatus]
+    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., shared_memory_connections: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., references: _Optional[int] = ..., borrowed: _Optional[int] = ..., waiting: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., threads: _Optional[int] = ..., threads_waiting: _Optional[int] = ..., threads_lost: _Optional[int] = ..., threads_spare: _Optional[int] = ..., stalled: bool = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., paused_sessions: _Optional[int] = ..., context_bytes: _Optional[int] = ..., direct_connections: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., time_seconds: _Optional[float] = ..., process_id: _Optional[int] = ..., host_name: _Optional[str] = ..., state: _Optional[str] = ..., device: _Optional[str] = ..., trainers: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ..., communicators: _Optional[_Iterable[_Union[CommunicatorStatus, _Mapping]]] = ..., memory: _Optional[_Iterable[_Union[MemoryStatus, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[ContextInfo, _Mapping]]] = ..., objects_hosted: _Optional[int] = ..., kinds: _Optional[_Mapping[str, int]] = ..., communicators_open: _Optional[int] = ..., directory: _Optional[str] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., last_event: _Optional[int] = ..., steps_per_second: _Optional[float] = ..., optimizers_hosted: _Optional[int] = ..., tables_hosted: _Optional[int] = ..., members_known: _Optional[int] = ..., log: _Optional[_Union[LogStatus, _Mapping]] = ..., quotas: _Optional[_Iterable[_Union[QuotaStatus, _Mapping]]] = ...) -> None: ...
 
 class SessionsRequest(_message.Message):
     __slots__ = ()

@@ -226,7 +226,7 @@ async def test_lists_have_bounds_and_numbers_count_all(ps: tc.Client) -> None:
 async def test_a_program_cannot_write_to_the_terminal_of_an_operator(
     owner: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer_client.session.session._program", lambda: "\x1b[2Jevil\n" + "x" * 10_000)
+    monkeypatch.setattr("trainer_client.session.session.program_name", lambda: "\x1b[2Jevil\n" + "x" * 10_000)
     async with tc.connect(owner.address) as ps:
         (me,) = (await ps.status()).trainers
     assert me.program.startswith("?[2Jevil?x") and len(me.program) == 128

@@ -24,6 +24,7 @@ import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.measures.events import MOST_EVENTS
 from ps_service.monitoring.sampler import Sampler
+from ps_service.rpc import listener
 from ps_wire.connections.connection import Connector
 from ps_wire.limits import Limits
 from ps_wire.status import OwnerStatus
@@ -225,7 +226,9 @@ async def test_short_sessions_leave_nothing_behind() -> None:
 
 
 @pytest.mark.usefixtures("no_samples", "no_records")
-async def test_short_sessions_over_grpc_leave_nothing_behind() -> None:
+async def test_short_sessions_over_grpc_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tokens of faster connections that are not taken are known until they expire.
+    monkeypatch.setattr(listener, "_TOKEN_SECONDS", 1.0)
     async with serving(Limits(lease_seconds=0.1)) as owner, tc.connect(owner.address) as watch:
         visitors = Visitors(owner.engine, lambda: GrpcConnector(owner.address), watch, sweep=lambda: None)
         await visitors.nothing_grew(32, 96)

@@ -47,7 +47,7 @@ ALLOWED = {
     ("ps_wire/__init__.py", "sys.modules"),
     # Whether this is a notebook, in the same way; and what the program was started as, for its name in the status.
     ("trainer_client/reporting/progress.py", "sys.modules"),
-    ("trainer_client/session/session.py", "sys.modules"),
+    ("trainer_client/session/programs.py", "sys.modules"),
     # Names of the package itself, each from one fixed module, when they are used first; and its commands.
     ("ps_service/__init__.py", "importlib"),
     ("ps_service/ray/__init__.py", "importlib"),

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
 import pytest
 
-from tests.forking.process import AsyncForked, Forking
+from tests.forking.process import AsyncForked
+from tests.pages.conftest import Start
 from tests.pages.snippets import ROOT, Page, Snippet, with_addresses
 
-WITHOUT_PYTHON = {"README.md", "other-languages.md", "ray.md"}
-"""Pages of the guide that have no snippets, or only such as need a cluster."""
+APART = {"README.md", "other-languages.md", "production.md", "ray.md"}
+"""Pages of the guide that have no snippets, or only such as need a cluster, or have a test of their own."""
 
-GUIDE = sorted(
-    f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md") if path.name not in WITHOUT_PYTHON
-)
+GUIDE = sorted(f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md") if path.name not in APART)
 PAGES = [*GUIDE, "docs/recovery.md", "docs/coming-from-torch-rpc.md", "docs/compression.md"]
 BY_HAND = "ps-service serve --name ps0"
-
-Start = Callable[..., Awaitable[AsyncForked]]
-
-
-@pytest.fixture
-async def start(forking: Forking, tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts processes in the directory of the test, and ends what is left of them."""
-    async with AsyncExitStack() as stack:
-
-        async def begin(*program: str, errors: bool = True) -> AsyncForked:
-            process = await forking.begin(*program, cwd=tmp_path, errors=errors)
-            return await stack.enter_async_context(aclosing(process))
-
-        yield begin
 
 
 async def serving(start: Start, *arguments: str) -> str:

@@ -71,6 +71,7 @@ FIELDS: dict[str, Field] = {
     "tls_client_ca": Field(None, ('"a.pem"', Path("a.pem")), ("b.pem", Path("b.pem")), Path("c.pem")),
     "token_file": Field(None, ('"a"', Path("a")), ("b", Path("b")), Path("c")),
     "own_token_file": Field(None, ('"a"', Path("a")), ("b", Path("b")), Path("c")),
+    "quota_file": Field(None, ('"a"', Path("a")), ("b", Path("b")), Path("c")),
     "tls_ca": Field(None, ('"a.pem"', Path("a.pem")), ("b.pem", Path("b.pem")), Path("c.pem")),
     "tls_min_version": Field("1.3", ('"1.2"', "1.2"), ("1.2", "1.2"), "1.3"),
     "insecure": Field(False, ("true", True), ("false", False), True),

@@ -25,6 +25,7 @@ TYPES = {
     parts.OperationStatus: pb.OperationStatus,
     parts.CommunicatorStatus: pb.CommunicatorStatus,
     parts.MemoryStatus: pb.MemoryStatus,
+    parts.QuotaStatus: pb.QuotaStatus,
     parts.MemberStatus: pb.Member,
     parts.EventStatus: pb.Event,
 }
@@ -76,7 +77,7 @@ def test_the_types_of_numbers_are_those_of_the_messages() -> None:
             if described.cpp_type in whole:
                 assert field.type in ("int", "int | None"), field
             if described.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
-                assert field.type in ("float", "tuple[float, ...]"), field
+                assert field.type in ("float", "float | None", "tuple[float, ...]"), field
 
 
 def test_a_notebook_shows_tables_in_which_names_are_no_markup() -> None:

@@ -22,7 +22,7 @@ from ps_service.sessions.reply_cache import Answer, confirmed_by
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term
 from ps_wire.codec.messages import messages_in
-from ps_wire.errors import InternalError, PsError, StaleHandleError
+from ps_wire.errors import InternalError, ObjectMovedError, PsError, StaleHandleError
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
@@ -185,7 +185,7 @@ def _again(engine: Engine, trainer: bytes, again: pb.AgainEffect, source: Record
     name = again.request.WhichOneof("operation")
     payload = source.part(again.offset, again.nbytes) if again.nbytes else None
     ctx = RequestContext(engine, trainer, payload, embeds=True, is_replayed=True)
-    with suppress(StaleHandleError):  # its object went with a session while the request ran
+    with suppress(StaleHandleError, ObjectMovedError):  # its object went with a session while the request ran
         OPERATIONS[name].handle(ctx, getattr(again.request, name), getattr(Reply(), name))
 
 

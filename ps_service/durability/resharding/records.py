@@ -114,6 +114,7 @@ class Records:
     def _new(self, given: pb.ObjectRecord, source: Source) -> pb.ObjectRecord:
         """An object made in the same way, with an id of its own, so that no handle of before refers to it."""
         made = pb.ObjectRecord(object_id=new_object_id(), name=given.name, class_name=given.class_name)
+        made.identity, made.namespace = given.identity, given.namespace
         getattr(made, given.WhichOneof("made") or "create").CopyFrom(request_of(given))
         if given.HasField("frozen"):
             made.frozen.CopyFrom(given.frozen)

@@ -11,6 +11,7 @@ from typing import Any
 import trainer_client as tc
 from ps_service.access.token_file import TokenFile
 from ps_service.engine import Engine
+from ps_service.quotas.quota import QuotaFile
 from ps_service.server import Server
 from tests import hosted_models
 from tests.allowed import allowed
@@ -32,10 +33,17 @@ class Identities:
 
     @asynccontextmanager
     async def serving(
-        self, name: str = "ps0", modules: tuple[ModuleType, ...] = (), **more: Any
+        self,
+        name: str = "ps0",
+        modules: tuple[ModuleType, ...] = (),
+        quotas: QuotaFile | None = None,
+        data_dir: Path | None = None,
+        **more: Any,
     ) -> AsyncIterator[Server]:
-        """An owner that reads the file, and hosts the classes of these modules, too."""
-        engine = Engine(name, allowed(hosted_models, *modules), tokens=self.file)
+        """An owner that reads the file, and one of quotas if there is one, and hosts the classes of these modules,
+        too."""
+        modules_here = allowed(hosted_models, *modules)
+        engine = Engine(name, modules_here, tokens=self.file, quotas=quotas, data_dir=data_dir)
         async with Server(engine, **{"direct_port": 0} | more) as server:
             yield server
 

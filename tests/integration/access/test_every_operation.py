@@ -16,6 +16,7 @@ from ps_service.rpc.guard import METHODS
 from ps_service.server import Server
 from ps_wire.v1.errors_pb2 import ErrorCode
 from ps_wire.v1.frames_pb2 import Frame, Request
+from ps_wire.v1.operations_pb2 import MOVE_ACCEPT
 from tests.integration.access.identities import ROLES, Identities
 from tests.integration.support import HandMade
 from trainer_client.transport.channels import open_channel
@@ -43,6 +44,8 @@ async def test_on_streams(guarded: Server, identities: Identities) -> None:
             getattr(request, name).SetInParent()
             if name == "call":
                 request.call.function = "no.such.function"
+            if name == "move":
+                request.move.action = MOVE_ACCEPT
             await stream.send(Frame(number=number, request=request))
             reply = (await stream.receive()).reply
             refused = reply.error.code in REFUSALS

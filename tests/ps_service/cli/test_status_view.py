@@ -54,6 +54,9 @@ def full() -> StatusReply:
         waiting_for=["0b (worker1)"],
     )  # fmt: skip
     status.optimizers.add(class_name="my.Own", version=0)
+    status.quotas.add(section="identity.anna", name="object_bytes", used=95 << 20, quota=100 << 20)
+    status.quotas.add(section="identity.anna", name="sessions", used=3)
+    status.quotas.add(section="all", name="compute_per_second", used=0.25, quota=2)
     status.tables.add(
         name="items", rows=5000, bytes=1 << 20, dim=64, updates=9, expired=2, evicted=30, removed=100,
         looked_up=8000, added=1000, refused=3000, missing=400, gradients=500, updated=50,
@@ -139,6 +142,11 @@ TABLES = {
         "and 2 more",
     ],
     "Communicators": ["communicator members of open bytes", "both 2 2 1 0 B", "both waits for rank 1 (trainer 0b)"],
+    "Quotas": [
+        "of quota used of at most share",
+        "identity.anna object_bytes 95.0 MiB 100.0 MiB 95%",
+        "all compute_per_second 0.25 2 12%",
+    ],
     "Memory": [
         "kind bytes of at most share",
         "process 3.0 GiB 6.0 GiB 50%",

@@ -137,3 +137,24 @@ def test_every_piece_is_taken_once_and_in_the_order_of_its_trainer(asked: list[t
     for letter in "abc":
         own = [name for name in took if name[0] == letter]
         assert own == sorted(own)
+
+
+def test_trainers_of_one_group_share_its_turn() -> None:
+    turns = FairQueue()
+    for name in ("a1", "b1", "c1", "a2", "b2", "c2", "a3", "a4"):
+        turns.add(WorkItem(name[:1].encode(), what=named(name), group="team" if name[0] in "ab" else ""), function)
+    assert len(turns) == 8
+    took = [take(turns, 1.0) for _ in range(8)]
+    assert took[:6] == ["a1", "c1", "b1", "c2", "a2", "b2"], "the group has a turn, and the other trainer has the next"
+    assert took[6:] == ["a3", "a4"]
+    assert not turns
+
+
+def test_a_group_saves_up_no_credit_and_its_trainers_do_not() -> None:
+    turns = FairQueue()
+    add(turns, *(f"c{number}" for number in range(20)))
+    for _ in range(5):
+        take(turns, 1.0)
+    for name in ("a1", "a2", "a3", "b1"):
+        turns.add(WorkItem(name[:1].encode(), what=named(name), group="team"), function)
+    assert "c" in [take(turns, 1.0)[0] for _ in range(4)]

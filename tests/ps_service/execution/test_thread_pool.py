@@ -10,6 +10,7 @@ import pytest
 
 from ps_service.execution.cores import usable_cores
 from ps_service.execution.fair_queue import WorkItem
+from ps_service.execution.workers import Worker, Workers
 from ps_wire.runtime.scopes import waiting
 from tests.ps_service.execution.pools import Pool
 from tests.ps_service.threads import PATIENCE
@@ -308,6 +309,16 @@ async def test_one_trainer_cannot_lose_all_threads(held: list[Held]) -> None:
     await settled(compute, 0)
     assert not compute.has_lost_enough(b"one")
     await asyncio.to_thread(compute.close)
+
+
+def test_nor_can_the_trainers_of_one_group() -> None:
+    workers, worker = Workers(2, 4), Worker()
+    worker.item = WorkItem(b"one", group="team")
+    workers.add(worker)
+    workers.lose(worker)
+    assert workers.lost == {"team": 1}
+    workers.regain(worker, worker.item)
+    assert not workers.lost
 
 
 async def test_a_function_that_holds_threads_for_nothing_is_named_once(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from ps_service.memory.message_budget import Budget
-from ps_wire.errors import OverloadedError
+from ps_service.quotas.accounts import Tally
+from ps_service.quotas.quota import Quota
+from ps_wire.errors import OverloadedError, QuotaError
 from ps_wire.limits import Limits
 
 A, B, C = (bytes([number]) * 16 for number in range(3))
@@ -93,3 +96,21 @@ async def test_a_wait_that_is_given_up_leaves_nothing(budget: Budget) -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert (budget.paused, budget.requests) == (0, 100)
+
+
+async def test_sessions_of_one_group_wait_for_each_other(budget: Budget) -> None:
+    tally = Tally("ps0", "all", "all together", Quota(request_bytes=50), time.monotonic)
+    budget.groups_of = lambda _: (tally,)
+    budget.take(budget.of(A), 40)
+    assert budget.admits(budget.of(B), 10, nested=False)
+    assert budget.admits(budget.of(B), 20, nested=True)
+    waiting = asyncio.create_task(budget.admitted(budget.of(B), 20, False, 30.0))
+    await asyncio.sleep(0)
+    assert budget.paused == 1, "although its session holds nothing"
+    with pytest.raises(QuotaError, match="may use 50 of request_bytes, uses 40, and this needs 20 more"):
+        raise budget.refused(budget.of(B), 20, False)
+    budget.release(budget.of(A), 40)
+    await waiting
+    budget.release(budget.of(B), 20)
+    assert budget.admits(budget.of(B), 80, nested=False), "one of any size may arrive alone"
+    assert tally.used("request_bytes") == 0

@@ -28,6 +28,7 @@ from ps_service.hosting.registry import Registry
 from ps_service.metrics.census import KINDS
 from ps_service.monitoring import exporter
 from ps_service.passes.staleness import MOST_NAMES
+from ps_service.quotas.quota import QuotaFile
 from ps_service.requests.execution import answer
 from ps_service.requests.operations import OPERATIONS
 from ps_service.server import Server
@@ -37,6 +38,7 @@ from ps_wire.v1.errors_pb2 import ErrorCode
 from ps_wire.v1.frames_pb2 import Frame, Request
 from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest, DeleteRequest, StatusRequest
 from tests import hosted_models
+from tests.allowed import allowed
 from tests.hosted_models import Gate
 from tests.integration.support import HandMade
 from tests.transports import TRANSPORTS, over_each
@@ -329,11 +331,15 @@ def documented(family: Metric) -> tuple[str, Documented]:
     return name, Documented(family.type, unit, frozenset(own - {"le"}))
 
 
-async def test_the_page_lists_all_metrics_and_no_others(owner: Server, ps: tc.Client) -> None:
-    net = await ps.module(f"{MODELS}.Affine", 3, 2, name="net")
-    await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
-    await ps.table("items", 4)
-    told = dict(map(documented, Told(owner.engine).families.values()))
+async def test_the_page_lists_all_metrics_and_no_others(tmp_path: Path) -> None:
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text("all.sessions = 9")
+    engine = Engine("ps0", allowed(hosted_models), quotas=QuotaFile(quotas))
+    async with Server(engine) as owner, tc.connect(owner.address) as ps:
+        net = await ps.module(f"{MODELS}.Affine", 3, 2, name="net")
+        await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+        await ps.table("items", 4)
+        told = dict(map(documented, Told(engine).families.values()))
     assert told == page()
 
 
