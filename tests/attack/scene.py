@@ -111,10 +111,13 @@ class Scene:
             more = {"tls": self.authority.trainer()} | more
         return await self.stack.enter_async_context(self.identities.connect(self.server, name, **more))
 
-    async def stream(self, name: str = "mallory") -> HandMade:
+    async def stream(self, name: str = "mallory", namespace: str = "") -> HandMade:
         """A stream that has been welcomed, on which any frame can be sent."""
-        stream = await HandMade.greeted(GrpcConnector(self.address, token=self.identities.tokens[name]))
+        stream = HandMade(await GrpcConnector(self.address, token=self.identities.tokens[name]).connect())
         self.stack.push_async_callback(stream.connection.close)
+        await stream.send(Frame(hello=stream.hello(namespace=namespace)))
+        answer = await stream.receive()
+        self.hold(answer.HasField("welcome"), f"{name} is not let in: {answer}")
         return stream
 
     async def hello(self, name: str = "mallory", **changes: Any) -> Frame:

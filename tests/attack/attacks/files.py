@@ -91,7 +91,7 @@ async def lead_a_manifest_elsewhere(at: Scene) -> None:
     outside = folder.parent / "outside"
     outside.write_bytes(b"secret")
     written = (checkpoint / NAME).read_bytes()
-    for path in PATHS:
+    for path in ("../../outside", str(outside), "sub/../../../outside", *PATHS):
         manifest = Manifest.read(checkpoint, verify=False)
         manifest.files[path] = described(outside) or {}
         (checkpoint / NAME).write_bytes(manifest.to_bytes())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import aiohttp
 import grpc
 import torch
 
 import trainer_client as tc
 from ps_wire.v1 import operations_pb2 as pb
+from ps_wire.v1.frames_pb2 import Request
 from tests.attack.attack import attack
 from tests.attack.scene import Scene
 from tests.integration.support import COUNTER
@@ -87,8 +90,8 @@ async def enter_another_namespace(at: Scene) -> None:
 
 
 @attack(
-    "uses a table and a communicator of another namespace under their names",
-    "it has others of the same names",
+    "uses a table of another namespace under its name, in all forms",
+    "it has another one of the same name",
 )
 async def use_a_table_of_another_namespace(at: Scene) -> None:
     anna, sam = await _teams(at)
@@ -134,3 +137,23 @@ async def see_names_of_another_namespace(at: Scene) -> None:
             at.tried += 1
             async with http.get(at.server.http_url + path, headers=headers) as answer:
                 at.hold("hidden" not in await answer.text(), f"{path} shows a name")
+
+
+@attack(
+    "joins a communicator of another namespace, and sends, ends and joins under the numbers of its members",
+    "its members exchange their own values",
+)
+async def join_a_communicator_of_another_namespace(at: Scene) -> None:
+    anna, sam = await _teams(at)
+    other = await at.connect("anna", namespace="ads")
+    first = anna.communicator("ring", 2, 0)
+    for name in ("ring", "ads::ring", "::ring", "default::ring", "../ring"):
+        await at.refused(sam.communicator(name, 2, 1, timeout=0.2), name, tc.PsError, ValueError, TimeoutError)
+    joined = await asyncio.gather(first, other.communicator("ring", 2, 1))
+    stream = await at.stream("sam", "search")
+    for number in range(1, 5):
+        await at.ask(stream, Request(leave_communicator=pb.LeaveCommunicatorRequest(member=number)))
+        error = await at.ask(stream, Request(collective=pb.CollectiveRequest(member=number)))
+        at.hold(error.code, f"the membership {number} is used")
+    found = await asyncio.gather(*(each.all_reduce(torch.ones(2)) for each in joined))
+    at.hold(all(torch.equal(each, torch.full((2,), 2.0)) for each in found), f"they have {found}")

@@ -5,13 +5,18 @@ from __future__ import annotations
 import grpc
 import torch
 
+from ps_service.engine import Engine
+from ps_service.server import Server
 from ps_wire.codec.values import Encoder
 from ps_wire.refs import ContextId
 from ps_wire.v1 import operations_pb2 as pb
-from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.frames_pb2 import Frame, Request
+from tests import hosted_models
+from tests.allowed import allowed
 from tests.attack.attack import attack
 from tests.attack.scene import Scene
-from tests.integration.support import COUNTER
+from tests.integration.support import COUNTER, HandMade
+from trainer_client.transport.grpc_stream import GrpcConnector
 
 
 @attack(
@@ -82,7 +87,7 @@ async def use_a_pass_of_another(at: Scene) -> None:
 
 
 @attack(
-    "uses another identity's object without a name, by its id",
+    "uses another identity's object without a name, and a result that stays, by their ids",
     "each is refused, whatever the operation is",
     quick=True,
 )
@@ -91,8 +96,9 @@ async def use_an_object_of_another(at: Scene) -> None:
     at.server.engine.access.look()
     ps = at.innocent.ps
     counter = await ps.create(COUNTER)
+    result = await counter.hand_out([1, 2])
     stream = await at.stream("bulk-reader")
-    for target in (counter.ref.to_message(), at.innocent.net.ref.to_message()):
+    for target in (counter.ref.to_message(), result.ref.to_message(), at.innocent.net.ref.to_message()):
         argument = Encoder(None, lambda _, sent=target: sent).encode((object(),))
         for request in (
             Request(call=pb.CallRequest(target=target)),
@@ -105,3 +111,58 @@ async def use_an_object_of_another(at: Scene) -> None:
         ):
             at.denied(await at.ask(stream, request), request)
     at.hold(await counter.add() == 1, "the object was changed")
+
+
+@attack(
+    "asks for the answers that are kept for another's session, by their numbers",
+    "none is given out",
+    quick=True,
+)
+async def read_an_answer_of_another(at: Scene) -> None:
+    ps = at.innocent.ps
+    counter = await ps.create(COUNTER)
+    await counter.add()
+    for number in range(20):
+        metadata = (("ps-trainer", ps.trainer.hex()), ("ps-number", str(number)))
+        for method, request in (
+            ("Call", pb.CallRequest(target=counter.ref.to_message(), method="add")),
+            ("Create", pb.CreateRequest(class_name=COUNTER)),
+        ):
+            code, _ = await at.unary(method, request, *metadata)
+            at.hold(code is grpc.StatusCode.PERMISSION_DENIED, f"{method} {number}: {code}")
+    at.hold(await counter.add() == 2, "a call has run")
+
+
+@attack(
+    "says hello with the id of another identity's trainer after the owner was killed and has started again",
+    "its log has whose the session is; the trainer itself is let in",
+)
+async def take_a_session_over_after_a_restart(at: Scene) -> None:
+    def owner() -> Server:
+        engine = Engine("ps1", allowed(hosted_models), tokens=at.identities.file, data_dir=at.folder / "data")
+        return Server(engine, durability="always", direct_port="off")
+
+    first = owner()
+    await first.start()
+    trainer = b"v" * 16
+    tokens = at.identities.tokens
+    stream = HandMade(await GrpcConnector(first.address, token=tokens["trainer"]).connect())
+    await stream.send(Frame(hello=stream.hello(trainer=trainer)))
+    incarnation = (await stream.receive()).welcome.incarnation
+    at.hold(not (await at.ask(stream, Request(create=pb.CreateRequest(class_name=COUNTER)))).code, "nothing is made")
+    await first.stop()
+    await stream.connection.close()
+    async with owner() as second:
+        for name, expected in (
+            ("mallory", "refusal"),
+            ("bulk", "refusal"),
+            ("owner", "refusal"),
+            ("trainer", "welcome"),
+        ):
+            at.tried += 1
+            stream = HandMade(await GrpcConnector(second.address, token=tokens[name]).connect())
+            await stream.send(Frame(hello=stream.hello(trainer=trainer, incarnation=incarnation)))
+            answer = await stream.receive()
+            await stream.connection.close()
+            at.hold(answer.WhichOneof("body") == expected, f"{name}: {answer}")
+        at.hold(answer.welcome.resumed, "the session does not continue")

@@ -63,3 +63,37 @@ async def rebind_a_name(at: Scene) -> None:
                     at.hold(answer.status in (400, 401, 403), f"{path} with {headers}: {answer.status}")
                     allowed = [each for each in answer.headers if each.lower().startswith("access-control")]
                     at.hold(not allowed, f"{path} with {headers}: {allowed}")
+
+
+@attack(
+    "sends the token of an admin over HTTP in every form that is no header of its own, and other methods with it",
+    "none lets in, and a token changes nothing",
+    quick=True,
+)
+async def send_a_token_over_http_in_odd_forms(at: Scene) -> None:
+    token = at.identities.tokens["admin"]
+    bearer = f"Bearer {token}"
+    forms = (
+        *([("authorization", each)] for each in (token, f"Token {token}", f"Basic {token}", f"Bearer  {token}x", "")),
+        [("authorization", bearer), ("authorization", bearer)],
+        [("authorization", f"{bearer}, {bearer}")],
+        *(
+            [(name, bearer)]
+            for name in ("cookie", "x-authorization", "proxy-authorization", "x-forwarded-authorization")
+        ),
+        [("cookie", f"authorization={bearer}; token={token}; session={token}")],
+        [("x-forwarded-for", "127.0.0.1"), ("x-real-ip", "127.0.0.1"), ("x-forwarded-user", "admin")],
+        [("x-http-method-override", "DELETE"), ("x-original-url", "/healthz"), ("x-rewrite-url", "/healthz")],
+    )
+    async with aiohttp.ClientSession() as http:
+        for headers, path in product(forms, ("/", "/status.json", "/metrics", "/messages", f"/metrics?token={token}")):
+            at.tried += 1
+            async with http.get(at.server.http_url + path, headers=headers) as answer:
+                at.hold(answer.status == 401, f"{path} with {str(headers)[:60]}: {answer.status}")
+        for method in METHODS[2:]:
+            at.tried += 1
+            try:
+                async with http.request(method, at.server.http_url, headers={"authorization": bearer}) as answer:
+                    at.hold(answer.status in (400, 404, 405), f"{method} with a token: {answer.status}")
+            except aiohttp.ClientError:
+                continue
