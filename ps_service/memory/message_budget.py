@@ -77,6 +77,12 @@ class Budget:
             holding = self._holdings[trainer] = Holding(groups)
         return holding
 
+    def regroup(self, trainer: bytes) -> None:
+        """A session that holds nothing counts for other groups from now on, if it belongs to others."""
+        holding = self._holdings.get(trainer)
+        if self.groups_of is not None and holding is not None and not holding.requests:
+            holding.groups = self.groups_of(trainer)
+
     def held_by(self, trainer: bytes) -> Holding:
         """The holding of a trainer's session, for reading."""
         return self._holdings.get(trainer) or Holding()

@@ -1,4 +1,5 @@
-"""What of the status an identity sees that is no admin: its own sessions, and the objects of its namespace."""
+"""What of the status an identity sees that is no admin: its own sessions and quotas, and the objects of its
+namespace."""
 
 from __future__ import annotations
 
@@ -32,6 +33,8 @@ def reduce(engine: Engine, asker: Asker, reply: StatusReply) -> None:
         _keep(entries, is_near)
     _keep(reply.trainers, lambda each: each.id in shown)
     _keep(reply.passes, lambda each: each.id.partition("/")[0] in names)
+    sections = {f"identity.{asker.identity.name}", f"namespace.{asker.namespace or namespaces.DEFAULT}", "all"}
+    _keep(reply.quotas, lambda each: each.section in sections)
     _keep(reply.events, lambda each: each.trainer in names or each.kind in _OF_THE_OWNER)
 
 

@@ -163,6 +163,7 @@ class Servicer:
         session_handler = self.session_handlers.open(hello.trainer, identity)
         session = session_handler.session
         self._engine.sessions.enter(session, identity, namespace)
+        self._engine.budget.regroup(hello.trainer)
         session.process, session.tells_last_pass = _process(hello), hello.HasField("last_pass")
         if listener is None:
             session.certificate = certificate

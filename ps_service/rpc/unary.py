@@ -230,6 +230,7 @@ class UnaryMethods:
         self._engine.sessions.admit(trainer, identities.caller.get(), namespace)
         session = self._engine.sessions.open(trainer, identities.caller.get())
         if not session.streams:
+            self._engine.sessions.enter(session, identities.caller.get(), namespace)
             session.transport, session.peer = "unary", address_of(context)
         if not session.is_known:
             session.certificate = certificate_of(context)

@@ -1,0 +1,56 @@
+"""Quotas of namespaces other than the default one, and who sees what is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+import trainer_client as tc
+from ps_service.quotas.quota import QuotaFile
+from ps_wire.v1.operations_pb2 import CreateRequest
+from ps_wire.v1.owner_pb2_grpc import OwnerStub
+from tests.integration.access.identities import Identities
+
+LINEAR = ("torch.nn.Linear", 2, 2)
+
+
+async def test_a_namespace_has_a_quota_of_its_own(identities: Identities, tmp_path: Path) -> None:
+    for name in ("anna", "bert"):
+        identities.tokens[name] = identities.file.add(name, ("trainer",), namespaces=(("ads", ("trainer",)),))
+    (tmp_path / "quotas.toml").write_text("[namespace.ads]\nobjects = 2\nsessions = 2\n")
+    async with identities.serving(quotas=QuotaFile(tmp_path / "quotas.toml")) as server:
+        async with (
+            identities.connect(server, "anna", namespace="ads") as anna,
+            identities.connect(server, "bert", namespace="ads") as bert,
+        ):
+            nets = [await each.module(*LINEAR, name=f"net {each.trainer.hex()}") for each in (anna, bert)]
+            with pytest.raises(tc.errors.QuotaError, match=r"the namespace 'ads' may use 2 of objects, uses 2"):
+                await anna.module(*LINEAR)
+            with pytest.raises(tc.errors.QuotaError, match=r"'ads' may use 2 of sessions, uses 2"):
+                await identities.connect(server, "anna", namespace="ads")
+            async with identities.connect(server, "anna") as elsewhere:
+                assert (await elsewhere.module(*LINEAR, name="net")).owner == "ps0"
+            groups = {str(each) for each in server.engine.budget.of(anna.trainer).groups}
+            assert len(nets) == 2 and any("the namespace 'ads'" in each for each in groups), groups
+            sections = {each.section for each in (await anna.status()).quotas}
+            assert "namespace.ads" in sections and not sections & {"identity.bert", "namespace.default"}
+        async with identities.connect(server, "admin") as admin:
+            assert "namespace.ads" in {each.section for each in (await admin.status()).quotas}
+
+
+async def test_unary_methods_count_in_their_namespace(identities: Identities, tmp_path: Path) -> None:
+    identities.tokens["anna"] = identities.file.add("anna", (), namespaces=(("ads", ("trainer",)),))
+    (tmp_path / "quotas.toml").write_text("[namespace.ads]\nobjects = 0\n")
+    async with (
+        identities.serving(quotas=QuotaFile(tmp_path / "quotas.toml")) as server,
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        metadata = [
+            ("authorization", f"Bearer {identities.tokens['anna']}"),
+            ("ps-trainer", "5e" * 16),
+            ("ps-namespace", "ads"),
+        ]
+        with pytest.raises(grpc.aio.AioRpcError, match="the namespace 'ads' may use 0 of objects"):
+            await OwnerStub(channel).Create(CreateRequest(class_name="torch.nn.ReLU", name="net"), metadata=metadata)
