@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context as Variables
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ps_wire.errors import CancelledCallError, InvalidArgumentError
 from ps_wire.runtime.failures import Failure, Origin
-from trainer_client.pending import Pending
+from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.threads import BLOCKING
+from trainer_client.pending import Joined, Pending
 from trainer_client.session.stepped import Stepped, owner_seconds
 
 if TYPE_CHECKING:
@@ -37,9 +39,11 @@ class Stepping(ABC):
     """An optimizer, as far as a backward has to know it. It is joinable if its parts are on one owner, and may step as
     soon as the backward there has succeeded. There is only one then, unless all step or none (`steps_together`), of
     which `merged` makes one result. A local part is stepped by `step_local_part`, or `apply_local_part` in a thread.
-    Parts on several owners may check gradients before one steps (`checks_ahead`), if nobody else has to."""
+    Parts on several owners may check gradients before one steps (`checks_ahead`), if nobody else has to.
+    `remote_parts` check and keep the gradients of several that step one after the other."""
 
     parts: Sequence[Part]
+    remote_parts: Collection[Any]
     is_joinable: bool
     has_local_part: bool = False
     steps_together: bool = False
@@ -52,6 +56,10 @@ class Stepping(ABC):
     def apply(self, context: Any) -> Any:
         """Like `step`, in this thread, which must not be that of the client's event loop."""
         return self.step(context).wait()
+
+    @abstractmethod
+    def check_local_part(self, context: Any) -> None:
+        """Raises the error that the step of parameters of this process would raise before it changes anything."""
 
     @abstractmethod
     def step_accepted(self, context: Any) -> Pending[Any]:
@@ -162,11 +170,13 @@ class Closing:
                     await optimizer.step_local_part(self._context)
             return self._end(versions, error)
         versions = []
+        with _explained():
+            accepted = await BLOCKING.run(self._prepare) if self._prepares else self._are_accepted()
         for optimizer in self._optimizers:
             if self._cancelled:
                 raise CancelledCallError(_WITHDRAWN)
             with _explained():
-                step = optimizer.step_accepted if self._are_accepted() else optimizer.step
+                step = optimizer.step_accepted if accepted else optimizer.step
                 versions.append(await step(self._context))
         return self._end(versions)
 
@@ -179,12 +189,31 @@ class Closing:
                     optimizer.apply_local_part(self._context)
             return self._end(versions, error)
         with _explained():
-            accepted = self._are_accepted()
+            accepted = self._prepare() if self._prepares else self._are_accepted()
             versions = [
                 (optimizer.apply_accepted if accepted else optimizer.apply)(self._context)
                 for optimizer in self._optimizers
             ]
         return self._end(versions)
+
+    @property
+    def _prepares(self) -> bool:
+        """Whether owners with a log keep the gradients before the first of several optimizers steps, so that all step
+        with those of one attempt of the pass, also if an owner ends between."""
+        return len(self._optimizers) > 1 and any(part.session.prepares for part in self._parts)
+
+    def _prepare(self) -> bool:
+        """Has all owners check the gradients, and those with a log keep them, in a thread that may wait. Returns true;
+        raises what the first step would raise before it changes anything."""
+        for optimizer in self._optimizers:
+            optimizer.check_local_part(self._context)
+        of_owners: dict[Session, dict[str, Any]] = {}
+        for part in chain.from_iterable(optimizer.remote_parts for optimizer in self._optimizers):
+            of_owners.setdefault(part.session, {})[part.name.object_id] = part
+        asked = []
+        for first, *more in (list(parts.values()) for parts in of_owners.values()):
+            asked.append(first.step(self._context, nothing, more=more, prepare=True))
+        return Joined(self._parts[0].session.loop, asked, lambda _: True).wait()
 
     def _are_accepted(self) -> bool:
         """Whether all owners have accepted the gradients already. Raises the error of the first that refuses them."""

@@ -175,7 +175,8 @@ class Context(Block):
             step: An optimizer, or several. They step in this order, once the backward has succeeded on all owners and
                 here. Then the pass ends, unless `retain_graph` is true: its gradients are freed, and later calls in the
                 block are like calls outside of it. If a step raises, the pass does not end, and its gradients are those
-                of a backward without `step`.
+                of a backward without `step`. With a log on an owner, all owners check the gradients for all
+                of them before the first steps.
 
         Returns:
             None; with `step`, what `step` of the optimizer returns, in a list if there are several.

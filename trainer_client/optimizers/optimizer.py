@@ -192,6 +192,8 @@ class DistributedOptimizer(OptimizerParts):
         """Like `step`, once all owners have accepted the gradients and values, and all backwards have ended."""
         if self._rounds is not None:
             return Pending.run(self._loop, self._rounds.take_part(context, values))
+        if self._only is not None:
+            return self._step(context, None, values)
         asked = self._ask(context, values)
         steps = Joined(self._loop, asked.values(), lambda found: dict(zip(asked, found, strict=True)))
 

@@ -162,6 +162,10 @@ class OptimizerWithTables(Stepping, PushScaling):
             context.id, scaler.get_scale(), unscale, lambda: Pending.run(self._loop, self._step(context, values)).wait()
         )
 
+    def check_local_part(self, context: Context) -> None:
+        for each in self._local:
+            each.check_local_part(context)
+
     def step_accepted(self, context: Context) -> Pending[Stepped]:
         return Pending.run(self._loop, self._step(context, {}, accepted=True))
 
@@ -302,7 +306,7 @@ class OptimizerWithTables(Stepping, PushScaling):
     async def _check_all(self, context: Context, values: Mapping[str, Reported]) -> None:
         """Raises the error that a step would raise before it changes anything, on any owner or here."""
         if self._local:
-            await asyncio.gather(*(BLOCKING.run(each.check_local_part, context) for each in self._local))
+            await BLOCKING.run(self.check_local_part, context)
         everything = self._by_owner(range(len(self._all)))
         prepare = len(everything) > 1 and any(of[0].part.session.prepares for of in everything.values())
         await all_of(self._asked(everything, context, nothing, values, check_only=True, prepare=prepare))
