@@ -88,10 +88,10 @@ class Project:
 
     @cached_property
     def tls(self) -> TLS:
-        """The certificates of a trainer, out of their volume."""
+        """The certificates of an operator, out of their volume."""
         (id,) = self._ids("certs")
         docker("cp", f"{id}:/certs/.", self._certs.name)
-        return TLS(*(Path(self._certs.name, file) for file in ("ca.pem", "trainer.pem", "trainer.key")))
+        return TLS(*(Path(self._certs.name, file) for file in ("ca.pem", "operator.pem", "operator.key")))
 
     def container(self, service: str) -> Container:
         """The only container of a service."""

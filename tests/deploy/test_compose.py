@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from examples.digits.cluster.settings import PREFIX, parse
 from ps_service import config
+from ps_service.access.token_file import TokenFile
 from ps_service.cli.commands import app
 from ps_service.config import OwnerConfig
 from ps_service.hosting.allowlist import AllowList
@@ -103,14 +104,22 @@ def test_certificates_have_the_names_of_all_owners_and_are_made_once(
     services: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, _, command = services["certs"]["command"]
-    made, _, shared = command.partition(" && ")
-    program, *arguments = made.replace("/certs", str(tmp_path)).split()
+    made, shared, *identities = command.replace("/certs", str(tmp_path)).split(" && ")
+    program, *arguments = made.split()
     assert program == "ps-service"
     for _ in range(2):
         ran = CliRunner().invoke(app, arguments, catch_exceptions=False)
         assert ran.exit_code == 0, ran.output
         before = (tmp_path / "ca.pem").read_bytes()
     assert (tmp_path / "ca.pem").read_bytes() == before
+    for each in identities:
+        if each.startswith("ps-service token add "):
+            assert CliRunner().invoke(app, each.split()[1:], catch_exceptions=False).exit_code == 0
+    assert identities[-1].split()[:2] == ["mv", str(tmp_path / "new")]
+    (tmp_path / "new").rename(identities[-1].split()[2].rstrip(";"))
+    known = {each.name: (each.roles, each.certificates) for each in TokenFile(tmp_path / "identities").read()}
+    assert known["owners"] == (("owner",), ("directory",)) and known["trainer"] == (("trainer", "bulk"), ("trainer",))
+    assert known["operator"][0] == ("admin",) and known["prometheus"][0] == ("reader",)
     assert arguments[arguments.index("--host") :: 2][: len(OWNERS) + 2] == ["--host"] * (len(OWNERS) + 2)
     assert {"localhost", "127.0.0.1", *OWNERS} <= {*arguments}
     named = {value for name in (*OWNERS, "trainer") for value in services[name]["environment"].values()}
