@@ -120,7 +120,7 @@ class Contexts:
             context = self._open.get(id)
             if context is None:
                 self._check(id)
-                account = self._admitted(caller)
+                account = NOBODY if self._quotas is None else self._admitted(self._quotas, caller)
                 context = self._open[id] = PassContext(id, self._held.of(id.trainer), self.clock())
                 context.account = account
                 if self.when_opened is not None:
@@ -165,20 +165,16 @@ class Contexts:
                 holes = ended.holes
                 over = Over(ended.floor + 1, holes) if len(holes) <= _MOST_TOLD else NOTHING_SAID
         if context is not None:
-            self._close(context, over)
+            if self._quotas is not None:
+                self._quotas.give(context.account, contexts=1)
+            context.end(over)
 
-    def _admitted(self, caller: bytes) -> Account:
+    @staticmethod
+    def _admitted(quotas: Quotas, caller: bytes) -> Account:
         """What counts a context that a caller opens."""
-        if self._quotas is None:
-            return NOBODY
-        account = self._quotas.account_of(caller)
-        self._quotas.admit(account, contexts=1)
+        account = quotas.account_of(caller)
+        quotas.admit(account, contexts=1)
         return account
-
-    def _close(self, context: PassContext, over: Over = NOTHING_SAID, why_lost: str = "") -> None:
-        if self._quotas is not None:
-            self._quotas.give(context.account, contexts=1)
-        context.end(over, why_lost)
 
     def all(self) -> list[PassContext]:
         """All open contexts."""
@@ -217,7 +213,9 @@ class Contexts:
                 self._end(ContextId(id.trainer, next(iter(lost))))
             if len(self._lost) > _REMEMBERED:
                 del self._lost[next(iter(self._lost))]
-        self._close(context, why_lost=why)
+        if self._quotas is not None:
+            self._quotas.give(context.account, contexts=1)
+        context.end(why_lost=why)
         return True
 
     def forget(self, trainer: bytes) -> None:
@@ -235,7 +233,9 @@ class Contexts:
                 if not any(other in others for others in self._delegated.values()):
                     self._ended.pop(other, None)
         for context in gone:
-            self._close(context)
+            if self._quotas is not None:
+                self._quotas.give(context.account, contexts=1)
+            context.end()
 
     def _end(self, id: ContextId) -> SeenNumbers:
         ended = self._ended.get(id.trainer)

@@ -27,15 +27,15 @@ async def test_lines_name_identities_and_no_tokens(identities: Identities, tmp_p
     text = file.read_text()
     lines = [json.loads(each) for each in text.splitlines()]
     told = [(each["kind"], each.get("identity", "")) for each in lines]
-    assert told == [
+    assert told[:6] == [
         ("joined", "trainer"),
         ("made", "trainer"),
         ("left", "trainer"),
         ("joined", "reader"),
         ("refused", "reader"),
         ("left", "reader"),
-        ("refused", ""),
     ]
+    assert set(told[6:]) == {("refused", "")}  # gRPC may try again by itself
     assert "delete was refused to reader: owner 'ps0' refuses this: delete needs the role admin" in lines[4]["event"]
     assert "was refused to a stranger" in lines[6]["event"]
     assert "xxx" not in text and not any(token in text for token in identities.tokens.values())
