@@ -52,6 +52,7 @@ KINDS: Final = {
     "tokens": "the token file was read again, after it had changed",
     "pass_ended": "the owner or an operator has ended a pass",
     "restored": "the owner has continued from a checkpoint",
+    "replaced": "a later start of the state of an owner has taken its place",
     "gone_back": "an owner has an older state than other owners of an optimizer know of",
     "checkpoint": "a checkpoint was written; as an error: one could not be",
     "log": "the log can be written again; as an error: it cannot be, and nothing can change",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
-from ps_service.measures.events import MOST_EVENTS, Events
+from ps_service.measures.events import KINDS, MOST_EVENTS, Events
+from tests.conftest import ROOT
 from tests.ps_service.clock import Clock
 from tests.ps_service.threads import Worker
 
@@ -94,3 +96,9 @@ def test_threads_get_numbers_of_their_own(events: Events) -> None:
     for worker in workers:
         worker.result()
     assert [each.number for each in events.latest()] == list(range(1, 801))
+
+
+def test_every_kind_that_is_noted_is_listed() -> None:
+    texts = [path.read_text("utf-8") for path in (ROOT / "ps_service").rglob("*.py")]
+    noted = {kind for text in texts for kind in re.findall(r"events\.note\(\s*\"(\w+)\"", text)}
+    assert len(noted) > 15 and noted <= KINDS.keys()
