@@ -39,5 +39,5 @@ def _end_revoked(engine: Engine) -> None:
         session.why_lost = f"what has shown that it belongs to {session.identity} was revoked, or has expired"
         engine.counters.sessions_ended["revoked"] += 1
         text = f"session {session.name} was ended: the access of {session.identity} was revoked, or has expired"
-        engine.events.note("ended", text, "warning", trainer=session.name)
+        engine.events.note("ended", text, "warning", trainer=session.name, by=session.by())
         engine.requests.dismiss(session)
