@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from ps_service.access import roles
 from ps_service.access.entries import Entry, hash_of, left
 from ps_service.access.identities import ANYONE, Identity
-from ps_wire.errors import InvalidArgumentError, PermissionDeniedError, PsError, UnauthenticatedError
+from ps_service.access.reread import Reread
+from ps_wire.errors import PermissionDeniedError, PsError, UnauthenticatedError
 from ps_wire.runtime.nothing import nothing
 
 if TYPE_CHECKING:
-    from ps_service.access.token_file import Stamp, TokenFile
-
-_log = logging.getLogger(__name__)
+    from ps_service.access.token_file import TokenFile
 
 _HOW: Final = (
     "give tc.connect(…, token=…), the variable PS_TOKEN or PS_OWN_TOKEN_FILE, the metadata or header "
@@ -70,19 +68,17 @@ class Access:
         self.when_refused: Callable[[str, str, PsError], object] = nothing
         self.when_read: Callable[[str], object] = nothing
         self._owner = owner
-        self._file = file
+        self._file = None if file is None else Reread(file, "tokens")
         self.clock = clock
-        self._stamp: Stamp | None = None
-        self._entries: list[Entry] = []
-        self._trouble = ""
-        if file is not None:
-            self._stamp = file.stamp()
-            self._entries = file.read()
 
     @property
     def is_on(self) -> bool:
         """Whether callers have to show who they are."""
         return self._file is not None
+
+    @property
+    def _entries(self) -> list[Entry]:
+        return [] if self._file is None else self._file.content
 
     def identify(self, authorization: Iterable[str], certificates: Iterable[str] = (), what: str = "") -> Identity:
         """Who a caller is that has sent these headers `authorization`, and has a certificate with these names. `what`
@@ -140,20 +136,8 @@ class Access:
     def look(self) -> None:
         """Reads the file again if it has changed. While it cannot be read, or is not valid, what it had before stays,
         and the log says so once."""
-        if self._file is None:
-            return
-        try:
-            stamp = self._file.stamp()
-            if stamp == self._stamp:
-                return
-            entries = self._file.read()
-        except InvalidArgumentError as error:
-            if str(error) != self._trouble:
-                _log.warning("the tokens that were read before stay: %s", error)
-            self._trouble = str(error)
-            return
-        self._stamp, self._entries, self._trouble = stamp, entries, ""
-        self.when_read(f"the token file was read again: it has {len(entries)} entries")
+        if self._file is not None and self._file.look():
+            self.when_read(f"the token file was read again: it has {len(self._entries)} entries")
 
     def _identified(self, authorization: list[str], certificates: frozenset[str]) -> Identity:
         if len(authorization) > 1:
@@ -209,5 +193,5 @@ def _token_in(authorization: str) -> str:
         try:
             return base64.b64decode(rest, validate=True).decode().partition(":")[2]
         except (binascii.Error, UnicodeDecodeError):
-            pass
+            pass  # it is no header of that kind; the error below says so
     raise UnauthenticatedError("the header authorization is neither 'Bearer TOKEN' nor a Basic one with a token")

@@ -15,8 +15,7 @@ from ps_wire.errors import InvalidArgumentError, UnknownNameError
 if TYPE_CHECKING:
     from pathlib import Path
 
-Stamp = tuple[int, int, int]
-"""Differs after every change of a file."""
+    from ps_service.access.reread import Stamp
 
 
 class TokenFile:

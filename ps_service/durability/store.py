@@ -163,7 +163,7 @@ class Store:
             if os.path.samestat(os.fstat(self._lock), (self.folder / _LOCK).stat()):
                 return
         except FileNotFoundError:
-            pass
+            pass  # somebody has removed it; it is made again below
         except OSError as error:
             raise CheckpointError(f"the data directory {self.folder} cannot be used: {error.strerror}") from error
         lock = _locked(self.folder)

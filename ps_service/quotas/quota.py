@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-Stamp = tuple[int, int, int]
-"""Differs after every change of a file."""
+    from ps_service.access.reread import Stamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ps_service.access.reread import Reread
 from ps_service.quotas.accounts import NOBODY, Account, Tally
 from ps_service.quotas.quota import NAMES, NO_QUOTA, Settings
-from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ps_service.quotas.quota import QuotaFile, Stamp
+    from ps_service.quotas.quota import QuotaFile
 
 _log = logging.getLogger(__name__)
 
@@ -44,12 +44,7 @@ class Quotas:
         # What the requests of a trainer count for.
         self.account_of: Callable[[bytes], Account] = lambda _: NOBODY
         self._owner = owner
-        self._file = file
-        self._stamp: Stamp | None = None
-        self._trouble = ""
-        self._settings = Settings()
-        if file is not None:
-            self._stamp, self._settings = file.stamp(), file.read()
+        self._file = None if file is None else Reread(file, "quotas")
         self._lock = threading.RLock()  # the garbage collector may free what counts while a thread has it
         self._all = Tally(owner, "all", "all together", self._settings.everybody, clock)
         self._identities: dict[str, Tally] = {}
@@ -144,25 +139,17 @@ class Quotas:
         """The smallest quota of this name; infinity if there is none."""
         return min(float(getattr(tally.quota, name)) for tally in self.tallies(account))
 
+    @property
+    def _settings(self) -> Settings:
+        return Settings() if self._file is None else self._file.content
+
     def look(self) -> None:
         """Reads the file again if it has changed. While it cannot be read, or is not valid, what it had before stays,
         and the log says so once."""
-        if self._file is None:
-            return
-        try:
-            stamp = self._file.stamp()
-            if stamp == self._stamp:
-                return
-            settings = self._file.read()
-        except InvalidArgumentError as error:
-            if str(error) != self._trouble:
-                _log.warning("the quotas that were read before stay: %s", error)
-            self._trouble = str(error)
-            return
-        with self._lock:
-            self._stamp, self._settings, self._trouble = stamp, settings, ""
-            self._set_quotas()
-        _log.info("the quota file was read again")
+        if self._file is not None and self._file.look():
+            with self._lock:
+                self._set_quotas()
+            _log.info("the quota file was read again")
 
     def uses(self) -> Iterator[Use]:
         """What is used or has a quota: of all together, of each identity, and of each namespace."""

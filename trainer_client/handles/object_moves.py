@@ -162,7 +162,7 @@ class ObjectMove:
                 if await self._handed_over():
                     break
             except _NotNow:
-                pass
+                pass  # another moment is looked for
             await self._call(self._source, pb.MOVE_REOPEN)
             last += loop.time() >= ends
             if last > _MOST_LAST:
