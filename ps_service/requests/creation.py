@@ -68,7 +68,7 @@ def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.Creat
         offers.join(ctx, made, reply.created)
     if rounds is not None:
         reply.owners.extend(rounds.owners)
-    offers.when_logged(ctx, made, partial(_tell_rounds, ctx, made, len(request.owners) > 1, reply))
+    offers.when_handled(ctx, made, partial(_tell_rounds, ctx, made, len(request.owners) > 1, reply))
 
 
 def _tell_rounds(ctx: RequestContext, optimizer: HostedOptimizer, over_owners: bool, reply: pb.CreateReply) -> None:

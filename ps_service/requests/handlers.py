@@ -187,7 +187,7 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
     else:
         ctx.engine.memberships.change_policy(optimizer, policy)
     incidents.policy(ctx, hosted, policy)
-    offers.when_logged(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
+    offers.when_handled(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
 
 
 def reported(ctx: RequestContext, request: pb.ReportedRequest, reply: pb.ReportedReply) -> None:
@@ -205,7 +205,7 @@ def leave(ctx: RequestContext, request: pb.LeaveRequest, reply: pb.LeaveReply) -
     if ctx.effects is not None and optimizer.aggregator is None:
         ctx.effects.leaves(optimizer, ctx.trainer)
     ctx.engine.memberships.remove(ctx.trainer, optimizer)
-    offers.when_logged(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
+    offers.when_handled(ctx, optimizer, partial(spanning.tell, ctx, optimizer, reply.decisions))
 
 
 def state(ctx: RequestContext, request: pb.StateRequest, reply: pb.StateReply) -> None:

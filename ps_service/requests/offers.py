@@ -100,7 +100,7 @@ def offer_to_owners(
             reply.version = optimizer.version
             round_messages.write(reply.decisions, aggregator.decisions(ctx.trainer, applied))
 
-        when_logged(ctx, optimizer, tell)
+        when_handled(ctx, optimizer, tell)
         return
     if not asked.number:
         raise InvalidArgumentError("an offer to rounds over several owners needs a number")
@@ -183,12 +183,14 @@ def join(ctx: RequestContext, optimizer: HostedOptimizer, is_new: bool = False) 
     _check_session(ctx, optimizer)
 
 
-def when_logged(ctx: RequestContext, optimizer: HostedOptimizer, finish: Callable[[], None] = nothing) -> None:
-    """Writes the rest of the reply, once what was told to the rounds of an optimizer is in the log, if there is one."""
-    if ctx.effects is None or optimizer.aggregator is None:
+def when_handled(ctx: RequestContext, optimizer: HostedOptimizer, finish: Callable[[], None] = nothing) -> None:
+    """Writes the rest of the reply, once what was told to the rounds of an optimizer is handled: the steps of rounds
+    that it ended are applied, and it is in the log, if there is one."""
+    if optimizer.aggregator is None:
         finish()
         return
-    ctx.effects.keep_answer()
+    if ctx.effects is not None:
+        ctx.effects.keep_answer()
     ctx.defer(Deferred(optimizer.aggregator.handled()), lambda _: finish())
 
 

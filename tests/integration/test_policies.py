@@ -14,6 +14,8 @@ from torch import nn, optim
 import trainer_client as tc
 from ps_service.server import Server
 from ps_service.training.optimizers import HostedOptimizer
+from tests import autograd_models
+from tests.optimizer_models import Pausing
 from tests.training import apart, owners, same_state
 from tests.waiting import until
 from trainer_client.optimizers import parts
@@ -279,6 +281,24 @@ async def test_the_policy_changes_while_trainers_wait() -> None:
         assert (await other.step(batches(1)[0])) == {"ps0": 2}
         await one.opt.set_policy(tc.policies.Sync(2))
         assert len(set(map(repr, await asyncio.gather(one.step(batches(1)[0]), other.step(batches(1)[0]))))) == 1
+
+
+async def test_a_change_of_the_policy_is_there_once_the_step_of_the_open_round_is_applied(
+    request: pytest.FixtureRequest,
+) -> None:
+    what = request.node.name
+    async with owners("ps0") as (server,), tc.connect(server.address) as client:
+        net = await client.module("torch.nn.Linear", 3, 2)
+        opt = await client.optimizer(Pausing, net.parameters(), lr=0.1, what=what, policy=tc.policies.Quorum(2))
+        one = Trainer(client, net, opt)
+        assert (await one.step(batches(1)[0])).counted == 0
+        changed = opt.set_policy(tc.policies.Sync())
+        assert await asyncio.to_thread(autograd_models.event(f"{what} has begun").wait, autograd_models.PATIENCE)
+        await opt.values()
+        assert not changed.settled and hosted(server).version == 0
+        autograd_models.event(f"{what} may go on").set()
+        await changed
+        assert hosted(server).version == 1
 
 
 async def test_who_comes_later_may_leave_the_policy_out_but_not_change_it() -> None:
