@@ -58,6 +58,11 @@ check: format-check lint types layers protos test  ## Run every check below and 
 cluster:  ## Train in containers, two trainers on three owners, until Ctrl-C (see deploy/README.md)
 	@cd deploy && $(COMPOSE) build directory && exec $(COMPOSE) up
 
+.PHONY: browser-test
+browser-test: $(READY)  ## Test the live page in Chromium (ARGS=...)
+	@echo "== $@"
+	@PYTHONDONTWRITEBYTECODE= exec $(BIN)/pytest -m browser $(ARGS) tests/ps_service/monitoring/chromium
+
 .PHONY: cluster-test
 cluster-test: $(READY)  ## Test a cluster of containers; fails where there is no Docker engine (ARGS=...)
 	@echo "== $@"

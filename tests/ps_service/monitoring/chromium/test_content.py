@@ -21,6 +21,8 @@ from ps_service.server import Server
 from tests import hosted_models
 from tests.ps_service.monitoring.chromium.browser import Browser
 
+pytestmark = pytest.mark.browser
+
 HERE = "127.0.0.1:0"
 READY = "!document.getElementById('charts').hidden"
 EVIL = "<img src=x onerror='window.evil=1'><script>window.evil=1</script>"

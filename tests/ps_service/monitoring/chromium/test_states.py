@@ -18,6 +18,8 @@ from tests.conftest import StartProcess
 from tests.ports import ReservedPort
 from tests.ps_service.monitoring.chromium.browser import Browser
 
+pytestmark = pytest.mark.browser
+
 HERE = "127.0.0.1:0"
 STATE = "document.getElementById('live').dataset.state"
 BANNER = "document.getElementById('banner').hidden ? '' : document.getElementById('banner').textContent"
