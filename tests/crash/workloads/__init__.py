@@ -10,6 +10,7 @@ from torch import optim
 from tests.crash.workloads.ledgers import Ledgers
 from tests.crash.workloads.names import Names
 from tests.crash.workloads.own import Own
+from tests.crash.workloads.quorums import Quorums
 from tests.crash.workloads.shared import Shared
 from tests.crash.workloads.tables import Tables
 from tests.crash.workloads.workload import Workload
@@ -24,6 +25,7 @@ WORKLOADS: Final[dict[str, Callable[[], Workload]]] = {
     "ledger": Ledgers,
     "async": lambda: Shared("async", ["ps0"], optim.SGD, policy=Async(), lr=0.05, momentum=0.9),
     "rounds": lambda: Shared("rounds", ["ps0", "ps1"], optim.SGD, policy=Async(), lr=0.05, momentum=0.9),
+    "quorum": Quorums,
     "rows": Tables,
 }
 """The workloads, by name."""

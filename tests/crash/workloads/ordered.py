@@ -22,12 +22,12 @@ class Reference(Protocol):
 
 
 class Ordered:
-    """A reference that follows the versions of an object on an owner."""
+    """A `reference` that follows the versions of an object on an owner."""
 
     def __init__(self, title: str, reference: Reference) -> None:
         self.title = title
         self.version = 0
-        self._reference = reference
+        self.reference = reference
 
     def follow(
         self,
@@ -62,11 +62,11 @@ class Ordered:
             )
         for items in _fillings(must, may, len(places), bool(earliest)):
             filled = known | dict(zip(places, items, strict=True))
-            reference = copy.deepcopy(self._reference)
+            reference = copy.deepcopy(self.reference)
             for each in range(self.version + 1, version + 1):
                 reference.apply(filled[each])
             if same(reference.state(), state):
-                self._reference, self.version = reference, version
+                self.reference, self.version = reference, version
                 return list(items)
         raise Violation(
             f"{self.title} has version {version}, but not the bits of its actions: expected (one of them) "
@@ -75,7 +75,7 @@ class Ordered:
 
     def begin_at(self, version: int, reference: Reference) -> None:
         """Follows from there, unchecked."""
-        self.version, self._reference = version, reference
+        self.version, self.reference = version, reference
 
 
 def _fillings(must: Sequence[Any], may: Sequence[Any], places: int, is_lossy: bool) -> Any:

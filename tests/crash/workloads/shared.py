@@ -33,7 +33,15 @@ class Layer:
 
     def apply(self, seed: int) -> None:
         """A step with the gradients of a batch."""
+        self.add(seed)
+        self.step()
+
+    def add(self, seed: int) -> None:
+        """Adds the gradients of a batch to those of the next step."""
         loss_of(self.net(drawn(seed, 3, 4)), seed).backward()
+
+    def step(self) -> None:
+        """A step with the gradients that were added."""
         self.opt.step()
         self.opt.zero_grad()
 
