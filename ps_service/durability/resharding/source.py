@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ps_service.durability.keys import Keys
     from ps_wire.v1 import checkpoint_pb2 as pb
 
+_log = logging.getLogger(__name__)
 
 Rebuild = Callable[[Path, Path], object]
 """Applies the log in a data directory, which no owner can use meanwhile, to its newest checkpoint; the result is the
@@ -44,9 +46,9 @@ class Source:
         self._temporary: TemporaryDirectory[str] | None = None
         try:
             folder = self._found(path)
-            manifest = None if folder is None else Manifest.read(folder, keys=keys)
+            manifest = self._manifest_of(path, folder, keys, rebuild is not None)
             written = None if manifest is None else datetime.fromisoformat(manifest.written)
-            position = 0 if folder is None else parsed(folder).position
+            position = 0 if folder is None or manifest is None else parsed(folder).position
             if self._store is not None and (changed := _end_of_log(path, position)) is not None:
                 if rebuild is None:
                     raise CheckpointError(
@@ -86,6 +88,19 @@ class Source:
         self._store = Store(path)
         return self._store.newest_folder()
 
+    def _manifest_of(self, path: Path, folder: Path | None, keys: Keys | None, can_rebuild: bool) -> Manifest | None:
+        """The manifest of a checkpoint; None if it is damaged, and an older one continued by the log takes its place.
+        Raises `DamagedError` if none can."""
+        if folder is None:
+            return None
+        try:
+            return Manifest.read(folder, keys=keys)
+        except DamagedError as error:
+            if self._store is None or not can_rebuild or not Segments(path, Disk()).used:
+                raise
+            _log.warning("%s; the one before it and the log are used", error)
+            return None
+
     def close(self) -> None:
         """Lets the owner start again."""
         if self._temporary is not None:
@@ -97,7 +112,7 @@ class Source:
 def _end_of_log(path: Path, position: int) -> datetime | None:
     """When the log was written last, if it has something behind a position; None if it has not."""
     segments = Segments(path, Disk())
-    if next(segments.records(position), None) is None:
+    if next(segments.records(max(position, segments.used[0].start) if segments.used else 0), None) is None:
         return None
     return datetime.fromtimestamp(segments.used[-1].path.stat().st_mtime, UTC)
 

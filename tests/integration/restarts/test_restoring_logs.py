@@ -14,7 +14,7 @@ import trainer_client as tc
 from ps_service.cli import restore_view
 from ps_service.durability.past import Moment, Past, build_held
 from ps_service.durability.resharding.reshard import Result, reshard
-from ps_service.durability.store import CheckpointError
+from ps_service.durability.store import CheckpointError, checkpoints_in
 from tests.forking.process import Forking
 from tests.integration.restarting import Owner
 from tests.integration.restarts.test_replay import hashed, made, states, states_in, steps
@@ -61,6 +61,26 @@ async def test_what_is_in_the_logs_is_there(killed: tuple[list[Path], list[Any]]
     assert await states_in(new / "ps0", "a") == expected[0]
     async with Owner(new / "other", "other") as owner, tc.connect(owner.address) as ps:
         assert await states(ps, "b") == expected[1]
+
+
+async def test_the_checkpoint_before_a_damaged_one_and_the_log_are_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "ps0"
+    async with Owner(folder, "ps0", durability="always") as owner, tc.connect(owner.address) as ps:
+        await steps(ps, 3, "a")
+        for _ in range(2):
+            await asyncio.to_thread(owner.server.engine.checkpoints.write)
+            await steps(ps, 2, "a")
+        expected = await states(ps, "a")
+    # At last only the log is left, which goes back to its beginning.
+    for number, each in enumerate(checkpoints_in(folder)):
+        (each / "state.pb").write_bytes(b"")
+        before = hashed(folder)
+        await restored([folder], tmp_path / f"new{number}", "ps0")
+        assert "the one before it and the log are used" in caplog.text
+        assert await states_in(tmp_path / f"new{number}" / "ps0", "a") == expected
+        assert hashed(folder) == before
 
 
 async def test_times_are_those_of_the_logs(killed: tuple[list[Path], list[Any]], tmp_path: Path) -> None:
