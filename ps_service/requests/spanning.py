@@ -122,7 +122,7 @@ def gone_back(ctx: RequestContext, hosted: HostedObject, optimizer: HostedOptimi
         f"owner {found.owner!r} has gone back to version {found.now}, from version {found.before} or a later one, of "
         f"what {optimizer.title} is a part of. Steps since then are lost there, and stay on the other owners"
     )
-    ctx.engine.events.note("gone_back", text, "error", trainer=ctx.trainer.hex()[:8], subject=hosted.name)
+    ctx.engine.events.note("gone_back", text, "error", trainer=ctx.trainer.hex()[:8], subject=hosted.name, by=ctx.by())
 
 
 def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,24 @@ def knock(port: int) -> None:
         sock.sendall(b"ps-wire1" + bytes(32))
         while sock.recv(64):
             pass
+
+
+async def test_a_move_of_objects_names_who_asked_for_it_on_both_owners(tmp_path: Path) -> None:
+    authority, places = Authority(tmp_path), [tmp_path / f"audit{place}.jsonl" for place in range(2)]
+    operator = authority.trainer("operator")
+    async with AsyncExitStack() as stack:
+        servers = []
+        for name, place in zip(("ps0", "ps1"), places, strict=True):
+            engine = Engine(name, allowed(hosted_models), data_dir=tmp_path / name)
+            engine.events.audit = stack.enter_context(closing(AuditLog(str(place), name)))
+            server = Server(engine, tls=authority.server(asks=True), durability="interval:1")
+            servers.append(await stack.enter_async_context(server))
+        async with tc.connect(*(each.address for each in servers), tls=operator) as ps:
+            await ps.module("torch.nn.Linear", 2, 2, name="net", owner="ps0")
+            await ps.move("net", to="ps1")
+    for place, text in zip(places, ("'net' moved to owner 'ps1'", "'net' came from owner 'ps0'"), strict=True):
+        (moved,) = [each for each in lines(place) if each["kind"] == "moved"]
+        assert (moved["event"], moved["subject"], moved["certificate"]) == (text, "net", "operator.example")
 
 
 async def test_an_owner_that_ends_has_written_all_of_it(start_process: StartProcess, tmp_path: Path) -> None:

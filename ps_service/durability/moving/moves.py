@@ -123,9 +123,8 @@ class ObjectMoves:
             effect = effects.made(pb.MOVE_STATE_LEFT, leaving.move, leaving.to, leaving.objects)
             self._note(ctx, effect)
         names = ", ".join(map(repr, leaving.objects.values()))
-        engine.events.note(
-            "moved", f"{names} moved to owner {leaving.to!r}", subject=next(iter(leaving.objects.values()))
-        )
+        first = next(iter(leaving.objects.values()))
+        engine.events.note("moved", f"{names} moved to owner {leaving.to!r}", subject=first, by=ctx.by())
         return True
 
     def _reopen(self, request: ops.MoveRequest) -> bool:
@@ -216,7 +215,8 @@ class ObjectMoves:
                 self._note(ctx, effect)
                 self._staged.pop(request.move, None)
                 names = ", ".join(map(repr, arrival.objects.values()))
-                engine.events.note("moved", f"{names} came from owner {arrival.owner!r}")
+                first = next(iter(arrival.objects.values()))
+                engine.events.note("moved", f"{names} came from owner {arrival.owner!r}", subject=first, by=ctx.by())
         asked = [request.object_id] if request.object_id else []
         for object_id in dict.fromkeys([*asked, *engine.moves.accepted.get(request.move, ())]):
             hosted = engine.registry.get(object_id)
