@@ -223,7 +223,10 @@ class OwnerConfig(BaseSettings):
     @field_validator("directory")
     @classmethod
     def _check_directory(cls, value: str) -> str:
-        keepers_of(value)
+        keepers = [each.address for each in keepers_of(value)]
+        for address in keepers or [value]:
+            if address not in ("", "self", STDIN):
+                check_host_port(address)
         return value
 
     @field_validator(
@@ -253,14 +256,12 @@ class OwnerConfig(BaseSettings):
             raise ValueError(f"{value!r} was requested, but torch finds no CUDA device")
         return value
 
-    @field_validator("listen", "http")
+    @field_validator("listen", "http", "advertise")
     @classmethod
     def _check_address(cls, value: str, info: ValidationInfo) -> str:
-        if info.field_name == "http" and not value:
+        if info.field_name != "listen" and not value:
             return value
-        host, _, port = value.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise ValueError(f"{value!r} is not HOST:PORT")
+        check_host_port(value)
         return value
 
     @classmethod
@@ -273,6 +274,13 @@ class OwnerConfig(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def check_host_port(value: str) -> None:
+    """Raises `ValueError` if a value is not the host and port of an owner."""
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{value!r} is not HOST:PORT")
 
 
 def load(file: Path | None = None, **flags: Any) -> OwnerConfig:
