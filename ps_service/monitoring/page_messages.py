@@ -30,6 +30,7 @@ _LISTS: Final = {
     ),
     "tables": ("name", "rows", "bytes", "dim", "updates"),
     "memory": ("kind", "bytes", "budget_bytes", "largest_bytes"),
+    "quotas": ("section", "name", "used", "quota"),
 }
 """The lists of a status that pages show, and the fields that they need of each entry."""
 
@@ -80,7 +81,7 @@ def of_group(watch: GroupWatch) -> dict[str, str]:
 
 
 def lists(status: StatusReply) -> dict[str, Any]:
-    """Trainers, optimizers, tables and memory of an owner, and its log, as an entry of `lists`."""
+    """Trainers, optimizers, tables, memory and quotas of an owner, and its log, as an entry of `lists`."""
     told: dict[str, Any] = {
         name: [plain(each, fields) for each in getattr(status, name)] for name, fields in _LISTS.items()
     }

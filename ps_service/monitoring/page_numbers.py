@@ -145,12 +145,14 @@ def _operations(recent: Sequence[Sample]) -> list[dict[str, Any]]:
 
 def lists(group: dict[str, Any], most: int) -> dict[str, list[dict[str, Any]]]:
     """The lists of all owners (from `described`), each entry with the name of its owner, the latest events first."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in ("trainers", "optimizers", "tables", "memory")}
+    names = ("trainers", "optimizers", "tables", "memory", "quotas")
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for owner in group["owners"]:
         for name, entries in found.items():
             entries += [each | {"owner": owner["name"]} for each in (owner["status"] or {}).get(name, ())]
-    names = {owner["name"] for owner in group["owners"]}
-    found["trainers"] = [each for each in found["trainers"] if each["steps"] or each["member"] not in names]
+    found["quotas"] = [each for each in found["quotas"] if each["quota"] is not None]
+    owners = {owner["name"] for owner in group["owners"]}
+    found["trainers"] = [each for each in found["trainers"] if each["steps"] or each["member"] not in owners]
     for name in ("operations", "events"):
         found[name] = [each | {"owner": owner["name"]} for owner in group["owners"] for each in owner[name]]
     found["events"].sort(key=lambda each: each["time_seconds"], reverse=True)

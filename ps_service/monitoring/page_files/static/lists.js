@@ -4,12 +4,14 @@ import { count } from "./formats.js";
 
 export class List {
   // columns: key → { text(row), sort(row)?, fill(cell, row)?, descending? }
-  constructor(root, { columns, key, sort = "", descending = false, atFirst = 50 }) {
+  constructor(root, { columns, key, sort = "", descending = false, atFirst = 50, hides = false }) {
     this.root = root;
     this.columns = columns;
     this.key = key;
     this.sort = sort;
     this.descending = descending;
+    // Whether there is no table without rows.
+    this.hides = hides;
     this.rows = [];
     this.shown = this.atFirst = atFirst;
     this.elements = new Map();
@@ -37,6 +39,7 @@ export class List {
 
   show(rows) {
     this.rows = rows;
+    if (this.hides) this.root.hidden = !rows.length;
     this.render();
   }
 

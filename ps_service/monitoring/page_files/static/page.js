@@ -93,6 +93,12 @@ function memoryOf(owners) {
   return [...kinds.values()].filter((row) => row.bytes || row.budget).map((row) => ({ ...row, used: row.used < 0 ? null : row.used }));
 }
 
+// The quotas of an owner that are not without limit.
+function quotasOf(owner) {
+  const limited = owner.lists.quotas.filter((each) => each.quota !== undefined && each.quota !== null);
+  return limited.map((each) => ({ ...each, owner: owner.facts.name, share: each.quota ? Math.min(each.used / each.quota, 1) : null }));
+}
+
 function showLists(owners, rows, now) {
   lists.owners.show([...group.owners.values()].map((owner) => ({
     facts: owner.facts, now: group.now, trainers: owner.answers && owner.lists ? trainers.of(owner, group) : null, latest: owner.answers ? group.latestOf(owner) : null,
@@ -103,6 +109,7 @@ function showLists(owners, rows, now) {
   const known = owners.filter((owner) => owner.lists && owner.answers);
   lists.optimizers.show(known.flatMap((owner) => owner.lists.optimizers.map((each, number) => ({ ...each, owner: owner.facts.name, number }))));
   lists.memory.show(memoryOf(known));
+  lists.quotas.show(known.flatMap(quotasOf));
   const tables = new Map();
   for (const owner of known) {
     for (const each of owner.lists.tables) {

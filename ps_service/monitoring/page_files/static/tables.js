@@ -146,6 +146,19 @@ const TABLES = {
       used: { text: () => "", sort: (row) => row.used, fill: (cell, row) => meter(cell, row.used) },
     },
   },
+  quotas: {
+    hides: true,
+    key: (row) => `${row.owner} ${row.section} ${row.name}`,
+    sort: "",
+    columns: {
+      of: { text: (row) => row.section, sort: (row) => row.section },
+      name: { text: (row) => row.name, sort: (row) => row.name },
+      owner: { text: (row) => row.owner, sort: (row) => row.owner },
+      used: { text: (row) => amount(row.name, row.used), sort: (row) => row.used },
+      most: { text: (row) => amount(row.name, row.quota), sort: (row) => row.quota },
+      share: { text: () => "", sort: (row) => row.share, fill: (cell, row) => meter(cell, row.share) },
+    },
+  },
   errors: events(8),
   events: events(20),
 };
@@ -162,6 +175,12 @@ function events(atFirst) {
       text: { text: (row) => row.text, fill: fillText },
     },
   };
+}
+
+// Of a quota, whose name says what it counts.
+function amount(name, value) {
+  if (name.endsWith("_bytes")) return size(value);
+  return Number.isInteger(value) ? count(value) : rate(value);
 }
 
 function fillText(cell, row) {

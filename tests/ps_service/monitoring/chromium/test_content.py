@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import AsyncIterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 import trainer_client as tc
@@ -17,6 +20,7 @@ from ps_service.hosting.allowlist import AllowList
 from ps_service.measures.histogram import merged, quantile
 from ps_service.metrics.counters import DURATION_BOUNDS
 from ps_service.monitoring import page_formats
+from ps_service.quotas.quota import QuotaFile
 from ps_service.server import Server
 from tests import hosted_models
 from tests.ps_service.monitoring.chromium.browser import Browser
@@ -82,6 +86,27 @@ async def test_ten_thousand_objects_are_a_number(browser: Browser, server: Serve
     await browser.until("document.querySelector('#owners tbody tr').innerText.includes('10,000')")
     size = await browser.ask("fetch('/status.json').then((answer) => answer.text()).then((text) => text.length)")
     assert size < 1 << 20
+    assert browser.complaints() == []
+
+
+async def test_quotas_are_there_where_there_are_any(browser: Browser, server: Server, tmp_path: Path) -> None:
+    await opened(browser, server)
+    assert await browser.ask("document.getElementById('quotas').hidden")
+    file = tmp_path / "quotas.toml"
+    file.write_text("[all]\nobject_bytes = 16384\nobjects = 4\n")
+    limited = Server(Engine("ps0", AllowList([hosted_models]), quotas=QuotaFile(file)), http=HERE)
+    async with limited, tc.connect(limited.address) as ps:
+        await ps.module("torch.nn.Linear", 31, 32, name="net")
+        await opened(browser, limited)
+        cells = "(row) => [...row.cells].map((cell) => cell.innerText)"
+        rows = f"[...document.querySelectorAll('#quotas tbody tr')].map({cells})"
+        await browser.until(f"JSON.stringify({rows}).includes('25 %')")
+        assert await browser.ask(rows) == [
+            ["all", "objects", "ps0", "1", "4", "25 %"],
+            ["all", "object_bytes", "ps0", "4.0 KiB", "16.0 KiB", "25 %"],
+        ]
+        async with aiohttp.ClientSession() as http, http.get(f"http://{limited.http_address}/") as response:
+            assert re.search("object_bytes</td><td>ps0</td><td class=.num.>4.0 KiB", await response.text())
     assert browser.complaints() == []
 
 
