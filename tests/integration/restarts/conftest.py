@@ -38,9 +38,15 @@ async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
 
 
 @pytest.fixture(autouse=True)
-def steps_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the log take steps of rows as gradients, though the rows of tests are so small that they would be less."""
-    monkeypatch.setattr(RowSteps, "nbytes", lambda *_: 0)
+def steps_of_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the log take steps of rows as gradients, though the rows of tests are so small that they would be less; with
+    `rows` as these."""
+    if getattr(request, "param", "gradients") == "gradients":
+        monkeypatch.setattr(RowSteps, "nbytes", lambda *_: 0)
+
+
+# For tests in which it matters what the log has of a step.
+as_both = pytest.mark.parametrize("steps_of_rows", ["gradients", "rows"], indirect=True)
 
 
 @pytest.fixture

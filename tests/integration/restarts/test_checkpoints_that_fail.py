@@ -113,10 +113,10 @@ async def test_it_fails_at_any_stage(
 async def trained(ps: tc.Client) -> tuple[Any, Any, Any]:
     """A module that is trained, its optimizer, and one that is not."""
     net = await ps.module(nn.Linear, 4, 2, name="net", seed=1)
-    await ps.module(nn.Linear, 512, 512, name="frozen", seed=2)
+    await ps.module(nn.Linear, 256, 256, name="frozen", seed=2)
     opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
     await one_pass(ps, net, opt, 0)
-    return net, opt, await ps.module(nn.Linear, 512, 512, name="frozen", seed=2)
+    return net, opt, await ps.module(nn.Linear, 256, 256, name="frozen", seed=2)
 
 
 def own_bytes(folder: Path) -> int:
@@ -126,7 +126,7 @@ def own_bytes(folder: Path) -> int:
 @pytest.mark.usefixtures("small_pieces")
 async def test_what_has_not_changed_is_linked(owner: Owner, ps: tc.Client) -> None:
     net, opt, frozen = await trained(ps)
-    nbytes = 4 * (512 * 512 + 512)
+    nbytes = 4 * (256 * 256 + 256)
     folders = [await checkpoint(owner)]
     assert own_bytes(folders[0]) > nbytes
     for i in range(3):
@@ -137,7 +137,7 @@ async def test_what_has_not_changed_is_linked(owner: Owner, ps: tc.Client) -> No
     before = everything(owner)
     await owner.crash()
     assert everything(owner) == before
-    await frozen.load_state_dict({"weight": torch.ones(512, 512), "bias": torch.ones(512)})
+    await frozen.load_state_dict({"weight": torch.ones(256, 256), "bias": torch.ones(256)})
     assert own_bytes(await checkpoint(owner)) > nbytes
     before = everything(owner)
     await owner.crash()
@@ -198,7 +198,7 @@ async def test_where_files_cannot_be_linked_they_are_written(
     await checkpoint(owner)
     monkeypatch.setattr(os, "link", failing(os.link, lambda *_: True, OSError(1, "Operation not permitted")))
     folder = await checkpoint(owner)
-    assert own_bytes(folder) > 512 * 512 * 4
+    assert own_bytes(folder) > 256 * 256 * 4
     before = everything(owner)
     await owner.crash()
     assert everything(owner) == before

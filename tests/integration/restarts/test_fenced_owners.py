@@ -13,6 +13,7 @@ import torch
 import trainer_client as tc
 from tests.forking.process import Forking
 from tests.owner_processes import StartOwner, forked_owners
+from tests.waiting import until
 
 X = torch.ones(1, 2)
 
@@ -35,7 +36,8 @@ async def step(ps: tc.Client, net: tc.Module, opt: tc.Optimizer) -> int:
 
 @pytest.mark.parametrize("durability", ["always", "interval:0.2"])
 async def test_only_one_of_two_acknowledges_what_is_kept(start: StartOwner, tmp_path: Path, durability: str) -> None:
-    flags = ("--import", "tests.no_locks", "--data-dir", str(tmp_path / "data"), "--log-format", "text")
+    imports = ("--import", "tests.no_locks", "--import", "tests.integration.restarts.impatient")
+    flags = (*imports, "--data-dir", str(tmp_path / "data"), "--log-format", "text")
     first = await start(*flags, "--durability", durability)
     async with tc.connect(first.address, reconnect_timeout=0.5, connect_timeout=5) as early:
         net, opt = await attach(early)
@@ -48,7 +50,7 @@ async def test_only_one_of_two_acknowledges_what_is_kept(start: StartOwner, tmp_
             assert [await step(late, *later) for _ in range(2)] == [4, 5]
             # What reaches the first one now is answered, if at all, when it runs again.
             unanswered = asyncio.ensure_future(step(early, net, opt))
-            await asyncio.sleep(1.5)
+            await until(lambda: early.sessions["ps0"].requests.window.requests)
             first.process.send_signal(signal.SIGCONT)
             with pytest.raises(tc.PsError):
                 await unanswered

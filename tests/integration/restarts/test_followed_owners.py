@@ -17,14 +17,16 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
-from ps_service.sessions.standing import PATIENCE_SECONDS
+from tests.conftest import StartOwner
 from tests.forking.process import Forking
 from tests.integration.restarting import TALLY
-from tests.integration.support import bits
+from tests.integration.restarts.patience import PATIENCE_SECONDS
+from tests.integration.support import COUNTER, bits
 from tests.owner_processes import OwnerProcess, forked_owners
 from tests.waiting import until
 
 MODELS = ("--import", "tests.integration.restarting", "--import", "tests.hosted_models")
+IMPATIENT = ("--import", "tests.integration.restarts.impatient")
 NAMES = ("ps0", "ps1")
 
 
@@ -42,7 +44,7 @@ class Moving:
 
     async def begin(self) -> None:
         await self.start("ps0", "--directory", "self")
-        await self.start("ps1", "--directory", self.directory)
+        await self.start("ps1", "--directory", self.directory, *IMPATIENT)
 
     async def kill(self) -> None:
         self.owners["ps1"].process.kill()
@@ -125,7 +127,7 @@ async def test_trainers_go_on_with_the_same_bits(moving: Moving) -> None:
         trainers = [
             await Trainer.begun(await stack.enter_async_context(tc.connect(*NAMES, directory=way))) for way in ways
         ]
-        for i in range(12):
+        for i in range(8):
             # Between the passes of some, and in the middle of those of others.
             between = moving.move if i % 4 == 1 else None
             await trainers[i % 4].step(i, between)
@@ -133,10 +135,10 @@ async def test_trainers_go_on_with_the_same_bits(moving: Moving) -> None:
                 await moving.move()
         for trainer in trainers:
             assert [bits(await net.state_dict()) for net in trainer.nets] == [
-                bits(each) for each in trained_here(range(12))
+                bits(each) for each in trained_here(range(8))
             ]
             assert trainer.ps.sessions["ps1"].losses == 0
-        assert trainers[1].attempts == 6, "each pass that was open is lost once"
+        assert trainers[1].attempts == 4, "each pass that was open is lost once"
 
 
 async def test_a_step_that_is_sent_while_its_owner_moves_counts_once(moving: Moving) -> None:
@@ -159,45 +161,48 @@ async def test_hosted_code_finds_an_owner_that_has_moved(moving: Moving) -> None
             await ctx.backward((await outer(batch(i), inner)).square().sum())
             await opt.step(ctx)
 
-        for i in range(4):
+        for i in range(2):
             await ps.run(one, i)
             await moving.move()
         torch.manual_seed(1)
         local, scale = nn.Linear(4, 4), torch.tensor(2.0)
         local_opt = optim.SGD(local.parameters(), lr=0.1)
-        for i in range(4):
+        for i in range(2):
             local_opt.zero_grad()
             (scale * (batch(i) + local(batch(i)))).square().sum().backward()
             local_opt.step()
         assert bits(await inner.state_dict()) == bits(dict(local.state_dict()))
 
 
-@pytest.mark.parametrize("way", ["directory", "function"])
-async def test_a_session_that_was_given_up_opens_again_and_handles_stay_good(moving: Moving, way: str) -> None:
-    directory: Any = moving.directory if way == "directory" else moving.find
-    async with tc.connect("ps1", directory=directory, reconnect_timeout=0.1) as ps:
-        tally, session = await ps.create(TALLY, 0), ps.sessions["ps1"]
-        assert await tally.add(1) == 1
+async def test_a_session_that_was_given_up_opens_again_and_handles_stay_good(moving: Moving) -> None:
+    async with (
+        tc.connect("ps1", directory=moving.directory, reconnect_timeout=0.1) as one,
+        tc.connect("ps1", directory=moving.find, reconnect_timeout=0.1) as other,
+    ):
+        found = [(ps, await ps.create(TALLY, 0), ps.sessions["ps1"]) for ps in (one, other)]
+        assert [await tally.add(1) for _, tally, _ in found] == [1, 1]
         await moving.kill()
-        await until(lambda: session.state == "closed", 0.01)
+        await until(lambda: all(session.state == "closed" for *_, session in found), 0.01)
         await moving.start("ps1", "--directory", moving.directory)
-        assert await tally.add(1) == 2
-        assert (ps.sessions["ps1"], session.losses) == (session, 0)
-        assert session.address == moving.find("ps1")
+        for ps, tally, session in found:
+            assert await tally.add(1) == 2
+            assert (ps.sessions["ps1"], session.losses) == (session, 0)
+            assert session.address == moving.find("ps1")
 
 
-async def test_one_that_a_function_does_not_know_yet_is_waited_for(moving: Moving) -> None:
+async def test_one_that_a_function_does_not_know_yet_is_waited_for(start_owner: StartOwner) -> None:
+    owner = await start_owner("ps1")
     asked: list[str] = []
 
     def find(name: str) -> str:
         asked.append(name)
         if len(asked) < 3:
             raise LookupError("it is being placed")
-        return moving.find(name)
+        return owner.address
 
     async with tc.connect("ps1", directory=find) as ps:
         assert ps.owners == ["ps1"]
-        assert await (await ps.create(TALLY, 0)).add(1) == 1
+        assert await (await ps.create(COUNTER)).add(1) == 1
     assert asked == ["ps1"] * 3, "it is asked at each dial, and at no other time"
     with pytest.raises(tc.errors.UnavailableError, match="its address is not known: it is somewhere"):
         await tc.connect("ps1", directory=lambda _: _somewhere(), connect_timeout=0.05)
@@ -222,10 +227,10 @@ async def test_one_that_was_frozen_takes_no_step_when_it_goes_on(moving: Moving,
         await moving.start("ps1", "--directory", moving.directory, "--data-dir", str(tmp_path / "copy"))
         async with tc.connect(*NAMES, directory=moving.find) as ps2:
             other = await Trainer.begun(ps2)
-            for _ in range(8):
+            for _ in range(4):
                 made.append(len(made))
                 await other.step(made[-1])
-            await until(lambda: time.monotonic() > frozen + PATIENCE_SECONDS + 1.0, 0.1)
+            await until(lambda: time.monotonic() > frozen + PATIENCE_SECONDS + 0.2, 0.02)
             assert not waits.done()
             os.kill(old.process.pid, signal.SIGCONT)
             await waits
@@ -245,7 +250,7 @@ async def test_one_that_was_frozen_and_not_replaced_goes_on(moving: Moving) -> N
         os.kill(moving.owners["ps1"].process.pid, signal.SIGSTOP)
         frozen = time.monotonic()
         waits = asyncio.ensure_future(trainer.step(1))
-        await until(lambda: time.monotonic() > frozen + PATIENCE_SECONDS + 1.0, 0.1)
+        await until(lambda: time.monotonic() > frozen + PATIENCE_SECONDS + 0.2, 0.02)
         assert not waits.done()
         os.kill(moving.owners["ps1"].process.pid, signal.SIGCONT)
         await waits

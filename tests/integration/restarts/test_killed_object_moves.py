@@ -26,6 +26,9 @@ AFTER = {
 BEFORE = {"source": (pb.MOVE_RELEASE,), "target": (pb.MOVE_MAKE, pb.MOVE_ARRIVE, pb.MOVE_ACCEPT)}
 """The steps of a move before and after which an owner is killed."""
 
+WITH_PASSES = (pb.MOVE_BEGIN, pb.MOVE_READ, pb.MOVE_CLOSE)
+"""A pass of the trainer begins with each of these."""
+
 
 class Pair:
     """Two owners with logs, and a module with an optimizer on one of them, which a trainer trains."""
@@ -38,7 +41,9 @@ class Pair:
     def addresses(self) -> list[str]:
         return [each.address for each in self.owners.values()]
 
-    async def train(self, until: asyncio.Event, least: int = 0) -> None:
+    async def train(self, until: asyncio.Event, least: int = 0, turns: asyncio.Semaphore | None = None) -> None:
+        """Makes passes, one at each turn if there are some."""
+
         async def step(ctx: tc.Context, number: int) -> float:
             x = torch.randn(5, 4, generator=torch.Generator().manual_seed(number))
             loss = (await self.net(x)).square().mean()
@@ -46,6 +51,8 @@ class Pair:
             return loss.item()
 
         while not until.is_set() or len(self.losses) < least:
+            if turns is not None:
+                await turns.acquire()
             self.losses.append(await self.ps.run(step, len(self.losses), attempts=20))
 
     async def state(self) -> Any:
@@ -95,6 +102,8 @@ async def test_an_owner_that_is_killed_at_any_moment_of_a_move(
             owner = moved.owners[getattr(move, f"_{victim}").owner]
             if is_now:
                 chosen.clear()
+            if action in WITH_PASSES:
+                turns.release()
             if is_now and when == ["before"]:
                 await owner.crash()
             result = await original(move, session, action, *args, **fields)
@@ -105,8 +114,8 @@ async def test_an_owner_that_is_killed_at_any_moment_of_a_move(
         chosen: list[Any] = []
 
         monkeypatch.setattr(ObjectMove, "_call", call)
-        done = asyncio.Event()
-        training = asyncio.ensure_future(moved.train(done))
+        done, turns = asyncio.Event(), asyncio.Semaphore(0)
+        training = asyncio.ensure_future(moved.train(done, turns=turns))
         source, target = NAMES
         for moment in moments:
             chosen[:] = moment
@@ -114,6 +123,7 @@ async def test_an_owner_that_is_killed_at_any_moment_of_a_move(
             assert (moved.has(), chosen) == ([target], []), moment
             source, target = target, source
         done.set()
+        turns.release()
         await training
         found = await moved.state()
         for owner in moved.owners.values():

@@ -18,7 +18,7 @@ from ps_service.training.optimizers import HostedOptimizer
 from tests.integration.restarting import Owner
 
 P = tc.policies
-KILLS = 6
+KILLS = 4
 
 
 def optimizer_of(owner: Owner) -> HostedOptimizer:
@@ -52,8 +52,11 @@ async def train(turn: Turn, made: asyncio.Semaphore, stop: asyncio.Event) -> int
     return done
 
 
-@pytest.mark.parametrize("pushes", [False, True], ids=["passes", "pushes"])
-@pytest.mark.parametrize("policy", [P.Quorum(3), P.Async(P.Scale()), P.BoundedStaleness(1000)], ids=lambda of: of.kind)
+@pytest.mark.parametrize(
+    ("policy", "pushes"),
+    [(P.Quorum(3), False), (P.Quorum(3), True), (P.Async(P.Scale()), True), (P.BoundedStaleness(1000), False)],
+    ids=["quorum, passes", "quorum, pushes", "async, pushes", "bounded_staleness, passes"],
+)
 async def test_gradients_of_rounds_count_once(tmp_path: Path, policy: P.Policy, pushes: bool) -> None:
     made, stop = asyncio.Semaphore(0), asyncio.Event()
 

@@ -94,7 +94,7 @@ def optimizer_of(owner: Owner) -> HostedOptimizer:
 
 async def together(one: Trainer, two: Trainer, kill: Kill, said: list[Any]) -> None:
     """Both step at once, again and again, and the owner is killed between, and while one waits."""
-    for i in range(0, 12, 2):
+    for i in range(0, 8, 2):
         found = await asyncio.gather(one.step(i), two.step(i + 1))
         said.extend(map(told, found))
         if i % 4:
@@ -103,7 +103,7 @@ async def together(one: Trainer, two: Trainer, kill: Kill, said: list[Any]) -> N
 
 async def alternating(one: Trainer, two: Trainer, kill: Kill, said: list[Any]) -> None:
     """One after the other; the owner is killed after each third step."""
-    for i in range(14):
+    for i in range(9):
         stepped = await (one, two)[i % 2].step(i, joined=i % 3 == 0)
         said.append(told(stepped))
         if i % 3 == 2:
@@ -112,7 +112,7 @@ async def alternating(one: Trainer, two: Trainer, kill: Kill, said: list[Any]) -
 
 async def unevenly(one: Trainer, two: Trainer, kill: Kill, said: list[Any]) -> None:
     """The first one is ahead of the other, as far as it may be."""
-    for i in range(4):
+    for i in range(3):
         said.append(told(await apart(one.step(10 * i))))
         await kill()
         said.append(told(await one.step(10 * i + 1)))
@@ -123,7 +123,7 @@ async def unevenly(one: Trainer, two: Trainer, kill: Kill, said: list[Any]) -> N
 
 async def late(one: Trainer, two: Trainer, kill: Kill, said: list[Any]) -> None:
     """The gradient of one of two trainers is a step behind."""
-    for i in range(4):
+    for i in range(3):
         async with two.ps.context() as ctx:
             await ctx.backward((await two.net(batch(i))).square().sum())
             said.append(told(await apart(one.step(10 * i))))
@@ -134,9 +134,7 @@ async def late(one: Trainer, two: Trainer, kill: Kill, said: list[Any]) -> None:
 P = tc.policies
 SCHEDULES: list[tuple[P.Policy, Schedule]] = [
     (P.Sync(2), together),
-    (P.Sync(), together),
     (P.Sync(reduce="sum"), together),
-    (P.Quorum(2), alternating),
     (P.Quorum(3, reduce="sum"), alternating),
     (P.Quorum(4, stale=P.Scale()), late),
     (P.Quorum(1, of=2), late),
@@ -145,13 +143,12 @@ SCHEDULES: list[tuple[P.Policy, Schedule]] = [
     (P.BoundedStaleness(3, stale=P.Compensate()), late),
     (P.Async(P.Scale()), alternating),
     (P.Async(P.Reject(0)), late),
-    (P.Async(P.Compensate()), late),
 ]
 
 
 @pytest.mark.parametrize(
     ("durability", "policy", "schedule"),
-    [("interval:0.01", *SCHEDULES[0]), ("interval:0.01", *SCHEDULES[3]), *(("always", *each) for each in SCHEDULES)],
+    [("interval:0.01", *SCHEDULES[0]), *(("always", *each) for each in SCHEDULES[1:])],
     ids=lambda each: getattr(each, "__name__", str(each)),
 )
 async def test_rounds_are_as_without_a_kill(
@@ -239,7 +236,7 @@ async def test_an_owner_process_that_is_killed_goes_on_with_its_rounds(
     torch.manual_seed(1)
     local = nn.Linear(4, 2)
     local_opt = optim.Adam(local.parameters(), lr=0.1)
-    for i in range(0, 12, 2):
+    for i in range(0, 8, 2):
         steps = [asyncio.create_task(each.step(i + place)) for place, each in enumerate((one, two))]
         if i % 4 == 2:
             await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)  # maybe only one of two answers is there

@@ -18,23 +18,18 @@ import trainer_client as tc
 from ps_service.durability.resharding.placement import Wanted
 from ps_service.durability.resharding.reshard import reshard
 from ps_service.tables.hosted_table import HostedTable
-from ps_service.tables.row_steps import RowSteps
 from ps_service.tables.shard import TableShard
-from tests.conftest import StartProcess
+from tests.forking.process import Forking
 from tests.integration.restarting import Owner
+from tests.integration.restarts.conftest import as_both
 from tests.integration.restarts.test_killed import MODES, mode
 from tests.integration.restarts.test_logs import checkpoints
 from tests.integration.support import bits
+from tests.owner_processes import StartOwner, forked_owners
 
 IDS = torch.tensor([5, -9, 5, 7, 8, 1 << 40, -3])
 
 Kill = Callable[[], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True, params=["gradients", "rows"])
-def steps_of_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "gradients":
-        monkeypatch.setattr(RowSteps, "nbytes", lambda *_: 0)
 
 
 @pytest.fixture
@@ -99,13 +94,19 @@ OPTIMIZERS = [
 ]
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each.kind)
+# What the log has as rows tells nothing of the optimizer but its state.
+@pytest.mark.parametrize(
+    ("steps_of_rows", "optimizer"),
+    [*(("gradients", each) for each in OPTIMIZERS), ("rows", OPTIMIZERS[0]), ("rows", OPTIMIZERS[3])],
+    ids=lambda each: getattr(each, "kind", each),
+    indirect=["steps_of_rows"],
+)
 async def test_steps_of_rows_are_there_once(tmp_path: Path, optimizer: Any) -> None:
     async def program(ps: tc.Client, kill: Kill) -> Any:
         items = await ps.table("items", 3, optimizer, init=tc.tables.Normal(1.0))
         fixed = await ps.table("fixed", 2, optimizer, rows=40, dtype=torch.bfloat16)
         schedule = await ps.scheduler(lr_scheduler.StepLR, items.optimizer, step_size=2, gamma=0.5)
-        for step in range(8):
+        for step in range(6):
             async with ps.context() as ctx:
                 rows = await items(IDS + step)
                 bags = await fixed.bag((IDS + step).remainder(40), torch.tensor([0, 3]))
@@ -130,14 +131,20 @@ async def test_steps_of_rows_are_there_once(tmp_path: Path, optimizer: Any) -> N
     await compared(tmp_path, ["a", "b"], program)
 
 
-async def test_joint_steps_of_modules_and_tables_are_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("steps_of_rows", "names"),
+    [("gradients", ["a"]), ("gradients", ["a", "b"]), ("rows", ["a", "b"])],
+    indirect=["steps_of_rows"],
+    ids=["gradients, one", "gradients, two", "rows, two"],
+)
+async def test_joint_steps_of_modules_and_tables_are_there(tmp_path: Path, names: list[str]) -> None:
     async def program(ps: tc.Client, kill: Kill) -> Any:
         tables = [await ps.table(f"table{n}", 2, tc.tables.LazyAdam(lr=0.1)) for n in range(2)]
         net = await ps.module(nn.Linear, 2, 1, name="net", seed=0)
         sparse = await ps.module(nn.Embedding, 30, 2, sparse=True, name="sparse", seed=1)
         opt = await ps.optimizer(torch.optim.SGD, [*tables, *net.parameters()], lr=0.1, momentum=0.9)
         own = await ps.optimizer(torch.optim.SparseAdam, sparse.parameters(), lr=0.1)
-        for step in range(7):
+        for step in range(5):
             async with ps.context() as ctx:
                 found = await ps.look_up(dict.fromkeys(tables, IDS + step))
                 x = sum(found[each] for each in tables) + await sparse((IDS + step).remainder(30))
@@ -153,8 +160,7 @@ async def test_joint_steps_of_modules_and_tables_are_there(tmp_path: Path) -> No
         dense = bits([await each.state_dict() for each in (net, sparse, opt, own)])
         return dense, await rows_of(*tables)
 
-    await compared(tmp_path, ["a"], program, MODES)
-    await compared(tmp_path / "two", ["a", "b"], program)
+    await compared(tmp_path, names, program, MODES[-1:])
 
 
 async def test_rows_that_are_put_removed_and_restored_are_there(tmp_path: Path) -> None:
@@ -189,6 +195,7 @@ async def test_rows_that_are_put_removed_and_restored_are_there(tmp_path: Path) 
     await compared(tmp_path, ["a", "b"], program)
 
 
+@as_both
 async def test_admission_and_the_life_of_rows_go_on(owner: Owner, ps: tc.Client) -> None:
     evict = tc.tables.Eviction(ttl=1e5, at_capacity="least_frequent", share=0.1, spare=0.0)
     admit = tc.tables.AfterSightings(3, counters=1 << 14)
@@ -229,6 +236,7 @@ async def test_admission_and_the_life_of_rows_go_on(owner: Owner, ps: tc.Client)
     assert await items.size() == 0
 
 
+@as_both
 async def test_checkpoints_while_rows_come_are_continued_by_the_log(tmp_path: Path) -> None:
     options: dict[str, Any] = {"durability": "interval:0.01", "log_bytes": 1 << 20}
     async with Owner(tmp_path, **options) as owner, tc.connect(owner.address) as ps:
@@ -247,6 +255,7 @@ async def test_checkpoints_while_rows_come_are_continued_by_the_log(tmp_path: Pa
         assert checkpoints(tmp_path) == 2
 
 
+@as_both
 async def test_owners_that_were_killed_are_restored_into_others(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         owners = [
@@ -276,9 +285,15 @@ async def test_owners_that_were_killed_are_restored_into_others(tmp_path: Path) 
         assert await rows_of(items) == written
 
 
-async def test_an_owner_process_with_tables_that_is_killed_goes_on(start_process: StartProcess, tmp_path: Path) -> None:
+@pytest.fixture
+async def start(forking: Forking) -> AsyncIterator[StartOwner]:
+    async with forked_owners(forking) as start:
+        yield start
+
+
+async def test_an_owner_process_with_tables_that_is_killed_goes_on(start: StartOwner, tmp_path: Path) -> None:
     flags = ("--name", "ps0", "--data-dir", str(tmp_path), "--durability", "interval:1")
-    process = await start_process(*flags)
+    process = await start(*flags)
     stop, made = asyncio.Event(), asyncio.Semaphore(0)
 
     async def train(address: str, seed: int) -> int:
@@ -296,12 +311,12 @@ async def test_an_owner_process_with_tables_that_is_killed_goes_on(start_process
         return done
 
     tasks = [asyncio.create_task(train(process.address, seed)) for seed in (1, 2)]
-    for _ in range(3):
-        for _ in range(30):
+    for _ in range(2):
+        for _ in range(8):
             await made.acquire()
         process.process.kill()
         await process.process.wait()
-        process = await start_process(*flags, "--listen", process.address)
+        process = await start(*flags, "--listen", process.address)
     stop.set()
     done = await asyncio.gather(*tasks)
     async with tc.connect(process.address) as ps:

@@ -169,8 +169,17 @@ async def undisturbed(kind: type[Model], folder: Path) -> Any:
         return await model.state()
 
 
-@pytest.mark.parametrize("end", [killed, stopped])
-@pytest.mark.parametrize("kind", [LayerAndTable, Layers, LocalLayerAndTable, JointOptimizerAndLayer])
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        (LayerAndTable, killed),
+        (Layers, killed),
+        (LocalLayerAndTable, killed),
+        (JointOptimizerAndLayer, killed),
+        (LayerAndTable, stopped),
+        (Layers, stopped),
+    ],
+)
 async def test_it_is_as_if_no_owner_had_ended(both: list[Owner], tmp_path: Path, kind: type[Model], end: End) -> None:
     async with tc.connect(*(each.address for each in both)) as ps:
         model = kind(ps)

@@ -20,6 +20,7 @@ from tests.integration.restarts.test_moved_owners import members
 from tests.integration.support import bits
 from tests.owner_processes import OwnerProcess, StartOwner, forked_owners
 from tests.ports import ReservedPort
+from tests.waiting import pauses
 
 MODELS = [
     flag
@@ -80,8 +81,10 @@ async def test_one_joins_and_is_found_after_a_keeper_was_killed(keepers: Keepers
     _, said = await new.ended()
     assert new.process.returncode == 0 and not any("hosted code" in each for each in said)
     async with asyncio.timeout(5.0):
-        while "ps3" in await members(keepers.owners["ps1"]):
-            pass  # an owner hears of it with its next claim
+        for pause in pauses(0.05):  # an owner hears of it with its next claim
+            if "ps3" not in await members(keepers.owners["ps1"]):
+                break
+            await asyncio.sleep(pause)
 
 
 async def test_keepers_move_and_die_while_trainers_train(keepers: Keepers) -> None:
@@ -135,6 +138,7 @@ async def test_a_keeper_that_was_frozen_while_another_has_its_directory_grants_n
         began = time.monotonic()
         while time.monotonic() < began + 2.5:
             await tally.add(1)
+            await asyncio.sleep(0.02)
         assert moved.process.returncode is None
 
 
@@ -149,6 +153,8 @@ async def test_a_group_that_is_killed_as_a_whole_comes_back(keepers: Keepers) ->
         assert [bits(await net.state_dict()) for net in trainer.nets] == [bits(each) for each in trained_here(range(2))]
         assert [ps.sessions[name].losses for name in ("ps0", "ps1")] == [0, 0]
     async with asyncio.timeout(5.0):
-        while len(found := await members(keepers.owners["ps2"])) < 3:
-            pass  # an owner hears of another with its next claim
+        for pause in pauses(0.05):  # an owner hears of another with its next claim
+            if len(found := await members(keepers.owners["ps2"])) == 3:
+                break
+            await asyncio.sleep(pause)
     assert {name: number for name, (_, number) in found.items()} == {"ps0": 0, "ps1": 1, "ps2": 2}

@@ -16,19 +16,17 @@ from torch import nn
 import trainer_client as tc
 from ps_service.durability.log.log import Log
 from ps_service.durability.log.table_log import RequestRows
-from ps_service.tables.row_steps import RowSteps
 from tests.integration.restarting import Owner
-from tests.integration.restarts.conftest import Action, checkpoint
-from tests.integration.restarts.test_killed import in_both_modes, mode
+from tests.integration.restarts.conftest import Action, as_both, checkpoint
+from tests.integration.restarts.test_killed import MODES, mode
 from tests.integration.restarts.test_killed_tables import rows_of, shard_of
 from tests.integration.support import bits
 from tests.ps_service.tables.test_row_changes import same, state_of
 
-
-@pytest.fixture(autouse=True, params=["gradients", "rows"])
-def steps_of_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "gradients":
-        monkeypatch.setattr(RowSteps, "nbytes", lambda *_: 0)
+# What the log has of a step does not depend on when the owner answers.
+both_in_some_mode = pytest.mark.parametrize(
+    ("steps_of_rows", "owner"), [("gradients", MODES[1]), ("rows", MODES[0])], indirect=True
+)
 
 
 @pytest.fixture
@@ -37,6 +35,7 @@ async def owner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield made
 
 
+@as_both
 async def test_rows_that_go_between_a_step_and_its_record_stay_as_they_are(
     owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,18 +66,18 @@ async def test_rows_that_go_between_a_step_and_its_record_stay_as_they_are(
     assert await rows_of(items) == written
 
 
-@in_both_modes
+@both_in_some_mode
 async def test_trainers_beside_each_other_find_their_rows_again(owner: Owner) -> None:
     evict = tc.tables.Eviction(at_capacity="least_frequent", share=0.1, spare=0.0)
     admit = tc.tables.AfterSightings(2, counters=1 << 12)
     async with AsyncExitStack() as stack:
-        trainers = [await stack.enter_async_context(tc.connect(owner.address)) for _ in range(4)]
+        trainers = [await stack.enter_async_context(tc.connect(owner.address)) for _ in range(3)]
 
         async def train(number: int) -> None:
             ps = trainers[number]
             drawn = torch.Generator().manual_seed(number)
             items = await ps.table("items", 2, tc.tables.LazyAdam(0.1), admit=admit, evict=evict, max_rows=64)
-            for step in range(24):
+            for step in range(16):
                 ids = torch.randint(200, (20,), generator=drawn)
                 async with ps.context() as ctx:
                     await ctx.backward((await items(ids)).sum(), step=items.optimizer)
@@ -90,13 +89,17 @@ async def test_trainers_beside_each_other_find_their_rows_again(owner: Owner) ->
                     await items.evict(0.3)
 
         for _ in range(2):
-            await asyncio.gather(*map(train, range(4)))
+            await asyncio.gather(*map(train, range(3)))
             before = shard_of(owner, "items")
             await owner.crash()
             assert same(state_of(shard_of(owner, "items")), state_of(before))
 
 
-@pytest.mark.parametrize("what", ["step", "look_up", "upsert"])
+@pytest.mark.parametrize(
+    ("steps_of_rows", "what"),
+    [("gradients", "step"), ("rows", "step"), ("gradients", "look_up"), ("gradients", "upsert")],
+    indirect=["steps_of_rows"],
+)
 async def test_what_could_not_be_written_is_written_before_what_comes_later(
     owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -138,7 +141,7 @@ async def test_what_could_not_be_written_is_written_before_what_comes_later(
         assert set(versions.values()) == {3 if what == "step" else 2}
 
 
-@in_both_modes
+@both_in_some_mode
 async def test_a_full_disk_stops_changes_of_rows_and_nothing_else(
     owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +173,7 @@ async def test_a_full_disk_stops_changes_of_rows_and_nothing_else(
     assert await rows_of(items) == written
 
 
+@as_both
 async def test_steps_while_a_checkpoint_reads_the_rows_count_once(
     owner: Owner, ps: tc.Client, between: Callable[[Action], None]
 ) -> None:
