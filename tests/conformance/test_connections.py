@@ -14,7 +14,8 @@ from ps_service.rpc.grpc_stream import OPTIONS, GrpcStream
 from ps_wire.connections import frames
 from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.errors import InvalidArgumentError
-from tests.conformance.connection_suite import ConnectionSuite, Host, Serve, Way, packet
+from ps_wire.limits import PART_BYTES
+from tests.conformance.connection_suite import ConnectionSuite, Ends, Host, Serve, Way, packet
 from tests.conformance.relay import Relay
 from trainer_client.transport.faulty import Fault, FaultyConnector
 from trainer_client.transport.grpc_stream import GrpcConnector
@@ -128,6 +129,11 @@ class TestFaultyGrpc(ConnectionSuite):
     async def way(self, serve: Serve) -> AsyncIterator[Way]:
         async with TestGrpc().way(serve) as way:
             yield Way(FaultyConnector(way.connector, lambda *_: Fault.NONE), way.cut)
+
+    # The largest frame crosses gRPC, and a connector that may break streams, in the tests of these.
+    @pytest.mark.parametrize("nbytes", [PART_BYTES], ids=["a part"])
+    async def test_large_payloads_arrive_whole(self, ends: Ends, nbytes: int) -> None:
+        await super().test_large_payloads_arrive_whole(ends, nbytes)
 
 
 @asynccontextmanager

@@ -1,6 +1,8 @@
 """Programs whose members begin together, or cannot, each a process of its own.
 
-python -m tests.rpc.beginnings PROGRAM PROCESSES [ARGUMENT...]
+python -m tests.rpc.beginnings PROCESSES PROGRAM...
+
+As in `tests.rpc.groups`.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -23,7 +27,7 @@ from ps_service.server import Server
 from tests.rpc import groups
 from tests.rpc.groups import news, tell, wait_for_file, wait_for_news
 from trainer_client import rpc
-from trainer_client.rpc import entry
+from trainer_client.rpc import agent, entry
 from trainer_client.rpc.waiting import Deadline
 
 SECONDS = 20.0
@@ -32,7 +36,7 @@ SECONDS = 20.0
 def begin(name: str, rank: int, size: int, seconds: float = SECONDS) -> bool:
     """Joins a group of `size`; if that fails, tells why and gives False."""
     try:
-        rpc.init_rpc(name, rank=rank, world_size=size, join_timeout=seconds, lease_seconds=1.0)
+        rpc.init_rpc(name, rank=rank, world_size=size, join_timeout=seconds, lease_seconds=0.5)
     except RuntimeError as error:
         tell(rank, type(error).__name__, error)
         return False
@@ -64,6 +68,28 @@ def give_up_when(does: str) -> None:
     entry.Deadline = Announced  # type: ignore[misc]
 
 
+@contextmanager
+def leave_once_told(*others: int) -> Iterator[None]:
+    """Has the member with the directory leave as soon as the others have announced that they know why: it would stay
+    for some seconds more, to tell those that come late."""
+    within = agent._within
+
+    async def until_told(seconds: float, wait: Any) -> None:
+        known = asyncio.create_task(asyncio.to_thread(lambda: all(map(announced, others))))
+        stays = asyncio.create_task(within(seconds, wait))
+        await asyncio.wait([known, stays], return_when=asyncio.FIRST_COMPLETED)
+        stays.cancel()
+
+    with patch.object(agent, "_within", until_told):
+        yield
+
+
+def announced(rank: int) -> bool:
+    """Waits until a process has announced something."""
+    wait_for_news(rank)
+    return True
+
+
 def path(what: str) -> str:
     return f"{os.environ['GROUP_FILES']}/{what}"
 
@@ -83,9 +109,12 @@ def process_that(does: str) -> int:
 
 
 def leave_at_once(rank: int, size: int) -> None:
-    if begin(f"worker{rank}", rank, size):
-        rpc.shutdown(graceful=False)
-        tell(rank, "left")
+    """In groups of the same processes, one after the other."""
+    for port in os.environ["GROUP_PORTS"].split():
+        os.environ["MASTER_PORT"] = port
+        if begin(f"worker{rank}", rank, size):
+            rpc.shutdown(graceful=False)
+            tell(rank, "left")
 
 
 def same_name(rank: int, size: int) -> None:
@@ -100,10 +129,10 @@ def same_rank(rank: int, size: int, taken: str) -> None:
 def same_rank_at_once(rank: int, size: int) -> None:
     """The last process has rank 0, too, and finds the address taken only when it is about to listen there."""
     if rank == size - 1:
-        addresses.check_free = lambda _: None
         while not _is_taken():
             pass
-    begin(f"worker{rank}", rank % (size - 1), size)
+    with patch.object(addresses, "check_free", lambda _: None) if rank == size - 1 else nullcontext():
+        begin(f"worker{rank}", rank % (size - 1), size)
 
 
 def _is_taken() -> bool:
@@ -113,7 +142,9 @@ def _is_taken() -> bool:
 
 def other_size(rank: int, size: int, wrong: str) -> None:
     """The process with that number thinks that there is one member more."""
-    begin(f"worker{rank}", rank, size + (rank == int(wrong)))
+    with leave_once_told(*range(1, size)):
+        begin(f"worker{rank}", rank, size + (rank == int(wrong)))
+    news(rank)
 
 
 def open_and_whole(rank: int, size: int) -> None:
@@ -143,7 +174,9 @@ def one_too_few(rank: int, size: int) -> None:
         process_that("waits0")
     else:
         give_up_when("waits1")
-    begin(f"worker{rank}", rank, size + 1)
+    with leave_once_told(1):
+        begin(f"worker{rank}", rank, size + 1)
+    news(rank)
     with open(path(f"waits{rank}")) as file:
         tell(rank, file.read().partition(" ")[2].partition("; it has waited")[0])
 
@@ -180,7 +213,7 @@ def keeper_killed(rank: int, size: int) -> None:
         begin("worker0", 0, size)
     elif rank == 1:
         when_it_waits("other")
-        begin("worker1", 1, size, 4.0)
+        begin("worker1", 1, size, 2.0)
     else:
         keeper = process_that("keeper")
         process_that("other")
@@ -322,4 +355,4 @@ def by_file_killed(rank: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(groups.main(globals()[sys.argv[1]], int(sys.argv[2]), *sys.argv[3:]))
+    sys.exit(groups.main(partial(groups.in_turn, globals()), int(sys.argv[1]), *sys.argv[2:]))

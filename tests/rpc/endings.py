@@ -1,6 +1,8 @@
 """Programs whose members leave, are lost, or have not joined, each a process of its own.
 
-python -m tests.rpc.endings PROGRAM PROCESSES [ARGUMENT...]
+python -m tests.rpc.endings PROCESSES PROGRAM...
+
+As in `tests.rpc.groups`.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 
 import torch
 
@@ -18,7 +21,7 @@ from trainer_client import rpc
 
 
 def joined(rank: int, size: int) -> None:
-    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=size, join_timeout=SECONDS, lease_seconds=1.0)
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=size, join_timeout=SECONDS, lease_seconds=0.5)
 
 
 def leave(rank: int, **options: float) -> None:
@@ -69,7 +72,7 @@ def keeper_killed_in_shutdown(rank: int, size: int) -> None:
     else:
         os.kill(process_that("killed"), signal.SIGKILL)
         when_it_waits("waits", "has called shutdown")
-    leave(rank, timeout=0.0 if rank == 0 else 3.0)
+    leave(rank, timeout=0.0 if rank == 0 else 1.5)
     tell(rank, said("waits"))
 
 
@@ -116,7 +119,7 @@ def keeper_leaves(rank: int, size: int) -> None:
 
 def never_there(rank: int, size: int) -> None:
     """A member of an open group waits for one that never joins."""
-    rpc.init_rpc("worker0", directory="self", join_timeout=2.5)
+    rpc.init_rpc("worker0", directory="self", join_timeout=1.0)
     try:
         rpc.shutdown(group=["worker0", "trainer1"])
     except RuntimeError as error:
@@ -165,4 +168,4 @@ def calls_one_that_has_left(rank: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(groups.main(globals()[sys.argv[1]], int(sys.argv[2]), *sys.argv[3:]))
+    sys.exit(groups.main(partial(groups.in_turn, globals()), int(sys.argv[1]), *sys.argv[2:]))

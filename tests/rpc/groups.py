@@ -1,6 +1,8 @@
 """Programs of groups, each of whose members is a process of its own, forked before it has any thread.
 
-python -m tests.rpc.groups PROGRAM WORLD_SIZE [ARGUMENT...]
+python -m tests.rpc.groups WORLD_SIZE PROGRAM...
+
+A program may have arguments after blanks. Several run one after the other in the same processes.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +36,8 @@ def join(rank: int, size: int, **options: Any) -> None:
 
 
 def tell(rank: int, *what: Any) -> None:
-    os.write(1, (" ".join(map(str, (rank, *what))) + "\n").encode())
+    program = os.environ.get("GROUP_PROGRAM", "")
+    os.write(1, (program + " ".join(map(str, (rank, *what))) + "\n").encode())
 
 
 def alone(rank: int, size: int) -> None:
@@ -42,14 +46,6 @@ def alone(rank: int, size: int) -> None:
 
 def alone_sparse(rank: int, size: int) -> None:
     ring(rank, size, torch.ones(2).to_sparse())
-
-
-def one_by_one(rank: int, size: int) -> None:
-    """Groups of one, one after the other."""
-    for program in (alone, alone_sparse, threads, timeout, no_group):
-        os.environ["MASTER_PORT"] = "0"
-        os.write(1, f"{program.__name__} ".encode())
-        program(rank, size)
 
 
 def ring_sparse(rank: int, size: int) -> None:
@@ -159,7 +155,7 @@ def shutdown_while_called(rank: int, size: int) -> None:
     """One wants to go while a call of the other runs there."""
     join(rank, size)
     if rank == 1:
-        call = rpc.rpc_async("worker0", s.wait_for, args=("the end", 10.0), timeout=5.0)
+        call = rpc.rpc_async("worker0", s.wait_for, args=("the end", 10.0), timeout=2.5)
         rpc.rpc_sync("worker0", s.begun, args=("the end",))
         news(1)
         with suppress(PsError):
@@ -169,7 +165,7 @@ def shutdown_while_called(rank: int, size: int) -> None:
         return
     wait_for_news(1)
     try:
-        rpc.shutdown(timeout=0.5, group=["worker0"])
+        rpc.shutdown(timeout=0.3, group=["worker0"])
     except DeadlineExceededError as error:
         s.let_go("the end")
         tell(rank, error)
@@ -320,14 +316,27 @@ def published_directory() -> str:
         return file.read()
 
 
+def in_turn(programs: Mapping[str, Callable[..., None]], rank: int, size: int, *given: str) -> None:
+    """Programs one after the other, each with ports and files of its own; what is told begins with the program."""
+    files, ports = os.environ["GROUP_FILES"], os.environ["GROUP_PORTS"].split()
+    for number, program in enumerate(given):
+        folder = f"{files}/program{number}"
+        os.makedirs(folder, exist_ok=True)
+        os.environ.update(GROUP_FILES=folder, GROUP_PROGRAM=f"{program}: ", MASTER_PORT=ports[number])
+        name, *arguments = program.split()
+        programs[name](rank, size, *arguments)
+
+
 def main(run: Callable[..., None], size: int, *arguments: str) -> int:
     """Starts the members, and gives the worst of their exit codes. One that is killed counts as ended well.
 
     They look for what they wait for, and say so, after a tenth of a second.
     """
     waiting._FIRST_SECONDS = waiting.LOOK_SECONDS = entry.LOOK_SECONDS = rendezvous.LOOK_SECONDS = 0.1  # type: ignore[misc]
-    with ReservedPort() as port, ReservedPort() as another, tempfile.TemporaryDirectory() as files:
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port.number), SECOND_PORT=str(another.number))
+    with ExitStack() as stack, ReservedPort() as another, tempfile.TemporaryDirectory() as files:
+        ports = [str(stack.enter_context(ReservedPort()).number) for _ in range(len(arguments) + 2)]
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=ports[0], SECOND_PORT=str(another.number))
+        os.environ["GROUP_PORTS"] = " ".join(ports)
         os.environ["GROUP_FILES"] = files
         context = mp.get_context("fork")
         members = [context.Process(target=run, args=(rank, size, *arguments)) for rank in range(size)]
@@ -343,4 +352,4 @@ def main(run: Callable[..., None], size: int, *arguments: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(globals()[sys.argv[1]], int(sys.argv[2]), *sys.argv[3:]))
+    sys.exit(main(partial(in_turn, globals()), int(sys.argv[1]), *sys.argv[2:]))

@@ -17,7 +17,7 @@ def main(name: str, directory: str) -> None:
     """Joins the group, reports that, and leaves when it is told to."""
     torch.set_num_threads(1)
     rpc.init_rpc(
-        name, directory=directory, allow=[situations, raising, sharing, leaves, fitting, tutorials], lease_seconds=3.0
+        name, directory=directory, allow=[situations, raising, sharing, leaves, fitting, tutorials], lease_seconds=1.5
     )
     print(f"{name} is there", flush=True)
     sys.stdin.read()

@@ -8,16 +8,20 @@ from collections.abc import Callable
 
 from ps_wire.errors import StaleHandleError
 from ps_wire.refs import Ref
+from tests.waiting import pauses
 from trainer_client.rpc.current import agent
 
 
 def eventually(so: Callable[[], bool]) -> bool:
     """Looks again and again, for some seconds."""
     end = time.monotonic() + 20
-    while time.monotonic() < end:
+    for pause in pauses():
         if so():
             return True
-    return False
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause)
+    raise AssertionError("pauses end never")
 
 
 def references(worker: str) -> int:
@@ -28,19 +32,18 @@ def references(worker: str) -> int:
 def settled(worker: str, at_most: int) -> None:
     """References are given back soon, and not at once: looks until so few are left."""
     gc.collect()
-    end = time.monotonic() + 20
-    while references(worker) > at_most and time.monotonic() < end:
-        pass
-    assert references(worker) <= at_most
+    assert eventually(lambda: references(worker) <= at_most)
 
 
 def freed(reference: Ref) -> bool:
     """Waits until a value is gone; says whether that came to be."""
     gc.collect()
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
+
+    def gone() -> bool:
         try:
             agent().client.attach(str(reference)).wait()
         except StaleHandleError:
             return True
-    return False
+        return False
+
+    return eventually(gone)

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 
 from tests.forking.process import Forking
+from tests.rpc.in_turn import Run, runner
 
-Run = Callable[..., list[str]]
+IN_THREES = ("same_rank 0", "same_rank 1", "same_rank_at_once", "other_size 0", "other_size 2")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run(forking: Forking) -> Run:
-    """Runs a program of `tests.rpc.beginnings` in as many processes; gives what each printed."""
-
-    def run(program: str, processes: int, *arguments: str) -> list[str]:
-        with forking.start("tests.rpc.beginnings", program, str(processes), *arguments) as group:
-            output = group.communicate(timeout=60)
-            assert group.returncode == 0, output
-        return sorted(output.splitlines())
-
-    return run
+    return runner(forking, "tests.rpc.beginnings", (3, IN_THREES))
 
 
 def all_say(lines: list[str], count: int, what: str) -> None:
@@ -33,8 +25,7 @@ def all_say(lines: list[str], count: int, what: str) -> None:
 
 
 def test_members_may_leave_as_soon_as_the_group_is_whole(run: Run) -> None:
-    for _ in range(3):
-        assert run("leave_at_once", 4) == [f"{rank} left" for rank in range(4)]
+    assert run("leave_at_once", 4) == [f"{rank} left" for rank in range(4) for _ in range(3)]
 
 
 def test_duplicate_name_2(run: Run) -> None:
@@ -90,7 +81,7 @@ def test_a_member_that_is_killed_in_init_rpc_may_come_back(run: Run) -> None:
 
 def test_the_member_with_the_directory_is_killed_in_init_rpc(run: Run) -> None:
     (line,) = run("keeper_killed", 3)
-    assert line.startswith("1 DeadlineExceededError 'worker1' could not join its group within 4 s"), line
+    assert line.startswith("1 DeadlineExceededError 'worker1' could not join its group within 2 s"), line
 
 
 def test_a_member_that_is_stopped_in_init_rpc_begins_once_it_goes_on(run: Run) -> None:

@@ -44,7 +44,7 @@ def test_a_dead_peer_is_a_runtime_error(forking: Forking) -> None:
     with mortal(forking, "for_errors") as (process, rref):
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        for use in (lambda: rpc.rpc_sync("for_errors", s.nothing, timeout=0.5), rref.rpc_sync(timeout=0.5).value):
+        for use in (lambda: rpc.rpc_sync("for_errors", s.nothing, timeout=0.2), rref.rpc_sync(timeout=0.2).value):
             with pytest.raises(RuntimeError):
                 use()
 

@@ -48,9 +48,9 @@ def test_handle_send_exceptions(forking: Forking) -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         with pytest.raises(PsError):
-            rpc.rpc_sync("for_send", s.nothing, timeout=0.5)
+            rpc.rpc_sync("for_send", s.nothing, timeout=0.2)
         with pytest.raises(PsError):
-            rref.rpc_sync(timeout=0.5).value()
+            rref.rpc_sync(timeout=0.2).value()
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def test_backward_node_failure(forking: Forking) -> None:
                 result = rpc.rpc_sync("for_backward", torch.add, args=(a, a))
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
-                rpc.set_rpc_timeout(1.0)
+                rpc.set_rpc_timeout(0.3)
                 with pytest.raises(PsError):
                     autograd.context_of(context_id).propagate([result.sum()])
                 assert autograd.get_gradients(context_id) == {}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from functools import cache
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ import torch.distributed.rpc
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError
 from tests.forking.process import Forking
 from tests.rpc import situations as s
+from tests.rpc.in_turn import Run, runner
 from trainer_client import rpc
 from trainer_client.rpc.current import agent
 
@@ -166,40 +165,26 @@ def test_tensorpipe_options_throw_on_timedelta_timeout() -> None:
 # In processes of their own
 
 
-Run = Callable[..., list[str]]
-One = Callable[[str], str]
+ALONE = ("alone", "alone_sparse", "threads", "timeout", "no_group")
+IN_TWOS = (
+    *("ring_twice_sparse", "after_shutdown", "rref_after_shutdown", "local_shutdown", "local_shutdown_with_rpc"),
+    *("shutdown_timeout", "shutdown_while_called", "duplicate", "late", "before_the_directory"),
+    *("process_group first", "process_group second"),
+)
+IN_THREES = ("ring", "ring_sparse", "ring_twice", "uneven", "open_group", "without_rank")
 
 
 @pytest.fixture(scope="module")
 def run(forking: Forking) -> Run:
-    """Runs a program of `tests.rpc.groups` in as many processes, once; gives what each printed."""
-
-    @cache
-    def run(program: str, world_size: int = 1, *arguments: str) -> list[str]:
-        with forking.start("tests.rpc.groups", program, str(world_size), *arguments) as group:
-            output = group.communicate(timeout=60)
-            assert group.returncode == 0, output
-        return sorted(output.splitlines())
-
-    return run
+    return runner(forking, "tests.rpc.groups", (1, ALONE), (2, IN_TWOS), (3, IN_THREES))
 
 
-@pytest.fixture
-def one(run: Run) -> One:
-    """What a program of a group of one printed."""
-
-    def one(program: str) -> str:
-        return next(line for line in run("one_by_one") if line.startswith(f"{program} ")).removeprefix(f"{program} ")
-
-    return one
+def test_world_size_one(run: Run) -> None:
+    assert run("alone") == ["0 1 [2.0, 2.0]"]
 
 
-def test_world_size_one(one: One) -> None:
-    assert one("alone") == "0 1 [2.0, 2.0]"
-
-
-def test_world_size_one_sparse(one: One) -> None:
-    assert one("alone_sparse") == "0 1 [2.0, 2.0]"
+def test_world_size_one_sparse(run: Run) -> None:
+    assert run("alone_sparse") == ["0 1 [2.0, 2.0]"]
 
 
 def test_wait_all_workers_dense(run: Run) -> None:
@@ -230,8 +215,8 @@ def test_use_rref_after_shutdown(run: Run) -> None:
     assert run("rref_after_shutdown", 2) == ["0 in no group", "1 in no group"]
 
 
-def test_pg_init_no_rpc_init(one: One) -> None:
-    assert one("no_group") == "0 in no group"
+def test_pg_init_no_rpc_init(run: Run) -> None:
+    assert run("no_group") == ["0 in no group"]
 
 
 def test_local_shutdown(run: Run) -> None:
@@ -277,12 +262,12 @@ def test_dynamic_rpc_init_rpc_without_rank(run: Run) -> None:
     assert run("without_rank", 3) == ["0 ids [0, 1, 2]"]
 
 
-def test_set_and_get_num_worker_threads(one: One) -> None:
-    assert one("threads") == "0 3"
+def test_set_and_get_num_worker_threads(run: Run) -> None:
+    assert run("threads") == ["0 3"]
 
 
-def test_tensorpipe_set_default_timeout(one: One) -> None:
-    assert one("timeout") == "0 12.5"
+def test_tensorpipe_set_default_timeout(run: Run) -> None:
+    assert run("timeout") == ["0 12.5"]
 
 
 def test_init_pg_then_rpc(run: Run) -> None:

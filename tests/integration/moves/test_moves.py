@@ -85,7 +85,7 @@ async def test_handles_go_on_with_the_other_owner(addresses: list[str]) -> None:
 
 async def test_objects_move_while_trainers_train(addresses: list[str]) -> None:
     """Each trainer has a model of its own, so that the order of their steps does not matter."""
-    counts = [40, 40]
+    counts = [10, 10]
 
     async def program(prefix: str, moves: int) -> Any:
         async with AsyncExitStack() as stack:
@@ -112,7 +112,7 @@ async def test_objects_move_while_trainers_train(addresses: list[str]) -> None:
             assert [each.owners for each in models] == [{"ps0"} if moves % 2 == 0 else {"ps1"}] * 2
             return losses, [await each.state() for each in models]
 
-    moved = await program("moved", 5)
+    moved = await program("moved", 3)
     assert moved == await program("plain", 0)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 import trainer_client as tc
-from tests.integration.support import bits
 
 NAMES = ("ps0", "ps1", "ps2")
 
@@ -19,11 +18,17 @@ async def rows_of(table: tc.Table) -> dict[int, Any]:
     """What a table has for each id, but for the ages."""
     found: dict[int, Any] = {}
     async for block in table.blocks():
-        names = sorted(block.keys() - {"age"})
-        for number, id in enumerate(block["ids"].tolist()):
-            assert id not in found
-            found[id] = [bits(block[name][number]) for name in names]
+        ids = block["ids"].tolist()
+        columns = [_bits_of_rows(block[name]) for name in sorted(block.keys() - {"age"})]
+        assert len(set(ids)) == len(ids) and found.keys().isdisjoint(ids)
+        found.update(zip(ids, zip(*columns, strict=True), strict=True))
     return found
+
+
+def _bits_of_rows(column: torch.Tensor) -> list[Any]:
+    """The type, the shape and the bytes of each row."""
+    flat = column.contiguous().view(len(column), -1).view(torch.uint8).numpy() if len(column) else []
+    return [(column.dtype, tuple(column.shape[1:]), row.tobytes()) for row in flat]
 
 
 async def table_of(ps: tc.Client, name: str, optimizer: Any = None, **more: Any) -> tc.Table:

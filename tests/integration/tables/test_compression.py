@@ -63,25 +63,25 @@ def gradient(bags: bool = False) -> torch.Tensor:
     return local.grad
 
 
-@pytest.mark.parametrize("bags", [False, True], ids=["rows", "bags"])
 @pytest.mark.parametrize(
     "codec", [tc.codecs.FP16(), tc.codecs.BF16(), tc.codecs.Int8(block=DIM), tc.codecs.Zstd(), None], ids=str
 )
-async def test_rows_get_what_the_codec_makes_of_their_gradient(ps: tc.Client, codec: Any, bags: bool) -> None:
-    items = await zeros(ps, compress=None if codec is None else Choice(codec, min_numel=0))
-    await train(ps, items, bags=bags)
-    found = -await items(torch.arange(-40, 40))
-    if bags:
-        pooled = factors(len(OFFSETS))
-        sent = pooled if codec is None else decoded(codec, pooled)
-        local = torch.zeros(80, DIM, requires_grad=True)
-        (functional.embedding_bag(IDS + 40, local, OFFSETS, mode="sum") * sent).sum().backward()
-        expected = local.grad
-    else:
-        expected = gradient() if codec is None else decoded(codec, gradient())
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-    lossy = codec not in (None, tc.codecs.Zstd())
-    assert torch.equal(found.round(decimals=4), gradient(bags).round(decimals=4)) != lossy
+async def test_rows_get_what_the_codec_makes_of_their_gradient(ps: tc.Client, codec: Any) -> None:
+    for bags in (False, True):
+        items = await zeros(ps, f"items{bags}", compress=None if codec is None else Choice(codec, min_numel=0))
+        await train(ps, items, bags=bags)
+        found = -await items(torch.arange(-40, 40))
+        if bags:
+            pooled = factors(len(OFFSETS))
+            sent = pooled if codec is None else decoded(codec, pooled)
+            local = torch.zeros(80, DIM, requires_grad=True)
+            (functional.embedding_bag(IDS + 40, local, OFFSETS, mode="sum") * sent).sum().backward()
+            expected = local.grad
+        else:
+            expected = gradient() if codec is None else decoded(codec, gradient())
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+        lossy = codec not in (None, tc.codecs.Zstd())
+        assert torch.equal(found.round(decimals=4), gradient(bags).round(decimals=4)) != lossy
 
 
 def decoded(codec: Any, value: torch.Tensor) -> torch.Tensor:
@@ -140,15 +140,13 @@ async def test_codecs_are_chosen_by_the_names_of_tables_and_small_gradients_are_
     assert (await ps.table("coarse")).compress is None
 
 
-@pytest.mark.parametrize(
-    "codec", [tc.codecs.TopK(0.5), tc.codecs.RandomK(0.5), tc.codecs.Sign(), tc.codecs.PowerSGD()], ids=str
-)
-async def test_codecs_that_leave_the_rest_to_later_messages_are_refused(ps: tc.Client, codec: Any) -> None:
-    for choice in (codec, {"items": codec}):
-        with pytest.raises(tc.errors.InvalidArgumentError, match="a copy of the table"):
-            ps.table("items", DIM, compress=choice)
-        with pytest.raises(tc.errors.InvalidArgumentError, match="a copy of the table"):
-            ps.table("items", compress=choice)
+async def test_codecs_that_leave_the_rest_to_later_messages_are_refused(ps: tc.Client) -> None:
+    for codec in (tc.codecs.TopK(0.5), tc.codecs.RandomK(0.5), tc.codecs.Sign(), tc.codecs.PowerSGD()):
+        for choice in (codec, {"items": codec}):
+            with pytest.raises(tc.errors.InvalidArgumentError, match="a copy of the table"):
+                ps.table("items", DIM, compress=choice)
+            with pytest.raises(tc.errors.InvalidArgumentError, match="a copy of the table"):
+                ps.table("items", compress=choice)
     with pytest.raises(tc.errors.UnknownNameError):
         await ps.table("items")  # nothing was made
 
@@ -163,16 +161,16 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
 async def test_lengths_are_checked_and_a_wrong_message_changes_nothing(
-    ps: tc.Client, broken: Encoded, monkeypatch: pytest.MonkeyPatch
+    ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = await zeros(ps, compress=tc.codecs.BF16())
-    with monkeypatch.context() as patch:
-        patch.setattr(look_ups, "encode", lambda codec, value: broken)
-        items.compress = Choice(tc.codecs.BF16(), min_numel=0)
-        with pytest.raises(tc.errors.InvalidArgumentError):
-            await train(ps, items)
-    assert not (await items(IDS)).any()
+    items.compress = Choice(tc.codecs.BF16(), min_numel=0)
+    for what, broken in BROKEN.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(look_ups, "encode", lambda codec, value, broken=broken: broken)
+            with pytest.raises(tc.errors.InvalidArgumentError):
+                await train(ps, items)
+        assert not (await items(IDS)).any(), what
     await train(ps, items)
     assert (await items(IDS)).any()

@@ -39,8 +39,8 @@ def local_twin(bags: torch.Tensor, rows: torch.Tensor, mode: str) -> Model:
 
 
 @pytest.mark.parametrize("mode", ["mean", "sum", "max"])
-def test_the_same_forward_trains_as_locally(shared_process_address: str, mode: str) -> None:
-    with tc.connect(shared_process_address) as ps:
+def test_the_same_forward_trains_as_locally(owner_beside: str, mode: str) -> None:
+    with tc.connect(owner_beside) as ps:
         tables = [
             ps.table(f"{name} {mode}", 3, tc.tables.SGD(lr=0.1), rows=9, init=tc.tables.Normal(1.0))
             for name in ("a", "b")
@@ -69,8 +69,8 @@ def test_the_same_forward_trains_as_locally(shared_process_address: str, mode: s
 
 # Torch's own compiler reads the .grad of what a look-up returns.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_a_compiled_model_trains_as_one_that_is_not(shared_process_address: str) -> None:
-    with tc.connect(shared_process_address) as ps:
+def test_a_compiled_model_trains_as_one_that_is_not(owner_beside: str) -> None:
+    with tc.connect(owner_beside) as ps:
         bags = ps.table("bags", 3, tc.tables.SGD(lr=0.1), rows=9, init=tc.tables.Normal(1.0))
         rows = ps.table("rows", 3, tc.tables.SGD(lr=0.1), rows=9, init=tc.tables.Normal(1.0))
         model = Model(layers.EmbeddingBag(bags, "mean", padding_idx=2), layers.Embedding(rows, padding_idx=0))

@@ -69,8 +69,8 @@ def test_any_bags_outside_of_a_pass(shared: Any, bags: list[list[int]], last: bo
 
 
 @pytest.fixture
-def shared(owner_process_address: str) -> Any:
-    with tc.connect(owner_process_address) as ps:
+def shared(owner_beside: str) -> Any:
+    with tc.connect(owner_beside) as ps:
         values = whole(4, ROWS, DIM)
         items = ps.table("of any bags", DIM, tc.tables.SGD(lr=1.0), rows=ROWS, init=tc.tables.Zeros())
         with ps.context() as ctx:
@@ -96,8 +96,8 @@ async def test_several_tables_in_one_look_up(pair: tc.Client) -> None:
     assert torch.equal(found[users], -torch.stack([values[[4, 5]].sum(0), values[[6, 4]].sum(0)]))
 
 
-def test_weights_go_with_sums_only(owner_process_address: str) -> None:
-    with tc.connect(owner_process_address) as ps:
+def test_weights_go_with_sums_only(owner_beside: str) -> None:
+    with tc.connect(owner_beside) as ps:
         items = ps.table("no weights", DIM, rows=ROWS)
         layer = layers.EmbeddingBag(items, "max")
         with pytest.raises(tc.errors.InvalidArgumentError, match="mode='sum'"):

@@ -51,6 +51,18 @@ def form(request: pytest.FixtureRequest) -> Callable[[tc.Table], Callable[[Any],
     return look_up_in
 
 
+PENDING, COROUTINE = ("plain", "pending"), ("awaited", "coroutine")
+over_ways = pytest.mark.parametrize(
+    ("source", "form", "depth"),
+    [
+        *((*way, depth) for way in (PENDING, COROUTINE) for depth in DEPTHS),
+        *(("plain", "coroutine", 2), ("awaited", "pending", 2)),
+    ],
+    indirect=["source", "form"],
+)
+"""Each depth with each source and each form of a function, and with depth 2 all of both."""
+
+
 async def counting(ps: tc.Client, **more: Any) -> tc.Table:
     """A table whose rows begin with 0 and gain 1 with each step."""
     return await ps.table("items", 1, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), **more)
@@ -63,7 +75,7 @@ async def started(ps: tc.Client, rows: int) -> None:
             pass
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@over_ways
 async def test_what_is_looked_up_lacks_depth_steps_and_its_staleness_says_so(
     ps: tc.Client, source: Callable[[list[Any]], Any], form: Any, depth: int
 ) -> None:
@@ -150,7 +162,7 @@ async def test_grad_mode_is_that_of_the_loop_whatever_the_body_sets(ps: tc.Clien
         assert not (await looked_up).requires_grad
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@over_ways
 async def test_errors_are_raised_at_their_batch(ps: tc.Client, source: Any, form: Any, depth: int) -> None:
     fixed = await ps.table("fixed", 1, rows=100)
     batches = [torch.tensor([1]), torch.tensor([100]), torch.tensor([1.0]), torch.tensor([2])]
@@ -224,8 +236,14 @@ async def left(passes: AsyncGenerator[tuple[Any, tc.tables.LookedUp[Any]], None]
         await asyncio.wait_for(asyncio.Event().wait(), 0)
 
 
-@pytest.mark.parametrize("closing", [True, False], ids=["aclosing", "dropped"])
-@pytest.mark.parametrize("end", ["break", "raise", "cancel"])
+@pytest.mark.parametrize(
+    ("end", "closing", "form"),
+    [
+        *(("break", True, "pending"), ("break", False, "coroutine"), ("raise", True, "coroutine")),
+        *(("raise", False, "pending"), ("cancel", True, "pending"), ("cancel", False, "coroutine")),
+    ],
+    indirect=["form"],
+)
 async def test_leaving_the_loop_leaves_nothing_running(ps: tc.Client, form: Any, end: str, closing: bool) -> None:
     items = await counting(ps)
     await ps.status()
@@ -289,8 +307,8 @@ async def test_passes_of_batches_that_are_skipped_end(ps: tc.Client, source: Any
 
 
 @pytest.mark.usefixtures("without_collector")
-def test_passes_of_batches_that_are_skipped_end_in_a_blocking_program(owner_process_address: str) -> None:
-    with tc.connect(owner_process_address) as ps:
+def test_passes_of_batches_that_are_skipped_end_in_a_blocking_program(owner_beside: str) -> None:
+    with tc.connect(owner_beside) as ps:
         items = ps.table("skipped", 1, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros())
         for _, looked_up in ps.prefetch(BATCHES, items, depth=2):
             looked_up.wait()
@@ -365,36 +383,3 @@ async def test_what_does_not_fit_is_refused(ps: tc.Client) -> None:
         with pytest.raises(InvalidArgumentError, match="awaited"):
             await looked_up
         assert looked_up.done() and "done" in repr(looked_up)
-
-
-def test_the_blocking_client_looks_up_in_threads(owner_process_address: str) -> None:
-    with tc.connect(owner_process_address) as ps:
-        policy = tc.policies.Async(tc.policies.Reject(1000))
-        items = ps.table("items", 1, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros(), policy=policy)
-        number = 0
-        for ids, looked_up in ps.prefetch(BATCHES, items, depth=1):
-            lacking = min(number, 1)
-            # Its thread makes the look-up of the next batch without waiting for this one.
-            last = time.monotonic() + 60
-            while items.size() < 1 + 2 * min(number + 2, COUNT):
-                assert time.monotonic() < last
-            with looked_up.context as ctx:
-                rows = looked_up.wait()
-                stepped = ctx.backward(-rows.sum(), step=items.optimizer)
-            assert rows[0].item() == number - lacking and stepped.staleness == lacking
-            assert torch.equal(ids, BATCHES[number])
-            number += 1
-        assert number == COUNT
-        for ids, looked_up in ps.prefetch([*BATCHES[:2], torch.tensor([1.0])], lambda ids: ps.look_up({items: ids})):
-            with looked_up.context:
-                if ids.is_floating_point():
-                    with pytest.raises(InvalidArgumentError):
-                        looked_up.wait()
-                else:
-                    assert looked_up.wait()[items].shape == (3, 1)
-        for _, looked_up in ps.prefetch(BATCHES, items):
-            with looked_up.context:
-                break
-        last = time.monotonic() + 60
-        while ps.status().contexts:
-            assert time.monotonic() < last

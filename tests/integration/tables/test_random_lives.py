@@ -16,11 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import trainer_client as tc
-from ps_service.engine import Engine
-from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from tests.integration.tables.test_life_of_rows import Clock, shard_of
-from trainer_client.client.portal import Portal
 
 names = itertools.count()
 FIRST, DEFAULT, RATE, TTL, DIM = 0.25, -8.0, 0.5, 10, 2
@@ -40,26 +37,15 @@ OPERATIONS = st.lists(
 
 
 @pytest.fixture(scope="module")
-def owned() -> Iterator[list[tuple[list[Server], list[Any]]]]:
+def owned(servers_beside: list[Server]) -> Iterator[list[tuple[list[Server], list[Any]]]]:
     """Two trainers of one owner, of two, and of three: the owners, and a blocking client for each trainer."""
-    portal = Portal.acquire()
-    servers = [portal.run(_started(f"ps{number}")) for number in range(3)]
     with ExitStack() as stack:
         found = []
         for count in (1, 2, 3):
-            own = servers[:count]
+            own = servers_beside[:count]
             addresses = [each.address for each in own]
             found.append((own, [stack.enter_context(tc.connect(*addresses)) for _ in range(2)]))
         yield found
-    for each in servers:
-        portal.run(each.stop())
-    portal.release()
-
-
-async def _started(name: str) -> Server:
-    server = Server(Engine(name, AllowList([])), direct_port=0)
-    await server.start()
-    return server
 
 
 class Model:

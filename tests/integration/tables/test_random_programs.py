@@ -13,36 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trainer_client as tc
-from ps_service.engine import Engine
-from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from tests.integration.tables.programs import DIM, STEPS, Bag, Local, Rows, coefficients, ids_of
-from trainer_client.client.portal import Portal
 
 names = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def clients() -> Iterator[list[Any]]:
+def clients(servers_beside: list[Server]) -> Iterator[list[Any]]:
     """Blocking clients of one, two and three owners; the order of their addresses differs."""
-    portal = Portal.acquire()
-    servers = [portal.run(_started(f"ps{number}")) for number in range(3)]
-    addresses = [each.address for each in servers]
+    addresses = [each.address for each in servers_beside]
     with ExitStack() as stack:
         yield [
             stack.enter_context(tc.connect(addresses[0])),
             stack.enter_context(tc.connect(addresses[1], addresses[0])),
             stack.enter_context(tc.connect(addresses[2], addresses[0], addresses[1])),
         ]
-    for each in servers:
-        portal.run(each.stop())
-    portal.release()
-
-
-async def _started(name: str) -> Server:
-    server = Server(Engine(name, AllowList([])), direct_port=0)
-    await server.start()
-    return server
 
 
 def run(ps: Any, name: str, steps: list[list[Rows | Bag]], optimizer: Any, at_once: bool) -> tuple[list[Any], Any]:

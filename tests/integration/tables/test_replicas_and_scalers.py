@@ -190,8 +190,8 @@ async def test_what_makes_no_sense_is_refused(one: Trainer) -> None:
         assert await one.model.push(whole.opt, context=ctx, scaler=own) is not None
 
 
-def test_a_plain_program_scales(owner_process_address: str) -> None:
-    with tc.connect(owner_process_address) as ps:
+def test_a_plain_program_scales(owner_beside: str) -> None:
+    with tc.connect(owner_beside) as ps:
         items = ps.table("items", DIM, tc.tables.SGD(lr=0.5), rows=ROWS)
         net = ps.module("torch.nn.Linear", DIM, 1, name="net")
         replica = net.replica()

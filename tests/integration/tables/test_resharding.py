@@ -142,10 +142,13 @@ async def test_what_admission_and_eviction_keep_goes_with_the_rows(tmp_path: Pat
         assert await items.size() >= 190
 
 
-@pytest.mark.parametrize("policy", [tc.policies.Sync(1), tc.policies.Async(tc.policies.Scale())], ids=str)
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
+@pytest.mark.parametrize(
+    ("before", "after", "policy"),
+    [(1, 3, tc.policies.Sync(1)), (3, 2, tc.policies.Async(tc.policies.Scale())), (2, 1, tc.policies.Sync(1))],
+    ids=str,
+)
 async def test_policies_begin_their_rounds_anew(
-    tmp_path: Path, policy: tc.policies.Policy, before: int, after: int
+    tmp_path: Path, before: int, after: int, policy: tc.policies.Policy
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     async with running(old, NAMES[:before]) as (ps, _):

@@ -109,7 +109,7 @@ def test_what_segments_leave_when_they_grow_is_given_back(batch: int, make_map: 
 
 def test_ids_that_come_and_go_take_no_more_memory(make_map: MakeMap) -> None:
     map_ = make_map(1 << 20)
-    for turn in range(30):
+    for turn in range(12):
         ids = _some(20_000, turn)
         _add(map_, ids)
         map_.remove(ids)
