@@ -32,6 +32,13 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
+def parsed(path: Path) -> tuple[list[ast.Import | ast.ImportFrom], list[str]]:
+    """The imports in a file that happen when the program runs, and what is public there and has no docstring."""
+    tree = ast.parse(path.read_text("utf-8"))
+    return [node for node in _statements(tree) if isinstance(node, (ast.Import, ast.ImportFrom))], [*_without(tree)]
+
+
 def test_there_are_files_to_look_at() -> None:
     assert {package for package in PACKAGES if any(named(path).startswith(package) for path in sources())} == {
         *PACKAGES
@@ -63,23 +70,26 @@ def imports() -> dict[str, set[str]]:
     modules = {named(path).removesuffix(".py").replace("/", ".").removesuffix(".__init__"): path for path in sources()}
     found: dict[str, set[str]] = {}
     for module, path in modules.items():
-        tree = ast.parse(path.read_text("utf-8"))
-        annotations = {
-            id(inner)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-            for inner in ast.walk(node)
-        }
         names: set[str] = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module and id(node) not in annotations:
+        for node in parsed(path)[0]:
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif node.module:
                 full = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
                 names |= {name if name in modules else node.module for name in full.values()}
-            elif isinstance(node, ast.Import) and id(node) not in annotations:
-                names |= {alias.name for alias in node.names}
         package = module.split(".")[0]
         found[module] = {name for name in names & modules.keys() if name.split(".")[0] == package} - {module}
     return found
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs at some time: all but what is there for annotations only."""
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for inner in getattr(node, field, ()):
+            test = inner.test if isinstance(inner, ast.If) else None
+            if not (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"):
+                yield inner
+                yield from _statements(inner)
 
 
 @pytest.mark.parametrize(("package", "most"), [("ps_wire", 7), ("ps_service", 14), ("trainer_client", 9)])
@@ -100,13 +110,12 @@ def test_a_file_has_at_most_400_lines() -> None:
 
 
 def test_everything_public_has_a_docstring() -> None:
-    without = {named(path): missing for path in sources() if (missing := list(_without(path)))}
+    without = {named(path): missing for path in sources() if (missing := parsed(path)[1])}
     assert without == {}
 
 
-def _without(path: Path) -> Iterator[str]:
+def _without(tree: ast.Module) -> Iterator[str]:
     """What in a file is public and has no docstring."""
-    tree = ast.parse(path.read_text("utf-8"))
     if tree.body and not ast.get_docstring(tree):
         yield "the module"
     yield from (definition.name for definition in _public(tree) if not ast.get_docstring(definition))

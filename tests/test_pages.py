@@ -6,8 +6,9 @@ import builtins
 import re
 import runpy
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,7 @@ from ps_service.rpc.unary_metadata import STATUS
 from ps_wire import errors
 from ps_wire.v1 import owner_pb2
 from ps_wire.v1.errors_pb2 import ErrorCode
+from tests.cases import case
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -103,11 +105,11 @@ def test_the_index_of_the_guide_has_every_page() -> None:
     assert set(re.findall(r"\]\(([\w-]+\.md)\)", index)) == {each.name for each in GUIDE.glob("*.md")} - {"README.md"}
 
 
-@pytest.mark.parametrize("page", sorted(GUIDE.glob("*.md")), ids=named)
-def test_lines_of_the_guide_are_short(page: Path) -> None:
+def test_lines_of_the_guide_are_short() -> None:
     """All but rows of tables, which cannot be broken."""
-    lines = page.read_text("utf-8").splitlines()
-    assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+    for page in GUIDE.glob("*.md"):
+        lines = page.read_text("utf-8").splitlines()
+        assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == [], named(page)
 
 
 # What pages name
@@ -124,39 +126,41 @@ def test_every_public_name_is_on_a_page(module: ModuleType) -> None:
     assert [name for name in module.__all__ if not re.search(rf"\b{name}\b", code)] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text("utf-8")):
-        file, _, anchor = target.partition("#")
-        path = (page.parent / file).resolve() if file else page
-        assert path.exists(), target
-        if anchor and path.suffix == ".md":
-            assert anchor in set(_anchors(path)), target
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text("utf-8")):
+            file, _, anchor = target.partition("#")
+            path = (page.parent / file).resolve() if file else page
+            with case(named(page), target):
+                assert path.exists()
+                if anchor and path.suffix == ".md":
+                    assert anchor in _anchors(path)
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=named)
-def test_files_that_are_named_are_there(page: Path) -> None:
-    text = re.sub(r"new `[^`]+`", "", page.read_text("utf-8"))
-    for name in re.findall(r"`(?!out/)((?:[\w.]+/)+\w[\w.]*\.(?:py|proto|md|toml|json|yaml))`", text):
-        assert any((base / name).exists() for base in BASES) or (page.parent / name).exists(), name
-    for name in re.findall(r"`((?:ps_service|ps_wire|trainer_client|tests|docs|deploy|proto)(?:/\w+)+)`", text):
-        assert (ROOT / name).exists(), name
+def test_files_that_are_named_are_there() -> None:
+    for page in WRITTEN:
+        text = re.sub(r"new `[^`]+`", "", page.read_text("utf-8"))
+        for name in re.findall(r"`(?!out/)((?:[\w.]+/)+\w[\w.]*\.(?:py|proto|md|toml|json|yaml))`", text):
+            assert any((base / name).exists() for base in (*BASES, page.parent)), f"{name} in {named(page)}"
+        for name in re.findall(r"`((?:ps_service|ps_wire|trainer_client|tests|docs|deploy|proto)(?:/\w+)+)`", text):
+            assert (ROOT / name).exists(), f"{name} in {named(page)}"
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=named)
-def test_commands_that_are_shown_exist(page: Path) -> None:
-    text = page.read_text("utf-8")
+def test_commands_that_are_shown_exist() -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-    assert {name for name in re.findall(r"(?:`|^\$ )make ([a-z-]+)", text, re.MULTILINE)} <= set(targets)
-    for module in re.findall(r"python -m ((?:examples|benchmarks|ps_service|tests)[\w.]*)", text):
-        assert find_spec(module.rstrip(".")), module
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    for name, part, arguments in re.findall(r"ps-service ([a-z]+)(?: ([a-z]+)\b)?([^\n`#]*)", text):
-        assert name in commands, name
-        command = getattr(commands[name], "commands", {}).get(part, commands[name])
-        known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
-        own, _, _ = arguments.partition(" -- ")
-        assert set(re.findall(r"--[a-z-]+", own)) <= known | {"--help"}, arguments
+    for page in WRITTEN:
+        text = page.read_text("utf-8")
+        with case(named(page)):
+            assert {name for name in re.findall(r"(?:`|^\$ )make ([a-z-]+)", text, re.MULTILINE)} <= set(targets)
+            for module in re.findall(r"python -m ((?:examples|benchmarks|ps_service|tests)[\w.]*)", text):
+                assert find_spec(module.rstrip(".")), module
+            for name, part, arguments in re.findall(r"ps-service ([a-z]+)(?: ([a-z]+)\b)?([^\n`#]*)", text):
+                assert name in commands, name
+                command = getattr(commands[name], "commands", {}).get(part, commands[name])
+                known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+                own, _, _ = arguments.partition(" -- ")
+                assert set(re.findall(r"--[a-z-]+", own)) <= known | {"--help"}, arguments
 
 
 def test_extras_that_are_shown_exist() -> None:
@@ -166,9 +170,7 @@ def test_extras_that_are_shown_exist() -> None:
     assert {"server", "compression", "tracing"} <= names <= set(extras)
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=named)
-def test_variables_and_errors_that_are_named_exist(page: Path) -> None:
-    text = page.read_text("utf-8")
+def test_variables_and_errors_that_are_named_exist() -> None:
     settings = {f"PS_{(field.alias or name).upper()}" for name, field in OwnerConfig.model_fields.items()}
     deployed = {
         name
@@ -181,11 +183,13 @@ def test_variables_and_errors_that_are_named_exist(page: Path) -> None:
     reached = {f"PS_TLS_{each}" for each in ("CA", "CERT", "KEY", "SERVER_NAME")} | {"PS_TOKEN", "PS_NAMESPACE"}
     commands = get_command(app).commands.values()  # type: ignore[attr-defined]
     arguments = {each.envvar for command in commands for each in command.params}
-    assert set(re.findall(r"`(PS_[A-Z_]+)`", text)) <= settings | deployed | trainers | arguments | reached
-    ours = {name for name in vars(errors) if name.endswith("Error")} | {"CheckpointError"}
-    assert {
-        name for name in re.findall(r"`(?:tc\.)?(?:errors\.)?([A-Z]\w+Error)`", text) if not hasattr(builtins, name)
-    } <= ours
+    variables = settings | deployed | trainers | arguments | reached
+    ours = {name for name in vars(errors) if name.endswith("Error")} | {"CheckpointError", *vars(builtins)}
+    for page in WRITTEN:
+        text = page.read_text("utf-8")
+        with case(named(page)):
+            assert set(re.findall(r"`(PS_[A-Z_]+)`", text)) <= variables
+            assert set(re.findall(r"`(?:tc\.)?(?:errors\.)?([A-Z]\w+Error)`", text)) <= ours
 
 
 MOST_FILES = 5
@@ -220,10 +224,13 @@ def test_an_addition_needs_few_files_which_are_there_or_new(addition: str) -> No
             assert [each for each in re.findall(r"`(_\w+)`", how) if f"def {each}(" not in text] == [], file
 
 
-def _anchors(page: Path) -> Iterator[str]:
+@cache
+def _anchors(page: Path) -> set[str]:
     """What GitHub makes of the headings of a page."""
-    for heading in re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE):
-        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    }
 
 
 # Tests that pages name

@@ -17,6 +17,7 @@ from ps_service.config import OwnerConfig
 from ps_service.server import Server
 from ps_wire.limits import MIB, Limits
 from ps_wire.tls import TLS, ServerTLS
+from tests.cases import case
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -106,18 +107,20 @@ def test_every_field_is_tested_here() -> None:
     assert FIELDS.keys() == OwnerConfig.model_fields.keys()
 
 
-@pytest.mark.parametrize("field", FIELDS)
-def test_each_source_wins_over_the_next(field: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = FIELDS[field]
-    assert getattr(config.load(), field) == expected.default
-    file.write_text(f"{key_of(field)} = {expected.toml[0]}\n")
-    assert getattr(config.load(file), field) == expected.toml[1]
-    monkeypatch.setenv(variable_of(field), expected.variable[0])
-    assert getattr(config.load(file), field) == expected.variable[1]
-    assert getattr(config.load(file, **{field: None}), field) == expected.variable[1], "a flag that was not given"
-    loaded = config.load(file, **{field: expected.flag})
-    assert getattr(loaded, field) == expected.flag
-    assert type(getattr(loaded, field)) is type(expected.flag)
+def test_each_source_wins_over_the_next(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults = config.load()
+    for field, expected in FIELDS.items():
+        with case(field), monkeypatch.context() as patch:
+            assert getattr(defaults, field) == expected.default
+            file.write_text(f"{key_of(field)} = {expected.toml[0]}\n")
+            assert getattr(config.load(file), field) == expected.toml[1]
+            patch.setenv(variable_of(field), expected.variable[0])
+            assert getattr(config.load(file), field) == expected.variable[1]
+            not_given = config.load(file, **{field: None})
+            assert getattr(not_given, field) == expected.variable[1], "a flag that was not given"
+            loaded = config.load(file, **{field: expected.flag})
+            assert getattr(loaded, field) == expected.flag
+            assert type(getattr(loaded, field)) is type(expected.flag)
 
 
 def test_the_sources_fill_one_configuration(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,13 @@ import json
 from functools import partial
 from pathlib import Path
 
-import pytest
 import torch
 from torch import nn
 from typer.testing import CliRunner
 
 import trainer_client as tc
 from ps_service.cli.commands import app
+from ps_service.server import Server
 from tests.conftest import StartProcess
 
 
@@ -75,23 +75,18 @@ async def test_everything_with_a_name_leaves_an_owner(start_process: StartProces
         assert await run("drain", second.address) == (0, "nothing had to move\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("drain", "--to", "ps0"), "to other owners, and there is none"),
-        (("drain", "--to", "ps7"), "ps7"),
-        (("rebalance", "--owners", " , "), "at least one owner"),
-        (("rebalance", "--table", "none"), "none"),
-    ],
-)
-async def test_what_cannot_be_is_refused(owner_process: object, options: tuple[str, ...], message: str) -> None:
-    address = owner_process.address  # type: ignore[attr-defined]
-    async with tc.connect(address) as ps:
-        await ps.table("items", 2)
-        code, out = await run(options[0], address, *options[1:])
+async def test_what_cannot_be_is_refused(owner: Server, ps: tc.Client) -> None:
+    await ps.table("items", 2)
+    for command, options, message in (
+        ("drain", ("--to", "ps0"), "to other owners, and there is none"),
+        ("drain", ("--to", "ps7"), "ps7"),
+        ("rebalance", ("--owners", " , "), "at least one owner"),
+        ("rebalance", ("--table", "none"), "none"),
+    ):
+        code, out = await run(command, owner.address, *options)
         assert code == 1 and message in out, out
 
 
-async def test_nobody_answers(owner_process: object) -> None:
+async def test_nobody_answers() -> None:
     assert (await run("rebalance", "127.0.0.1:1"))[0] == 2
     assert (await run("drain", "127.0.0.1:1"))[0] == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import trainer_client as tc
 from ps_service.cli.serving import _tell
-from tests.owner_processes import ROOT, owner_processes
+from tests.forking.process import Forking
 
 SERVER: Any = SimpleNamespace(address="127.0.0.1:5", http_url="http://127.0.0.1:6")
 
@@ -36,9 +37,10 @@ def test_a_terminal_gets_the_address_once(
     assert len(capsys.readouterr().out.splitlines()) == lines
 
 
-async def test_full_collections_pass_over_what_an_owner_has_imported() -> None:
-    async with owner_processes() as start:
-        owner = await start("--import", "tests.hosted_models", PYTHONPATH=str(ROOT))
-        async with tc.connect(owner.address) as ps:
+async def test_full_collections_pass_over_what_an_owner_has_imported(forking: Forking) -> None:
+    options = ("--listen", "127.0.0.1:0", "--import", "tests.hosted_models")
+    async with aclosing(await forking.begin("tests.ps_service.cli.unfrozen", "serve", *options)) as process:
+        address = (await process.stdout.readline()).decode().split()[-1]
+        async with tc.connect(address) as ps:
             frozen, others = await ps.call("tests.hosted_models.collected_objects")
     assert frozen > others

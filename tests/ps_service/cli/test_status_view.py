@@ -96,9 +96,8 @@ def test_days_are_counted_in_hours() -> None:
     assert " up 100:00:00," in shown(StatusReply(uptime_seconds=360000))[0]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_every_number_has_a_line() -> None:
+    assert {
         "objects 4 (module: 2)",
         "parameters 1,234,567, 5.0 MiB with buffers",
         "sessions 3 (2 connected)",
@@ -108,10 +107,7 @@ def test_days_are_counted_in_hours() -> None:
         "answers kept 7",
         "calls per second 12.3",
         "steps per second 0.25",
-    ],
-)
-def test_every_number_has_a_line(line: str) -> None:
-    assert line in shown(full())
+    } - set(shown(full())) == set()
 
 
 TABLES = {
@@ -158,11 +154,11 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("title", TABLES)
-def test_every_list_has_a_table(title: str) -> None:
-    found, expected = shown(full()), TABLES[title]
-    at = found.index(title) + 1
-    assert found[at : at + len(expected)] == expected
+def test_every_list_has_a_table() -> None:
+    found = shown(full())
+    for title, expected in TABLES.items():
+        at = found.index(title) + 1
+        assert found[at : at + len(expected)] == expected, title
 
 
 def test_events_have_a_time_and_a_text() -> None:
@@ -223,7 +219,7 @@ def test_a_group_has_a_line_for_each_owner_and_tells_who_is_missing() -> None:
     assert group.as_plain()["missing"] == [{"name": "ps2", "address": "10.0.0.3:1", "why": "no owner answers"}]
 
 
-def crowded(rows: int = 200) -> StatusReply:
+def crowded(rows: int = 130) -> StatusReply:
     """As `full`, with many of all."""
     status = full()
     for each in (

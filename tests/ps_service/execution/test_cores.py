@@ -3,48 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from ps_service.execution import cores
-from tests.owner_processes import ENVIRONMENT, ROOT
-
-REPORT = """
-import asyncio
-import torch
-from ps_service.cli import engines
-from ps_service.config import load
-from ps_service.execution.cores import usable_cores
-from tests.ps_service.execution.pools import run
-
-def in_use():
-    # An operation large enough for a team of threads, in a thread that may never have run torch before.
-    torch.randn(3_000_000).mul_(2.0)
-    return torch.get_num_threads()
-
-async def found(engine):
-    return {await run(engine.compute, in_use) for _ in range(3)}
-
-async def shared(engine):
-    assert await run(engine.compute, in_use) == 1, "nothing was long"
-    engine.compute.cores.note(60.0)
-    assert await found(engine) == {usable_cores()}
-    assert torch.get_num_threads() == 1, "the number of the event loop"
-
-engine = engines.engine_of(load(threads=2, torch_threads=3))
-assert asyncio.run(found(engine)) == {3}
-engine.close()
-for threads, expected in ((64, 1), (1, usable_cores())):
-    engine = engines.engine_of(load(threads=threads))
-    assert asyncio.run(found(engine)) == {expected}
-    engine.close()
-engine = engines.engine_of(load(threads=64, share_cores=True))
-asyncio.run(shared(engine))
-engine.close()
-"""
+from tests.forking.process import Forking
+from tests.owner_processes import ENVIRONMENT
 
 
 @pytest.fixture
@@ -98,8 +64,9 @@ def test_long_work_shares_the_cores_and_short_work_has_one() -> None:
     assert given == [1, 4, 2, 1, 4, 1], "a thread is told of changes only"
 
 
-def test_compute_threads_use_that_number() -> None:
+async def test_compute_threads_use_that_number(forking: Forking) -> None:
     kept = {name: value for name, value in ENVIRONMENT.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    command = [sys.executable, "-c", REPORT]
-    ran = subprocess.run(command, env=kept, cwd=ROOT, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
+    program = "tests.ps_service.execution.compute_threads"
+    async with aclosing(await forking.begin(program, errors=True, variables=kept)) as process:
+        _, error = await process.communicate()
+    assert process.returncode == 0, error.decode()

@@ -7,26 +7,24 @@ The seed and the number of examples are taken from the environment for a longer 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from contextlib import aclosing
 from pathlib import Path
 
-from tests.conftest import ROOT
+from tests.forking.process import Forking
 
 EXAMPLES = os.environ.get("PS_HOSTILE_EXAMPLES", "3")
 SEED = os.environ.get("PS_HOSTILE_SEED", "0")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.ps_service.functions.hostile", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-
-
-def test_hostile_arguments_cause_no_crash_and_take_little_memory_and_time(tmp_path: Path) -> None:
+async def test_hostile_arguments_cause_no_crash_and_take_little_memory_and_time(
+    forking: Forking, tmp_path: Path
+) -> None:
     notes = tmp_path / "notes"
-    done = run(SEED, EXAMPLES, str(notes))
-    assert done.returncode == 0, f"died of {notes.read_text().strip()}: {done.stderr[-2000:]}"
-    assert done.stdout == ""
+    program = ("tests.ps_service.functions.hostile", SEED, EXAMPLES, str(notes))
+    async with aclosing(await forking.begin(*program, errors=True)) as process:
+        out, error = await process.communicate()
+    assert process.returncode == 0, f"died of {notes.read_text().strip()}: {error.decode()[-2000:]}"
+    assert out == b""
     assert notes.read_text().strip() == "done"
 
 
@@ -54,56 +52,19 @@ DEADLY = {
     "scale": "F.interpolate(torch.ones(1, 1, 4), scale_factor=1e12)",
 }
 
-CHILD = """
-import resource, sys, torch
-import torch.nn.functional as F
-from ps_service.functions.groups import Level
-from ps_service.functions.listing import listed
-from ps_service.functions.offered import TorchFunctions
-from ps_wire.errors import PsError
-resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-functions = TorchFunctions(Level.ALL)
-class Names:
-    def __init__(self, prefix, real): self._prefix, self._real = prefix, real
-    def __getattr__(self, name):
-        return functions.get(f"{self._prefix}.{name}") or getattr(self._real, name)
-real = torch
-real_sparse = (torch.sparse_csr_tensor, torch.sparse_coo_tensor)
-class Torch(Names):
-    Tensor = Names("torch.Tensor", torch.Tensor)
-    sparse_csr_tensor, sparse_coo_tensor = map(staticmethod, real_sparse)
-    zeros = staticmethod(lambda *size: real.zeros(*size) if max(size) < 2**30 else functions.get("torch.zeros")(*size))
-for text in sys.argv[1:]:
-    try:
-        eval(text, {"torch": Torch("torch", torch), "F": Names("torch.nn.functional", F)})
-    except PsError as error:
-        print(type(error).__name__)
-    else:
-        print("accepted:", text)
-"""
+
+def test_calls_that_crash_torch_are_refused(forking: Forking) -> None:
+    with forking.start("tests.ps_service.functions.deadly", "refused", *DEADLY.values()) as process:
+        told = process.communicate().split("\n")[:-1]
+    assert process.returncode == 0
+    assert set(told) == {"InvalidArgumentError", "TooLargeError"}, told
+    assert len(told) == len(DEADLY)
 
 
-def test_calls_that_crash_torch_are_refused() -> None:
-    done = subprocess.run([sys.executable, "-c", CHILD, *DEADLY.values()], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert set(done.stdout.split()) == {"InvalidArgumentError", "TooLargeError"}, done.stdout
-    assert len(done.stdout.split()) == len(DEADLY)
-
-
-IN_CHILDREN = """
-import os, sys
-import torch, torch.nn.functional as F
-for text in sys.argv[1:]:
-    if (child := os.fork()) == 0:
-        eval(text)
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_torch_alone_dies_of_it() -> None:
+def test_torch_alone_dies_of_it(forking: Forking) -> None:
     """Otherwise the checks above would test nothing."""
     cases = [DEADLY[name] for name in ("csr", "embedding_bag", "stride")]
-    done = subprocess.run([sys.executable, "-c", IN_CHILDREN, *cases], stdout=subprocess.PIPE, text=True, check=True)
-    codes = [int(line) for line in done.stdout.splitlines()]
+    with forking.start("tests.ps_service.functions.deadly", "alone", *cases) as process:
+        codes = [int(line) for line in process.communicate().splitlines()]
+    assert process.returncode == 0
     assert len(codes) == 3 and max(codes) < 0

@@ -21,7 +21,7 @@ from ps_service.group.registers import Answer, Claim, Entry, Registers
 from ps_wire.errors import PsError
 
 NAMES = ("ps0", "ps1")
-ORDERS = int(os.environ.get("ORDERS", "40"))
+ORDERS = int(os.environ.get("ORDERS", "25"))
 """Orders of each kind; `make simulation` tries more of them."""
 
 STEPS = 400

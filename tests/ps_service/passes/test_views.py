@@ -58,7 +58,7 @@ def test_passes_of_many_threads_with_steps_between_have_the_gradients_of_torch(c
 
     def train(seed: int) -> None:
         choose, numbers = random.Random(seed), torch.Generator().manual_seed(seed)
-        for number in range(40):
+        for number in range(20):
             ids = torch.randint(0, 20, (4,), generator=numbers)
             if choose.random() < 0.3 and viewed.has_views:
                 pauses.during = viewed.step

@@ -25,6 +25,7 @@ from ps_wire.errors import (
 )
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
+from tests.cases import case
 from tests.ps_service.requests.asking import ANNA, BERT, ONE, Asker, parameter, python, value
 
 
@@ -200,8 +201,7 @@ async def test_gradients_that_are_none_are_refused(ask: Asker, gradients: Any) -
     [pb.ContextId(trainer=b"short", number=1), pb.ContextId(trainer=ANNA), pb.ContextId()],
     ids=["short", "0", ""],
 )
-@pytest.mark.parametrize("operation", ["backward", "gradients", "norm", "scale", "end_context", "step", "call"])
-async def test_a_context_is_named_in_full(ask: Asker, operation: str, context: pb.ContextId) -> None:
+async def test_a_context_is_named_in_full(ask: Asker, context: pb.ContextId) -> None:
     made = await ask.linear()
     optimizer = await ask.optimizer(made)
     requests: dict[str, Any] = {
@@ -213,11 +213,12 @@ async def test_a_context_is_named_in_full(ask: Asker, operation: str, context: p
         "step": pb.StepRequest(optimizer=optimizer.handle),
         "call": pb.CallRequest(target=made.handle, args=value((torch.ones(1, 2),))),
     }
-    request = requests[operation]
-    request.context.CopyFrom(context)
-    with pytest.raises(InvalidArgumentError, match="a context is named by the 16 bytes of its trainer, and a number"):
-        await ask(operation, request)
-    assert len(ask.engine.contexts) == 0
+    named = "a context is named by the 16 bytes of its trainer, and a number"
+    for operation, request in requests.items():
+        request.context.CopyFrom(context)
+        with case(operation), pytest.raises(InvalidArgumentError, match=named):
+            await ask(operation, request)
+        assert len(ask.engine.contexts) == 0, operation
 
 
 # All of them
@@ -286,10 +287,11 @@ def test_only_short_requests_run_on_the_event_loop() -> None:
     }
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-async def test_an_empty_request_is_answered_and_not_a_fault_of_the_owner(ask: Asker, operation: str) -> None:
-    request_class = type(getattr(Request(), operation))
-    try:
-        await ask(operation, request_class())
-    except PsError as error:
-        assert error.code != errors.InternalError.code, error
+async def test_an_empty_request_is_answered_and_not_a_fault_of_the_owner(ask: Asker) -> None:
+    for operation in OPERATIONS:
+        request_class = type(getattr(Request(), operation))
+        with case(operation):
+            try:
+                await ask(operation, request_class())
+            except PsError as error:
+                assert error.code != errors.InternalError.code, error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from ps_service.training import foreach_steps
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 
-SHAPES = ((), (3,), (0, 4), (17, 5), (64, 33), (700, 500))
+SHAPES = ((), (3,), (0, 4), (17, 5), (64, 33), (70, 50))
 DTYPES = (torch.float32, torch.float64)
 OTHERS = (torch.float16, torch.bfloat16, torch.complex64)
 ROWS: tuple[Any, ...] = (optim.SGD, optim.Adagrad)
@@ -31,6 +32,14 @@ rules = st.one_of(
     st.tuples(st.just(optim.Adagrad), adagrad),
     st.tuples(st.sampled_from([optim.Adam, optim.AdamW]), adam),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_blocks() -> Iterator[None]:
+    """The last of the shapes is larger than a block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(foreach_steps, "_BLOCK_BYTES", 10_000)
+        yield
 
 
 class Own(optim.SGD):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,27 +10,31 @@ import torch
 from ps_service.training import sparse_rules
 
 
-@pytest.fixture(params=[1, 2], ids=["one_thread", "two_threads"])
-def _torch_threads(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture
+def torch_threads() -> Iterator[Callable[[int], None]]:
+    """Has torch use a number of threads in this test."""
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
+    yield torch.set_num_threads
     torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("_torch_threads")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("threads", "dtype"), [(1, torch.float32), (1, torch.float64), (2, torch.float32)], ids=lambda each: str(each)
+)
 @pytest.mark.parametrize(
     ("rows", "features", "count"),
     [
         pytest.param(100, 8, 0, id="no_rows"),
         pytest.param(100, 0, 5, id="no_features"),
         pytest.param(100, 8, 5000, id="every_row_often"),
-        pytest.param(80_000, 64, 5000, id="several_blocks_of_a_table_that_no_cache_holds"),
-        pytest.param(40, 200_000, 50, id="rows_larger_than_a_block"),
+        pytest.param(70_000, 64, 5000, id="several_blocks_of_a_table_that_no_cache_holds"),
+        pytest.param(8, 140_000, 12, id="rows_larger_than_a_block"),
     ],
 )
-def test_rows_are_stepped_as_one_sum(rows: int, features: int, count: int, dtype: torch.dtype) -> None:
+def test_rows_are_stepped_as_one_sum(
+    torch_threads: Callable[[int], None], threads: int, dtype: torch.dtype, rows: int, features: int, count: int
+) -> None:
+    torch_threads(threads)
     torch.manual_seed(1)
     table = torch.nn.Parameter(torch.randn(rows, features, dtype=dtype))
     ids, values = torch.randint(rows, (count,)), torch.randn(count, features, dtype=dtype)

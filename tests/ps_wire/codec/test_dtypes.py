@@ -25,11 +25,11 @@ def test_no_two_dtypes_share_a_number() -> None:
     assert len(set(dtypes.TO_WIRE.values())) == len(dtypes.TO_WIRE) == len(dtypes.FROM_WIRE)
 
 
-@pytest.mark.parametrize("dtype", sorted(ALL, key=str), ids=str)
-def test_a_dtype_keeps_its_name_and_comes_back(dtype: torch.dtype) -> None:
-    number = dtypes.to_wire(dtype)
-    assert f"torch.{DType.Name(number).removeprefix('DTYPE_').lower()}" == str(dtype)
-    assert dtypes.from_wire(number) is dtype
+def test_a_dtype_keeps_its_name_and_comes_back() -> None:
+    for dtype in ALL:
+        number = dtypes.to_wire(dtype)
+        assert f"torch.{DType.Name(number).removeprefix('DTYPE_').lower()}" == str(dtype)
+        assert dtypes.from_wire(number) is dtype, dtype
 
 
 @pytest.mark.parametrize("number", [DType.DTYPE_UNSPECIFIED, max(DType.values()) + 1, -1, 1 << 31])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,18 +81,22 @@ def test_an_object_that_cannot_be_imported_has_no_name() -> None:
         name_of(Shop().sell)
 
 
-def test_the_program_that_runs_is_named_as_others_import_it(tmp_path: Path) -> None:
-    program = tmp_path / "shop.py"
+def test_the_program_that_runs_is_named_as_others_import_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "store" / "shop.py"
+    program.parent.mkdir()
     program.write_text(
-        "import json\n"
         "from ps_wire.codec.names import name_of\n"
         "def sell(): ...\n"
         "class Till: ...\n"
-        "print(json.dumps([name_of(sell), name_of(Till)]))\n"
+        "names = [name_of(sell), name_of(Till)]\n"
     )
-    for command in ([str(program)], ["-m", "shop"]):
-        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, check=True)
-        assert json.loads(done.stdout) == ["shop.sell", "shop.Till"]
+    monkeypatch.syspath_prepend(tmp_path)
+    # As `python store/shop.py` and `python -m store.shop` do.
+    as_file = runpy.run_path(str(program), run_name="__main__")
+    as_module = runpy.run_module("store.shop", run_name="__main__", alter_sys=True)
+    assert as_file["sell"].__module__ == as_module["sell"].__module__ == "__main__"
+    assert as_file["names"] == ["shop.sell", "shop.Till"]
+    assert as_module["names"] == ["store.shop.sell", "store.shop.Till"]
 
 
 def test_functions_and_classes_are_sent_by_name_and_looked_up() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from ps_wire.codec import dtypes, tensors
 from ps_wire.codec.payload import PayloadReader
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1.values_pb2 import Quantizer, SparseTensor, Tensor
+from tests.cases import case
 from tests.ps_wire import strategies
 from tests.ps_wire.codec.test_tensors import through
 from tests.ps_wire.exact import bits_of, same_tensors
@@ -28,15 +31,15 @@ def test_these_are_all_the_quantized_dtypes() -> None:
     assert set(strategies.QUANTIZED) == {*WHOLE, *PACKED}
 
 
-@pytest.mark.parametrize("inline", [False, True])
-@pytest.mark.parametrize("shape", [(12,), (3, 5), (7,), (1,), (), (0,), (2, 0)], ids=str)
 @pytest.mark.parametrize("dtype", [*WHOLE, *PACKED], ids=str)
-def test_every_quantized_dtype_arrives_as_it_was(dtype: torch.dtype, shape: tuple[int, ...], inline: bool) -> None:
-    tensor = quantized(dtype, *shape)
-    arrived = through(tensor, inline)
-    assert same_tensors(arrived, tensor)
-    assert arrived.qscheme() == torch.per_tensor_affine
-    assert torch.equal(arrived.dequantize(), tensor.dequantize())
+def test_every_quantized_dtype_arrives_as_it_was(dtype: torch.dtype) -> None:
+    for shape, inline in product([(12,), (3, 5), (7,), (1,), (), (0,), (2, 0)], (False, True)):
+        tensor = quantized(dtype, *shape)
+        with case(shape, "inline" if inline else "in the payload"):
+            arrived = through(tensor, inline)
+            assert same_tensors(arrived, tensor)
+            assert arrived.qscheme() == torch.per_tensor_affine
+            assert torch.equal(arrived.dequantize(), tensor.dequantize())
 
 
 @pytest.mark.parametrize("dtype", WHOLE, ids=str)
@@ -75,33 +78,32 @@ def test_tensors_quantized_per_channel_are_refused_with_advice(dtype: torch.dtyp
         through(tensor)
 
 
-@pytest.mark.parametrize("count", [0, 4])
 @pytest.mark.parametrize("dtype", [*WHOLE, *PACKED], ids=str)
-def test_a_quantized_dtype_without_a_quantizer_is_refused(dtype: torch.dtype, count: int) -> None:
-    for nbytes in (count, count * dtype.itemsize, -(-count // 2), -(-count // 4)):
-        message = Tensor(dtype=dtypes.to_wire(dtype), shape=[count], data=bytes(nbytes))
-        with pytest.raises(InvalidArgumentError, match="need a quantizer"):
-            tensors.unpack(message, PayloadReader())
+def test_a_quantized_dtype_without_a_quantizer_is_refused(dtype: torch.dtype) -> None:
+    for count in (0, 4):
+        for nbytes in (count, count * dtype.itemsize, -(-count // 2), -(-count // 4)):
+            message = Tensor(dtype=dtypes.to_wire(dtype), shape=[count], data=bytes(nbytes))
+            with case(count, nbytes), pytest.raises(InvalidArgumentError, match="need a quantizer"):
+                tensors.unpack(message, PayloadReader())
 
 
-@pytest.mark.parametrize("dtype", strategies.PLAIN, ids=str)
-def test_a_quantizer_on_any_other_dtype_is_refused(dtype: torch.dtype) -> None:
+def test_a_quantizer_on_any_other_dtype_is_refused() -> None:
     quantizer = Quantizer(scale=1.0)
-    message = Tensor(dtype=dtypes.to_wire(dtype), shape=[2], data=bytes(2 * dtype.itemsize), quantizer=quantizer)
-    with pytest.raises(InvalidArgumentError, match="have no quantizer"):
-        tensors.unpack(message, PayloadReader())
-
-
-@pytest.mark.parametrize("nbytes", [0, 1, 2, 4, 5, 8])
-@pytest.mark.parametrize("dtype", PACKED, ids=str)
-def test_the_wrong_number_of_packed_bytes_is_refused(dtype: torch.dtype, nbytes: int) -> None:
-    right = 3 if dtype is torch.quint4x2 else 2
-    message = Tensor(dtype=dtypes.to_wire(dtype), shape=[5], data=bytes(nbytes), quantizer=Quantizer(scale=1.0))
-    if nbytes == right:
-        assert tensors.unpack(message, PayloadReader()).shape == (5,)
-    else:
-        with pytest.raises(InvalidArgumentError, match=f"has {right} bytes"):
+    for dtype in strategies.PLAIN:
+        message = Tensor(dtype=dtypes.to_wire(dtype), shape=[2], data=bytes(2 * dtype.itemsize), quantizer=quantizer)
+        with case(dtype), pytest.raises(InvalidArgumentError, match="have no quantizer"):
             tensors.unpack(message, PayloadReader())
+
+
+@pytest.mark.parametrize(("dtype", "right"), [(torch.quint4x2, 3), (torch.quint2x4, 2)], ids=str)
+def test_the_wrong_number_of_packed_bytes_is_refused(dtype: torch.dtype, right: int) -> None:
+    def message(nbytes: int) -> Tensor:
+        return Tensor(dtype=dtypes.to_wire(dtype), shape=[5], data=bytes(nbytes), quantizer=Quantizer(scale=1.0))
+
+    assert tensors.unpack(message(right), PayloadReader()).shape == (5,)
+    for nbytes in {0, 1, 2, 3, 4, 5, 8} - {right}:
+        with case(nbytes), pytest.raises(InvalidArgumentError, match=f"has {right} bytes"):
+            tensors.unpack(message(nbytes), PayloadReader())
 
 
 @pytest.mark.parametrize("dtype", [*WHOLE, *PACKED], ids=str)

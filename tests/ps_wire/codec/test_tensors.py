@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ps_wire.codec.payload import ALIGNMENT, PayloadReader, PayloadWriter, joine
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1.values_pb2 import Tensor
+from tests.cases import case
 from tests.ps_wire import strategies
 from tests.ps_wire.exact import bits_of, same_tensors
 
@@ -53,25 +55,26 @@ def matrix(dtype: torch.dtype) -> tuple[torch.Tensor, np.ndarray]:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("dtype", strategies.PLAIN, ids=str)
-def test_every_dtype_arrives_bit_by_bit_from_every_view(dtype: torch.dtype, view: str) -> None:
-    tensor, raw = matrix(dtype)
-    tensor, expected = VIEWS[view](tensor), VIEWS[view](raw)
-    for inline in (False, True):
-        arrived = through(tensor, inline)
-        assert (arrived.dtype, tuple(arrived.shape)) == (dtype, expected.shape[:-1])
-        kept = dtype in tensors._WITH_GAPS or tensor.numel() == span_of(tensor)
-        assert arrived.is_contiguous() or (kept and arrived.stride() == tensor.stride())
-        assert not kept or arrived.is_contiguous() is tensor.is_contiguous()
-        assert bits_of(arrived) == expected.tobytes()
+def test_every_dtype_arrives_bit_by_bit_from_every_view(view: str) -> None:
+    for dtype, inline in product(strategies.PLAIN, (False, True)):
+        tensor, raw = matrix(dtype)
+        tensor, expected = VIEWS[view](tensor), VIEWS[view](raw)
+        with case(dtype, "inline" if inline else "in the payload"):
+            arrived = through(tensor, inline)
+            assert (arrived.dtype, tuple(arrived.shape)) == (dtype, expected.shape[:-1])
+            kept = dtype in tensors._WITH_GAPS or tensor.numel() == span_of(tensor)
+            assert arrived.is_contiguous() or (kept and arrived.stride() == tensor.stride())
+            assert not kept or arrived.is_contiguous() is tensor.is_contiguous()
+            assert bits_of(arrived) == expected.tobytes()
 
 
-@pytest.mark.parametrize("dtype", strategies.PLAIN, ids=str)
-def test_an_expanded_tensor_arrives_whole(dtype: torch.dtype) -> None:
-    tensor, raw = matrix(dtype)
-    arrived = through(tensor[:, :1].expand(3, 5))
-    assert arrived.shape == (3, 5)
-    assert bits_of(arrived) == np.repeat(raw[:, :1], 5, axis=1).tobytes()
+def test_an_expanded_tensor_arrives_whole() -> None:
+    for dtype in strategies.PLAIN:
+        tensor, raw = matrix(dtype)
+        with case(dtype):
+            arrived = through(tensor[:, :1].expand(3, 5))
+            assert arrived.shape == (3, 5)
+            assert bits_of(arrived) == np.repeat(raw[:, :1], 5, axis=1).tobytes()
 
 
 @given(strategies.dense_tensors())
@@ -81,10 +84,11 @@ def test_any_tensor_arrives_as_it_was_sent(tensor: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0, 2), (1,) * 12, (), (2**40, 0)])
-@pytest.mark.parametrize("dtype", strategies.PLAIN, ids=str)
-def test_shapes_of_any_rank_arrive(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    tensor = strategies.tensor_of(b"\x5a" * 16 * dtype.itemsize, dtype, (16,))[: math.prod(shape)].view(shape)
-    assert same_tensors(through(tensor), tensor)
+def test_shapes_of_any_rank_arrive(shape: tuple[int, ...]) -> None:
+    for dtype in strategies.PLAIN:
+        tensor = strategies.tensor_of(b"\x5a" * 16 * dtype.itemsize, dtype, (16,))[: math.prod(shape)].view(shape)
+        with case(dtype):
+            assert same_tensors(through(tensor), tensor)
 
 
 @pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.complex128], ids=str)
@@ -195,14 +199,15 @@ def test_tensors_begin_at_aligned_places() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128, torch.float16], ids=str)
-@pytest.mark.parametrize("offset", [1, 7, 8, 24, 63, 65])
-def test_a_tensor_from_a_client_that_does_not_align_is_aligned_here(dtype: torch.dtype, offset: int) -> None:
+def test_a_tensor_from_a_client_that_does_not_align_is_aligned_here(dtype: torch.dtype) -> None:
     numbers = torch.tensor([1, -2, 3], dtype=dtype)
-    reader = PayloadReader(np.frombuffer(bytearray(bytes(offset) + bits_of(numbers)), np.uint8))
-    message = Tensor(dtype=dtypes.to_wire(dtype), shape=[3], offset=offset, nbytes=3 * dtype.itemsize)
-    arrived = tensors.unpack(message, reader)
-    assert arrived.data_ptr() % dtype.itemsize == 0
-    assert torch.equal(arrived.clone() + arrived, 2 * numbers)
+    for offset in (1, 7, 8, 24, 63, 65):
+        reader = PayloadReader(np.frombuffer(bytearray(bytes(offset) + bits_of(numbers)), np.uint8))
+        message = Tensor(dtype=dtypes.to_wire(dtype), shape=[3], offset=offset, nbytes=3 * dtype.itemsize)
+        with case(offset):
+            arrived = tensors.unpack(message, reader)
+            assert arrived.data_ptr() % dtype.itemsize == 0
+            assert torch.equal(arrived.clone() + arrived, 2 * numbers)
 
 
 def test_tensors_without_numbers_and_layouts_without_a_form_are_refused() -> None:

@@ -12,6 +12,7 @@ from ps_wire.compression.codec import Codec, Encoded
 from ps_wire.compression.error_feedback import ErrorFeedback
 from ps_wire.compression.registry import BF16, FP16, Int8, PowerSGD, RandomK, Sign, TopK, Zstd, decode, register_codec
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from tests.cases import case
 from tests.ps_wire.compression.tensors import DTYPES, LOSSY, random
 from tests.ps_wire.compression.test_codecs import Mean
 from tests.ps_wire.exact import same_tensors
@@ -30,32 +31,33 @@ WITH_FEEDBACK = [each for each in LOSSY if each.feedback]
 
 
 @pytest.mark.parametrize("codec", WITH_FEEDBACK, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_nothing_is_lost_but_one_residual(codec: Codec, dtype: torch.dtype) -> None:
-    sender = feedback(codec)
-    arrived = given = torch.zeros(20, 30, dtype=torch.float64)
-    for step in range(12):
-        gradient = random((20, 30), dtype, seed=step)
-        before = gradient.clone()
-        given = given + gradient.double()
-        arrived = arrived + sent(sender, gradient).double()
-        assert torch.equal(gradient, before)
-    residual = sender.residual("w")
-    assert residual is not None
-    assert residual.dtype == (torch.float64 if dtype is torch.float64 else torch.float32)
-    assert torch.allclose(arrived + residual.double(), given, rtol=0, atol=1e-3)
+def test_nothing_is_lost_but_one_residual(codec: Codec) -> None:
+    for dtype in DTYPES:
+        sender = feedback(codec)
+        arrived = given = torch.zeros(20, 30, dtype=torch.float64)
+        with case(dtype):
+            for step in range(12):
+                gradient = random((20, 30), dtype, seed=step)
+                before = gradient.clone()
+                given = given + gradient.double()
+                arrived = arrived + sent(sender, gradient).double()
+                assert torch.equal(gradient, before)
+            residual = sender.residual("w")
+            assert residual is not None
+            assert residual.dtype == (torch.float64 if dtype is torch.float64 else torch.float32)
+            assert torch.allclose(arrived + residual.double(), given, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("codec", [TopK(0.1), RandomK(0.1), Sign(), PowerSGD(1)], ids=str)
 def test_residuals_stay_bounded(codec: Codec) -> None:
     sender, gradient = feedback(codec), random((40, 40))
     sizes = []
-    for _ in range(300):
+    for _ in range(150):
         sent(sender, gradient)
         residual = sender.residual("w")
         assert residual is not None
         sizes.append((residual.norm() / gradient.norm()).item())
-    assert max(sizes[200:]) < 1.5 * max(sizes[:200])
+    assert max(sizes[75:]) < 1.5 * max(sizes[:75])
 
 
 def test_each_parameter_has_its_own() -> None:
@@ -125,9 +127,14 @@ def test_a_rollback_of_some_leaves_the_others() -> None:
     assert sender.residual("b").tolist() == [1, 0]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("codec", WITH_FEEDBACK, ids=str)
-def test_what_is_put_back_is_sent_later(codec: Codec, dtype: torch.dtype) -> None:
+def test_what_is_put_back_is_sent_later(codec: Codec) -> None:
+    for dtype in DTYPES:
+        with case(dtype):
+            _check_put_back(codec, dtype)
+
+
+def _check_put_back(codec: Codec, dtype: torch.dtype) -> None:
     sender = feedback(codec)
     given = torch.zeros(20, 30, dtype=torch.float64)
     arrived = given.clone()
@@ -174,18 +181,18 @@ def test_only_a_residual_takes_something_back() -> None:
 
 
 @pytest.mark.parametrize("codec", WITH_FEEDBACK, ids=str)
-@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
-def test_nan_and_infinity_never_reach_a_residual(codec: Codec, value: float) -> None:
-    sender = feedback(codec)
-    sent(sender, random((20, 30)))
-    before, state = sender.residual("w"), sender.state_dict()["states"]
-    bad = random((20, 30), seed=1)
-    bad[3, 4] = value
-    with pytest.raises(NonFiniteGradientError):
-        sender.encode("w", bad)
-    sender.rollback()
-    assert same_tensors(sender.residual("w"), before)  # type: ignore[arg-type]
-    assert str(sender.state_dict()["states"]) == str(state)
+def test_nan_and_infinity_never_reach_a_residual(codec: Codec) -> None:
+    for value in (float("nan"), float("inf")):
+        sender = feedback(codec)
+        sent(sender, random((20, 30)))
+        before, state = sender.residual("w"), sender.state_dict()["states"]
+        bad = random((20, 30), seed=1)
+        bad[3, 4] = value
+        with case(value), pytest.raises(NonFiniteGradientError):
+            sender.encode("w", bad)
+        sender.rollback()
+        assert same_tensors(sender.residual("w"), before), value  # type: ignore[arg-type]
+        assert str(sender.state_dict()["states"]) == str(state), value
 
 
 def test_an_overflow_of_fp16_is_refused() -> None:
@@ -245,7 +252,7 @@ def test_another_state_is_refused(state: dict[str, object]) -> None:
 
 
 @cache
-def distance(codec: Codec | None, enabled: bool = True, steps: int = 1000) -> float:
+def distance(codec: Codec | None, enabled: bool = True, steps: int = 300) -> float:
     """How far SGD with decaying steps is from the minimum of a quadratic, as a part of the distance at the start.
 
     Three senders have different minima, and the receiver adds what they send. So the largest elements of each gradient
@@ -260,17 +267,17 @@ def distance(codec: Codec | None, enabled: bool = True, steps: int = 1000) -> fl
         total = torch.zeros(1000)
         for sender, target in zip(senders, targets, strict=True):
             total += sent(sender, scales * (point - target))
-        point -= 0.05 / (1 + 9 * step / steps) / 3 * total
+        point -= 0.2 / (1 + 9 * step / steps) / 3 * total
     return ((point - best).norm() / best.norm()).item()
 
 
-@pytest.mark.parametrize("codec", [TopK(0.01), Sign(), Int8(), RandomK(0.05, seed=1)], ids=str)
+@pytest.mark.parametrize("codec", [TopK(0.05), Sign(), Int8(), RandomK(0.05, seed=1)], ids=str)
 def test_a_quadratic_is_solved_with_it(codec: Codec) -> None:
     assert distance(None) < 0.02
     assert distance(codec) < 0.1
 
 
 def test_topk_and_sign_are_visibly_worse_without_it() -> None:
-    for codec in (TopK(0.01), Sign()):
+    for codec in (TopK(0.05), Sign()):
         assert distance(codec, enabled=False) > 3 * distance(codec)
         assert distance(codec, enabled=False) > 0.2

@@ -62,7 +62,8 @@ def record_of(frame: Frame, *payload: bytes | memoryview) -> bytes:
 )
 def test_records_come_out_as_they_were_written(sizes: list[int], most: int) -> None:
     if most < 1000:
-        sizes = [min(size, LARGE + 1) for size in sizes[:2]]
+        # Large payloads in bytes one by one would show no more than in a few of them at a time.
+        sizes = [min(size, LARGE + 1 if most == 17 else 300) for size in sizes[:2]]
     reading = Reading()
     whole = b"".join(record(number, bytes([number]) * size) for number, size in enumerate(sizes))
     reading.feed(whole + HEADER.pack(END, 0, 5, 0), most)

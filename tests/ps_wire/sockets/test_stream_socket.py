@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ps_wire.shared_memory.connection import UnixSocket
 from ps_wire.sockets.stream_socket import StreamSocket, joined
 from ps_wire.sockets.tcp_socket import TcpSocket
+from tests.cases import case
 
 IOV_MAX = 1024
 
@@ -52,15 +53,13 @@ async def carried(writes: list[list[bytes]], kind: type[StreamSocket] = UnixSock
 
 
 @pytest.mark.parametrize("kind", [StreamSocket, UnixSocket])
-@pytest.mark.parametrize("count", [IOV_MAX - 1, IOV_MAX, IOV_MAX + 1, 5000])
-@pytest.mark.parametrize("nbytes", [1, 64, 4096, 4097, 9000])
-async def test_more_pieces_than_the_kernel_takes_at_once_arrive(
-    count: int, nbytes: int, kind: type[StreamSocket]
-) -> None:
-    if count * nbytes > 1 << 24:
-        count = IOV_MAX + 1
-    pieces = [bytes([number % 251]) * nbytes for number in range(count)]
-    assert await carried([pieces], kind) == b"".join(pieces)
+@pytest.mark.parametrize("nbytes", [1, 64, 4096, 4097])
+async def test_more_pieces_than_the_kernel_takes_at_once_arrive(nbytes: int, kind: type[StreamSocket]) -> None:
+    # Those that are not joined with others are as many at the kernel; of small ones it takes many to be too many.
+    for count in (IOV_MAX - 1, IOV_MAX, IOV_MAX + 1, *([5000] if nbytes <= 64 else [])):
+        pieces = [bytes([number % 251]) * nbytes for number in range(count)]
+        with case(count):
+            assert await carried([pieces], kind) == b"".join(pieces)
 
 
 @given(

@@ -155,7 +155,10 @@ def test_the_last_user_does_not_cancel_what_the_next_one_begins() -> None:
 
 
 PROGRAM = """
-import asyncio, atexit, os, threading
+import asyncio, atexit, os, sys, threading, types
+# Without its package, which imports torch.
+sys.modules["trainer_client"] = types.ModuleType("trainer_client")
+sys.modules["trainer_client"].__path__ = ["trainer_client"]
 atexit.register(lambda: print("ended", here.loop.is_closed()))  # the last, because it is the first here
 from trainer_client.client.portal import Portal
 
