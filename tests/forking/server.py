@@ -37,7 +37,10 @@ SLOW: Final = (
 
 MORE: Final = {
     "examples": ("sklearn.datasets", "matplotlib.pyplot", "rich.progress", "numba"),
-    "benchmarks": ("torch.distributed.rpc", "matplotlib.pyplot", "rich.progress", "numba"),
+    "benchmarks": (
+        *("torch.distributed.rpc", "torch.distributed.optim"),
+        *("matplotlib.pyplot", "rich.progress", "numba"),
+    ),
 }
 """What programs of these packages import besides; it is imported when the first of them is to run."""
 
