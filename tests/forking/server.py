@@ -5,7 +5,7 @@ python -m tests.forking.server CONTROL LISTENER
 Both arguments are descriptors of sockets. Requests are packets, `Request`, with the descriptors of the child.
 
 - Those that arrive at CONTROL are JSON. They have one descriptor more: a pipe in which this process writes the number
-  of the child, and its exit code once it has ended. When CONTROL is closed, this process ends, and the children with it.
+  of the child, and its exit code once it has ended. When CONTROL is closed, this process ends, and the children do.
 - Those that arrive at a connection to LISTENER come from a `launcher`, which has `marshal` built in. Its packets that
   follow are numbers of signals for the child, and the answer is the exit code. When the connection is closed, the child
   is killed.
