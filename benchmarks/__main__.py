@@ -27,7 +27,7 @@ from benchmarks import (
     steady_picture,
 )
 from benchmarks.fleet import SIDES, Fleet, certificates, takes_part
-from benchmarks.harness import Settings, measure
+from benchmarks.harness import QUICK_PACE, Settings, measure
 from benchmarks.options import Rounds
 from benchmarks.process import ChildFailed, Children
 from benchmarks.report import Report
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(chosen: argparse.Namespace, console: Console) -> tuple[list[Report], Report]:
     rows: list[Row] = chosen.rows
-    settings = Settings(chosen.rounds, 0.1 if chosen.quick else 1.0)
+    settings = Settings(chosen.rounds, QUICK_PACE if chosen.quick else 1.0)
     reports: list[Report] = []
     beside: Report = {}
     with (
@@ -90,7 +90,7 @@ def _run(chosen: argparse.Namespace, console: Console) -> tuple[list[Report], Re
             shown.say(f"starting {_count(shape.owners, 'owner')} and {_count(shape.trainers, 'trainer')} of each side")
             _start(fleets)
             if shape.durable:
-                beside["flush_ms"] = flush.measure(Path(scratch), times=3 if chosen.quick else flush.TIMES)
+                beside["flush_ms"] = flush.measure(Path(scratch), times=1 if chosen.quick else flush.TIMES)
             if shape.tls:
                 beside["cipher_gb_s"] = ciphers.measure(certificates(Path(scratch)))
             for row in members:

@@ -21,6 +21,9 @@ T = TypeVar("T")
 STEADY_ROUNDS: Final = 5
 """Most turns of each side in a steady row."""
 
+QUICK_PACE: Final = 0.025
+"""The pace of `--quick`."""
+
 RTOL: Final = 1e-4
 ATOL: Final = 1e-5
 """Tolerance for parameters, losses and outputs against local torch, because sums may be in another order."""

@@ -39,8 +39,8 @@ from ps_wire.runtime import latency
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _PACKAGES: Final = tuple(f"{_ROOT / name}/" for name in ("ps_wire", "ps_service", "trainer_client"))
 Loss = Callable[[Tensor, Tensor], Tensor]
-_WARM_UP: Final = 150
-_RECORDED: Final = 101
+_WARM_UP: Final = 50
+_RECORDED: Final = 60
 """Passes."""
 
 

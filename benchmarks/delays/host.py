@@ -15,6 +15,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import astuple, replace
+from functools import cache
 from time import perf_counter
 from typing import Any, Final
 
@@ -138,7 +139,7 @@ async def _steps(address: str, depth: int, seconds: float) -> dict[str, Any]:
     """Steps of one loop over a table and a net of this process, with look-ups `depth` batches in advance."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(FULL.dim, NET_WIDTH), nn.ReLU(), nn.Linear(NET_WIDTH, 1))
-    batches = itertools.cycle(ids for ids, _ in data.table_bags(replace(FULL, bags=NET_BAGS)))
+    batches = itertools.cycle(_ids())
     async with tc.connect(address, shared_memory=False, timeout=60) as ps:
         items = await ps.table("items", FULL.dim, tc.tables.RowWiseAdagrad(lr=0.01))
         opt = await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.01)
@@ -153,6 +154,12 @@ async def _steps(address: str, depth: int, seconds: float) -> dict[str, Any]:
                 elif done > WARM_UP and perf_counter() - began > seconds:
                     break
     return {"per_second": (done - WARM_UP) / (perf_counter() - began)}
+
+
+@cache
+def _ids() -> list[Tensor]:
+    """The ids of each batch of `_steps`."""
+    return [ids for ids, _ in data.table_bags(replace(FULL, bags=NET_BAGS))]
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from benchmarks import machine, options
 from benchmarks.fleet import LOCAL, OURS, OURS_TCP, Fleet
-from benchmarks.harness import Settings, measure
+from benchmarks.harness import QUICK_PACE, Settings, measure
 from benchmarks.options import Rounds
 from benchmarks.peers import report
 from benchmarks.peers.environments import Environment, NotInstalled, prepare
@@ -87,7 +87,7 @@ def _run(
     chosen: argparse.Namespace, environments: Sequence[Environment], missing: dict[str, str], console: Console
 ) -> list[Report]:
     rows: list[Row] = chosen.rows
-    settings = Settings(chosen.rounds, 0.1 if chosen.quick else 1.0)
+    settings = Settings(chosen.rounds, QUICK_PACE if chosen.quick else 1.0)
     reports: list[Report] = []
     with (
         tempfile.TemporaryDirectory(prefix="peers-") as scratch,

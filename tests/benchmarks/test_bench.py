@@ -77,7 +77,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def check_steady(row: dict[str, Any]) -> None:
     """All sides took the steps that the row says, and each has a median, a range, and a ratio to ours."""
     sides = {"ours", "ours_tcp", "torch_rpc", "torch_rpc_tcp", "bare", "local"}
-    assert set(row["per_turn"].items()) == {(side, 40) for side in sides}
+    assert set(row["per_turn"].items()) == {(side, 10) for side in sides}
     assert row["range"].keys() == sides and row["against"].keys() == sides - {"ours"}
     assert all(row["range"][side][0] <= row[side] <= row["range"][side][1] for side in sides)
     assert all(each["min"] <= each["median"] <= each["max"] for each in row["against"].values())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import PurePath
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.forking.process import Forking
 
 MOST_CALLS = {
     "NeuMF, owner": 220,
@@ -22,11 +21,12 @@ TORCHS = "[the module's forward]"
 
 
 @pytest.fixture(scope="module")
-def walk() -> str:
+def walk(forking: Forking) -> str:
     """What the command prints."""
-    # Not forked: with the autograd functions of the tests' modules, no backward of an own class runs on the event loop.
-    command = [sys.executable, "-m", "benchmarks.walk", "--functions"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout
+    with forking.start("tests.benchmarks.walking", "--functions") as process:
+        printed = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return printed
 
 
 def test_few_functions_run_for_a_pass(walk: str) -> None:

@@ -93,10 +93,10 @@ class Starter:
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with 800 digits to train on and 100 held out."""
+    """A directory with 400 digits to train on and 100 held out."""
     folder = tmp_path_factory.mktemp("few")
     digits = data.load_small()
-    write_idx(folder, "train", digits.train[:800])
+    write_idx(folder, "train", digits.train[:400])
     write_idx(folder, "t10k", digits.held_out[:100])
     return folder
 
@@ -139,9 +139,9 @@ async def test_trains_evaluates_and_cleans_up(start: Starter, few: Path, tmp_pat
     out = tmp_path / "short"
     report = Report.read(out / "demo.json")
     assert report.trainers == 2
-    # 400 digits for each trainer.
-    assert [len(losses) for losses in report.loss] == [80, 80]
-    assert report.steps == 160
+    # 200 digits for each trainer.
+    assert [len(losses) for losses in report.loss] == [40, 40]
+    assert report.steps == 80
     assert report.steps_per_second == pytest.approx(report.steps / report.seconds)
     assert 0.3 < report.accuracy <= 1
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
@@ -155,13 +155,13 @@ async def test_trains_evaluates_and_cleans_up(start: Starter, few: Path, tmp_pat
 
 @pytest.mark.usefixtures("forked_programs")
 async def test_no_step_is_lost_when_the_owner_is_killed(start: Starter, few: Path, tmp_path: Path) -> None:
-    demo = await start("--data", str(few), "--batch-size", "5", "--lr", "0.02", "--chaos", "0.3", "--kills", "2")
+    demo = await start("--data", str(few), "--batch-size", "5", "--lr", "0.02", "--chaos", "0.15", "--kills", "2")
     assert await demo.finish() == 0, demo.output
     report = ChaosReport.read(tmp_path / "chaos.json")
     # Each trainer that trains at that time pauses. A busy machine may not have begun by the first.
     assert len(report.kills) == 2 and len(report.pauses) <= 4
-    assert [len(each) for each in report.loss] == [len(each) for each in report.times] == [160, 160]
-    assert report.version == report.steps == 320, "each acknowledged step is applied, and once"
+    assert [len(each) for each in report.loss] == [len(each) for each in report.times] == [80, 80]
+    assert report.version == report.steps == 160, "each acknowledged step is applied, and once"
     assert report.repeated <= 4
     for (at, back), (following, _) in pairwise([*report.kills, [report.seconds, 0.0]]):
         assert 0 < at < back < following
@@ -189,8 +189,15 @@ async def test_a_signal_in_the_middle_leaves_nothing(start: Starter, few: Path, 
     assert_closed(demo.port)
 
 
-async def test_ctrl_c_while_the_owner_starts_leaves_nothing(start: Starter) -> None:
-    # Processes that are not forked take long to start.
+@pytest.mark.usefixtures("forked_programs")
+async def test_ctrl_c_while_the_owner_starts_leaves_nothing(
+    start: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The example is forked, but what it starts itself never gets as far as serving.
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 1000\n")
+    slow.chmod(0o700)
+    monkeypatch.setenv("FORKING_LAUNCHER", str(slow))
     demo = await start()
     await demo.read_until("ps0 starts")
     demo.process.send_signal(signal.SIGINT)

@@ -43,7 +43,7 @@ def test_the_report_is_plain_json(tmp_path: Path) -> None:
     assert len(fields["loss"]) == fields["trainers"]
 
 
-@pytest.mark.parametrize(("trainers", "wrong"), [(1, 0), (2, 1), (9, 40)])
+@pytest.mark.parametrize(("trainers", "wrong"), [(1, 0), (9, 40)])
 def test_the_picture_is_a_png_of_the_promised_size(tmp_path: Path, trainers: int, wrong: int) -> None:
     held_out = data.load().held_out[:80]
     predictions = held_out.labels.clone()

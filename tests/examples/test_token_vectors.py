@@ -138,7 +138,7 @@ async def test_one_trainer_with_two_owners_is_one_process_with_torch(pair: tc.Cl
 async def test_what_comes_rarely_has_no_row(pair: tc.Client) -> None:
     settings = Settings(dim=8, sightings=5, max_rows=80, batch_size=32)
     vocabulary = Vocabulary(Counter({f"n{number}": 1 + 4000 // (1 + number) for number in range(400)}))
-    text = np.random.default_rng(0).choice(vocabulary.ids, 1000, p=vocabulary.counts / vocabulary.counts.sum())
+    text = np.random.default_rng(0).choice(vocabulary.ids, 300, p=vocabulary.counts / vocabulary.counts.sum())
     vectors = await Vectors.attach(pair, settings)
     for step, batch in enumerate(Pairs([text], vocabulary, 0, settings.batch_size, threshold=1.0).batches(0)):
         await vectors.learn(batch)
@@ -163,7 +163,7 @@ def test_neighbours_are_by_direction() -> None:
 @pytest.mark.usefixtures("forked_programs")
 def test_the_program_shows_neighbours(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.token_vectors", "--source", str(standard_library() / "http")]
-    command += ["--epochs", "1", "--batch-size", "256", "--sightings", "3", "--max-rows", "500", "--dim", "16"]
+    command += ["--epochs", "1", "--batch-size", "512", "--sightings", "3", "--max-rows", "500", "--dim", "16"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, "--out", str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120

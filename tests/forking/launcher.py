@@ -4,14 +4,16 @@ python -IS launcher.py ARGUMENTS
 
 The process that starts it sees a process that takes signals and ends, as with `python ARGUMENTS`. It has modules and
 the processes of `multiprocessing` forked. A real interpreter runs everything else.
+
+It imports what is built in only: `signal`, `socket` and `json` take longer than all else that it does.
 """
 
 from __future__ import annotations
 
-import json
+import _signal
+import _socket
+import marshal
 import os
-import signal
-import socket
 import sys
 
 REAL = ("benchmarks.leash",)
@@ -20,7 +22,7 @@ REAL = ("benchmarks.leash",)
 SPAWNED = "from multiprocessing.spawn import "
 """With this begins the program of a process of `multiprocessing`."""
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM)
+FORWARDED = (_signal.SIGINT, _signal.SIGTERM)
 
 
 def program(arguments: list[str]) -> list[str]:
@@ -54,7 +56,7 @@ def main() -> None:
     if not arguments:
         os.execv(python, [python, *sys.argv[1:]])
     inherited = descriptors()
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     server.connect(os.environ["FORKING_ADDRESS"])
     request = {
         "program": arguments,
@@ -64,18 +66,19 @@ def main() -> None:
         "launcher": os.getpid(),
         "network": os.readlink("/proc/self/ns/net"),
     }
-    socket.send_fds(server, [json.dumps(request).encode()], inherited)
+    rights = b"".join(number.to_bytes(4, sys.byteorder) for number in inherited)
+    server.sendmsg([marshal.dumps(request)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
     # Not before: what comes first is the request. A signal ends this process until then, and the program with it.
     for number in FORWARDED:
-        signal.signal(number, lambda number, _: server.send(number.to_bytes(4, "little")))
+        _signal.signal(number, lambda number, _: server.send(number.to_bytes(4, "little")))
     # So that the other ends of pipes notice the end of the program.
     for number in inherited:
         os.close(number)
     report = server.recv(4)
     code = int.from_bytes(report, "little", signed=True) if report else 1
     if code < 0:
-        if -code != signal.SIGKILL:
-            signal.signal(-code, signal.SIG_DFL)
+        if -code != _signal.SIGKILL:
+            _signal.signal(-code, _signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 

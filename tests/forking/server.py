@@ -2,12 +2,13 @@
 
 python -m tests.forking.server CONTROL LISTENER
 
-Both arguments are descriptors of sockets. Requests are packets of JSON, `Request`, with the descriptors of the child.
+Both arguments are descriptors of sockets. Requests are packets, `Request`, with the descriptors of the child.
 
-- Those that arrive at CONTROL have one descriptor more: a pipe in which this process writes the number of the child,
-  and its exit code once it has ended. When CONTROL is closed, this process ends, and the children with it.
-- Those that arrive at a connection to LISTENER come from a `launcher`. Its packets that follow are numbers of signals
-  for the child, and the answer is the exit code. When the connection is closed, the child is killed.
+- Those that arrive at CONTROL are JSON. They have one descriptor more: a pipe in which this process writes the number
+  of the child, and its exit code once it has ended. When CONTROL is closed, this process ends, and the children do.
+- Those that arrive at a connection to LISTENER come from a `launcher`, which has `marshal` built in. Its packets that
+  follow are numbers of signals for the child, and the answer is the exit code. When the connection is closed, the child
+  is killed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import fcntl
 import gc
 import importlib
 import json
+import marshal
 import multiprocessing
 import os
 import runpy
@@ -37,7 +39,10 @@ SLOW: Final = (
 
 MORE: Final = {
     "examples": ("sklearn.datasets", "matplotlib.pyplot", "rich.progress", "numba"),
-    "benchmarks": ("torch.distributed.rpc", "matplotlib.pyplot", "rich.progress", "numba"),
+    "benchmarks": (
+        *("torch.distributed.rpc", "torch.distributed.optim"),
+        *("matplotlib.pyplot", "rich.progress", "numba"),
+    ),
 }
 """What programs of these packages import besides; it is imported when the first of them is to run."""
 
@@ -130,7 +135,7 @@ class Server:
         elif child is not None:
             os.kill(child, int.from_bytes(message, "little"))
         else:
-            request: Request = json.loads(message)
+            request: Request = marshal.loads(message)
             if (child := self._fork(request, descriptors)) == 0:
                 return request
             self._launchers[launcher] = child
