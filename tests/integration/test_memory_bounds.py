@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 
 import pytest
 import torch
@@ -11,18 +12,13 @@ import torch
 import trainer_client as tc
 from ps_wire.limits import MIB
 from ps_wire.status import OwnerStatus
+from tests.conftest import OwnerProcess
+from tests.forking.process import Forking
 from tests.integration.test_idle_memory import shared
-from tests.owner_processes import StartOwner, owner_processes
 from tests.transports import TRANSPORTS
 
 # Eight MiB.
 SHAPE = (32 * 1024, 64)
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[StartOwner]:
-    async with owner_processes() as start:
-        yield start
 
 
 async def passes(ps: tc.Client, net: tc.RemoteModule, count: int) -> int:
@@ -35,29 +31,35 @@ async def passes(ps: tc.Client, net: tc.RemoteModule, count: int) -> int:
     return (await ps.status()).resident_bytes
 
 
-async def test_many_backwards_in_one_pass_hold_the_memory_of_one(start: StartOwner) -> None:
-    # What is freed goes back to the system at once, so that only what is held is measured.
-    owner = await start("--name", "ps0", MALLOC_MMAP_THRESHOLD_=str(MIB))
-    async with tc.connect(owner.address) as ps:
+@pytest.fixture
+async def mapping_owner(forking: Forking) -> AsyncIterator[str]:
+    """The address of an owner from which what is freed goes to the system at once: only what is held is measured."""
+    command = ("tests.integration.prepared_owner", "mappings", "--listen", "127.0.0.1:0")
+    async with aclosing(await forking.begin(*command)) as process:
+        yield (await process.stdout.readline()).decode().split()[-1]
+
+
+async def test_many_backwards_in_one_pass_hold_the_memory_of_one(mapping_owner: str) -> None:
+    async with tc.connect(mapping_owner) as ps:
         net = await ps.module(torch.nn.Linear, 64, 64)
         # Waits for what an owner imports for its first optimizer beside its start: some 100 MiB.
         await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
         async with ps.context():
-            few = await passes(ps, net, 5)
-            many = await passes(ps, net, 20)
-    # Their outputs alone would be 160 MiB.
-    assert many - few < 80 * MIB
+            few = await passes(ps, net, 3)
+            many = await passes(ps, net, 12)
+    # Their outputs alone would be 96 MiB.
+    assert many - few < 48 * MIB
 
 
 async def burst(address: str, transport: str) -> tc.Client:
-    """Twenty requests and answers of 8 MiB, five at a time, and six passes; gives the client, which stays open."""
+    """Ten requests and answers of 8 MiB, five at a time, and three passes; gives the client, which stays open."""
     ps = await tc.connect(address, **TRANSPORTS[transport])
     same = await ps.module(torch.nn.Identity)
     x = torch.ones(SHAPE)
-    for _ in range(4):
+    for _ in range(2):
         await asyncio.gather(*(same(x) for _ in range(5)))
     net = await ps.module(torch.nn.Linear, 64, 64)
-    for _ in range(6):
+    for _ in range(3):
         async with ps.context() as ctx:
             await ctx.backward((await net(x)).sum())
     return ps
@@ -71,14 +73,13 @@ async def status_when(ps: tc.Client, so: Callable[[OwnerStatus], bool]) -> Owner
     return status
 
 
-async def test_an_idle_owner_gives_back_the_memory_of_a_burst(start: StartOwner) -> None:
-    owner = await start("--name", "ps0")
-    async with tc.connect(owner.address) as ps:
+async def test_an_idle_owner_gives_back_the_memory_of_a_burst(owner_process: OwnerProcess) -> None:
+    async with tc.connect(owner_process.address) as ps:
         net = await ps.module(torch.nn.Linear, 1, 1)
         await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
         before = (await ps.status()).resident_bytes
         left = shared()  # by other tests in this process
-        clients = [await burst(owner.address, transport) for transport in TRANSPORTS]
+        clients = [await burst(owner_process.address, transport) for transport in TRANSPORTS]
         # Five seconds without large messages are enough, however long this machine takes for them.
         now = await status_when(
             ps, lambda now: now.resident_bytes - before < 150 * MIB and now.shared_bytes == 0 and shared() <= left
