@@ -113,8 +113,7 @@ async def test_pushes_go_on_after_owners_have_restarted(
     async with AsyncExitStack() as stack:
         one = await pusher(stack, places, policy)
         net, opt = local(one)
-        xs = batches(3)
-        for x in xs:
+        for x in batches(2):
             assert await one.step(x) is not None
             learn(net, opt, x)
             await same_everywhere(one, net)
