@@ -12,9 +12,9 @@ import torch
 import trainer_client as tc
 from ps_wire.limits import MIB
 from ps_wire.status import OwnerStatus
-from tests.conftest import OwnerProcess
 from tests.forking.process import Forking
 from tests.integration.test_idle_memory import shared
+from tests.owner_processes import StartOwner, owner_processes
 from tests.transports import TRANSPORTS
 
 # Eight MiB.
@@ -52,14 +52,14 @@ async def test_many_backwards_in_one_pass_hold_the_memory_of_one(mapping_owner: 
 
 
 async def burst(address: str, transport: str) -> tc.Client:
-    """Ten requests and answers of 8 MiB, five at a time, and three passes; gives the client, which stays open."""
+    """Twenty requests and answers of 8 MiB, five at a time, and six passes; gives the client, which stays open."""
     ps = await tc.connect(address, **TRANSPORTS[transport])
     same = await ps.module(torch.nn.Identity)
     x = torch.ones(SHAPE)
-    for _ in range(2):
+    for _ in range(4):
         await asyncio.gather(*(same(x) for _ in range(5)))
     net = await ps.module(torch.nn.Linear, 64, 64)
-    for _ in range(3):
+    for _ in range(6):
         async with ps.context() as ctx:
             await ctx.backward((await net(x)).sum())
     return ps
@@ -73,13 +73,20 @@ async def status_when(ps: tc.Client, so: Callable[[OwnerStatus], bool]) -> Owner
     return status
 
 
-async def test_an_idle_owner_gives_back_the_memory_of_a_burst(owner_process: OwnerProcess) -> None:
-    async with tc.connect(owner_process.address) as ps:
+@pytest.fixture
+async def start() -> AsyncIterator[StartOwner]:
+    async with owner_processes() as start:
+        yield start
+
+
+async def test_an_idle_owner_gives_back_the_memory_of_a_burst(start: StartOwner) -> None:
+    owner = await start("--name", "ps0")
+    async with tc.connect(owner.address) as ps:
         net = await ps.module(torch.nn.Linear, 1, 1)
         await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
         before = (await ps.status()).resident_bytes
         left = shared()  # by other tests in this process
-        clients = [await burst(owner_process.address, transport) for transport in TRANSPORTS]
+        clients = [await burst(owner.address, transport) for transport in TRANSPORTS]
         # Five seconds without large messages are enough, however long this machine takes for them.
         now = await status_when(
             ps, lambda now: now.resident_bytes - before < 150 * MIB and now.shared_bytes == 0 and shared() <= left
