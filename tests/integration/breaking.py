@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -85,20 +86,36 @@ class BreakAt:
         return self.fault if self.hit else Fault.NONE
 
 
+def faults_at(place: Place, turn: int) -> list[Fault]:
+    """What happens to a packet in one of three turns, which together have every fault at every packet.
+
+    In each turn, each request also runs without being answered: that is the hardest.
+    """
+    first = zlib.crc32(f"{place.direction} {place.kind}".encode())
+    fault = FAULTS[(first + turn + (1 if place.earlier else 0)) % len(FAULTS)]
+    unanswered = [Fault.CUT_AFTER] if place.direction is Direction.TO_OWNER else []
+    return list(dict.fromkeys([fault, *unanswered]))
+
+
 async def same_wherever_it_breaks(
-    job: Callable[[Plan], Awaitable[Any]], fault: Fault, direction: Direction | None = None, kinds: Sequence[str] = ()
+    job: Callable[[Plan], Awaitable[Any]],
+    fault: Fault | int,
+    direction: Direction | None = None,
+    kinds: Sequence[str] = (),
 ) -> None:
     """Asserts that a job has the same result wherever its stream breaks.
 
     Args:
         job: Runs with a plan of faults, and returns what is to be the same.
-        fault: What happens to one packet.
+        fault: What happens to one packet. A number: what happens in that turn of `faults_at`.
         direction: Of the packets; None for both.
         kinds: Of the packets, of which each breaks once; none for the first and the last packet of every kind.
     """
     found = Found()
     expected = await job(found)
-    plans = [BreakAt(fault, place) for place in found.places(kinds) if direction in (None, place.direction)]
+    places = [place for place in found.places(kinds) if direction in (None, place.direction)]
+    faults = {place: faults_at(place, fault) if isinstance(fault, int) else [fault] for place in places}
+    plans = [BreakAt(each, place) for place in places for each in faults[place]]
     for plan, result in zip(plans, await asyncio.gather(*map(job, plans)), strict=True):
         assert result == expected, plan
     first = [plan for plan in plans if not plan.place.earlier and (kinds or plan.place.kind not in OWN_ACCORD)]

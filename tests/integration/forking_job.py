@@ -23,8 +23,8 @@ import trainer_client as tc
 
 COUNTER = "tests.hosted_models.Counter"
 
-BATCHES = 48
-"""For each client and each transport: 192 in all, from 2 forked workers at a time."""
+BATCHES = 32
+"""For each client and each transport: 128 in all, from 2 forked workers at a time."""
 
 SOON = 20.0
 """Seconds in which a child is told that it can do nothing: less than any time-out, however slow the machine."""

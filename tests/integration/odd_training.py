@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +12,6 @@ from torch import nn
 
 import trainer_client as tc
 from ps_service.engine import Engine
-from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from tests import (
     hooked_modules,
@@ -22,6 +21,7 @@ from tests import (
     restructuring_modules,
     stateful_modules,
 )
+from tests.allowed import allowed
 from tests.training import same_gradients, same_state, twin
 
 MODELS = "tests.odd_modules"
@@ -39,13 +39,7 @@ MODULES = [
 @asynccontextmanager
 async def training() -> AsyncIterator[tuple[Server, tc.Client]]:
     """An owner of modules that are unusual, and a trainer."""
-    server = Server(
-        Engine(
-            "ps0",
-            AllowList(MODULES),
-            threads=8,
-        )
-    )
+    server = Server(Engine("ps0", allowed(*MODULES), threads=4))
     await server.start()
     try:
         async with tc.connect(server.address) as ps:
@@ -54,13 +48,17 @@ async def training() -> AsyncIterator[tuple[Server, tc.Client]]:
         await server.stop()
 
 
-async def beside_local(cls: str, args: tuple[Any, ...], passes: int = 3, models: ModuleType = odd_modules) -> None:
-    """Trains a few passes and compares every gradient and every parameter.
+async def beside_local(
+    cls: str, args: tuple[Any, ...], passes: int = 3, models: ModuleType = odd_modules, ps: tc.Client | None = None
+) -> None:
+    """Trains a few passes and compares every gradient and every parameter; by itself, if no trainer is given.
 
     Raises:
         AssertionError: Something differs.
     """
-    async with training() as (_, ps):
+    async with AsyncExitStack() as stack:
+        if ps is None:
+            _, ps = await stack.enter_async_context(training())
         net = await ps.module(f"{models.__name__}.{cls}", *args)
         local = await twin(net, getattr(models, cls)(*args))
         await train_both(ps, net, local, passes)

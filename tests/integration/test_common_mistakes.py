@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 import pytest
+import pytest_asyncio
 import torch
 from torch.nn import functional as F
 
 import trainer_client as tc
 from ps_service.server import Server
+from tests.training import training
 
 
 class World(NamedTuple):
@@ -29,8 +31,15 @@ class World(NamedTuple):
     table: tc.Table
 
 
-@pytest.fixture
-async def world(ps: tc.Client) -> AsyncIterator[World]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def beginner() -> AsyncIterator[tc.Client]:
+    async with training() as (_, ps):
+        yield ps
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def world(beginner: tc.Client) -> AsyncIterator[World]:
+    ps = beginner
     net = await ps.module("torch.nn.Linear", 4, 3, name="net")
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
     table = await ps.table("users", dim=2, max_rows=4)
@@ -234,6 +243,7 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
 ]
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(("mistake", "error", "text"), [row[1:] for row in MISTAKES], ids=[row[0] for row in MISTAKES])
 async def test_a_mistake_is_answered(world: World, mistake: Mistake, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=re.escape(text)) as caught:
@@ -265,6 +275,7 @@ async def test_an_error_of_the_own_step_shows_the_own_lines_and_few_of_ours(ps: 
     assert "in own_error" in "".join(traceback.format_exception(caught.value)) and _lines_of_ours(caught.value) <= 15
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_an_error_that_is_read_twice_has_the_lines_of_each_reading_only(world: World) -> None:
     failed = world.net(torch.ones(2, 5))
     lengths = []
@@ -301,6 +312,7 @@ async def test_tracebacks_of_the_blocking_client_are_short(owner: Server) -> Non
     assert max(lines) <= 15, lines
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_traceback_of_a_hosted_module_has_its_own_lines(world: World) -> None:
     with pytest.raises(tc.errors.RemoteError) as caught:
         await world.net(torch.ones(2, 5))
@@ -326,6 +338,7 @@ async def test_a_backward_of_calls_that_were_not_recorded_says_where_they_are(ps
                 await ctx.backward(loss, step=opt if step else None)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_refused_local_steps_leave_no_optimizer_behind(world: World) -> None:
     replica, other = await world.net.replica(), torch.optim.SGD(torch.nn.Linear(2, 2).parameters())
     with pytest.raises(tc.errors.InvalidArgumentError, match="steps no parameter of the replica"):
@@ -334,6 +347,7 @@ async def test_refused_local_steps_leave_no_optimizer_behind(world: World) -> No
         await world.ps.attach("left-over")
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_policy_that_is_none_leaves_no_rows_behind(world: World) -> None:
     with pytest.raises(tc.errors.InvalidArgumentError, match="a policy is one of"):
         await world.ps.table("q", dim=4, policy="sync")  # type: ignore[arg-type]

@@ -6,8 +6,7 @@ import asyncio
 import os
 import re
 import resource
-import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 
 import pytest
 import torch
@@ -15,7 +14,9 @@ import torch
 import trainer_client as tc
 from ps_wire.shared_memory import descriptors
 from ps_wire.shared_memory.hosts import host_id
-from tests.conftest import ROOT, OwnerProcess
+from tests.conftest import OwnerProcess
+from tests.forking.process import Forking
+from tests.integration.prepared_owner import DESCRIPTORS
 from tests.integration.support import COUNTER
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="descriptors are counted on Linux")
@@ -72,16 +73,12 @@ async def test_an_owner_without_descriptors_refuses_new_trainers_and_says_why(ow
             assert await (await ps.create(COUNTER)).add() == 1
 
 
-async def test_serve_may_open_as_many_as_the_system_allows() -> None:
-    command = f"ulimit -Sn 200; exec {sys.executable} -m ps_service serve --listen 127.0.0.1:0"
-    process = await asyncio.create_subprocess_exec("sh", "-c", command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
-    try:
-        assert process.stdout is not None and b"is serving on" in await process.stdout.readline()
+async def test_serve_may_open_as_many_as_the_system_allows(forking: Forking) -> None:
+    command = ("tests.integration.prepared_owner", "descriptors", "--listen", "127.0.0.1:0")
+    async with aclosing(await forking.begin(*command)) as process:
+        assert b"is serving on" in await process.stdout.readline()
         soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
-        assert soft == hard != 200
-    finally:
-        process.kill()
-        await process.wait()
+        assert soft == hard != DESCRIPTORS
 
 
 def test_a_shortage_is_told_before_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,10 +131,18 @@ def close(found: nn.Module, expected: nn.Module) -> None:
         torch.testing.assert_close(mine, theirs, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("compress", [None, Choice(tc.codecs.TopK(0.2), min_numel=0)], ids=["whole", "top-k"])
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("inner", [sgd, adamw])
-@pytest.mark.parametrize("method", [tc.LocalSGD(4), tc.DiLoCo(4), tc.DiLoCo(3, lr=0.5, momentum=0.0)], ids=str)
+TOP, PLAIN = Choice(tc.codecs.TopK(0.2), min_numel=0), tc.DiLoCo(3, lr=0.5, momentum=0.0)
+
+
+# Each two values of different parameters meet.
+@pytest.mark.parametrize(
+    ("method", "inner", "count", "compress"),
+    [
+        *((tc.LocalSGD(4), sgd, 2, None), (tc.LocalSGD(4), adamw, 3, TOP)),
+        *((tc.DiLoCo(4), sgd, 3, TOP), (tc.DiLoCo(4), adamw, 2, None)),
+        *((PLAIN, sgd, 2, TOP), (PLAIN, adamw, 3, None)),
+    ],
+)
 async def test_rounds_equal_the_algorithm_written_out(
     method: tc.LocalSGD | tc.DiLoCo, inner: Inner, count: int, compress: Choice | None
 ) -> None:

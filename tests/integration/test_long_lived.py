@@ -222,7 +222,7 @@ def no_records(caplog: pytest.LogCaptureFixture) -> None:
 async def test_short_sessions_leave_nothing_behind() -> None:
     async with in_memory(Limits(lease_seconds=0.0)) as owner, tc.connect(owner.connector()) as watch:
         sweep = owner.servicer.session_handlers.sweep
-        await Visitors(owner.engine, owner.connector, watch, sweep).nothing_grew(48, 144)
+        await Visitors(owner.engine, owner.connector, watch, sweep).nothing_grew(32, 96)
 
 
 @pytest.mark.usefixtures("no_samples", "no_records")

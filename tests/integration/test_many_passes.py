@@ -16,7 +16,7 @@ from ps_wire.shared_memory import connection
 from ps_wire.shared_memory.hosts import host_id
 from tests.conftest import StartOwner
 from tests.integration.support import COUNTER
-from tests.transports import TRANSPORTS, over_each
+from tests.transports import TRANSPORTS
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
 
@@ -58,8 +58,10 @@ async def test_a_pass_needs_none_of_the_program_s_threads(ps: tc.Client) -> None
         await asyncio.gather(*blocked)
 
 
-@over_each
-@pytest.mark.parametrize("numbers", [1, 16, 700])
+@pytest.mark.parametrize(
+    ("transport", "numbers"),
+    [*(("shared_memory", numbers) for numbers in (1, 16, 700)), ("direct", 1), ("direct", 700), ("grpc", 16)],
+)
 async def test_thousands_of_tensors_that_fit_into_no_segment_arrive(
     start_owner: StartOwner, transport: str, numbers: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 
 import pytest
 import torch
@@ -11,18 +12,13 @@ import torch
 import trainer_client as tc
 from ps_wire.limits import MIB
 from ps_wire.status import OwnerStatus
+from tests.forking.process import Forking
 from tests.integration.test_idle_memory import shared
 from tests.owner_processes import StartOwner, owner_processes
 from tests.transports import TRANSPORTS
 
 # Eight MiB.
 SHAPE = (32 * 1024, 64)
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[StartOwner]:
-    async with owner_processes() as start:
-        yield start
 
 
 async def passes(ps: tc.Client, net: tc.RemoteModule, count: int) -> int:
@@ -35,18 +31,24 @@ async def passes(ps: tc.Client, net: tc.RemoteModule, count: int) -> int:
     return (await ps.status()).resident_bytes
 
 
-async def test_many_backwards_in_one_pass_hold_the_memory_of_one(start: StartOwner) -> None:
-    # What is freed goes back to the system at once, so that only what is held is measured.
-    owner = await start("--name", "ps0", MALLOC_MMAP_THRESHOLD_=str(MIB))
-    async with tc.connect(owner.address) as ps:
+@pytest.fixture
+async def mapping_owner(forking: Forking) -> AsyncIterator[str]:
+    """The address of an owner from which what is freed goes to the system at once: only what is held is measured."""
+    command = ("tests.integration.prepared_owner", "mappings", "--listen", "127.0.0.1:0")
+    async with aclosing(await forking.begin(*command)) as process:
+        yield (await process.stdout.readline()).decode().split()[-1]
+
+
+async def test_many_backwards_in_one_pass_hold_the_memory_of_one(mapping_owner: str) -> None:
+    async with tc.connect(mapping_owner) as ps:
         net = await ps.module(torch.nn.Linear, 64, 64)
         # Waits for what an owner imports for its first optimizer beside its start: some 100 MiB.
         await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
         async with ps.context():
-            few = await passes(ps, net, 5)
-            many = await passes(ps, net, 20)
-    # Their outputs alone would be 160 MiB.
-    assert many - few < 80 * MIB
+            few = await passes(ps, net, 3)
+            many = await passes(ps, net, 12)
+    # Their outputs alone would be 96 MiB.
+    assert many - few < 48 * MIB
 
 
 async def burst(address: str, transport: str) -> tc.Client:
@@ -69,6 +71,12 @@ async def status_when(ps: tc.Client, so: Callable[[OwnerStatus], bool]) -> Owner
         while not so(status := await ps.status()):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
     return status
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[StartOwner]:
+    async with owner_processes() as start:
+        yield start
 
 
 async def test_an_idle_owner_gives_back_the_memory_of_a_burst(start: StartOwner) -> None:

@@ -15,7 +15,7 @@ from torch import nn, optim
 import trainer_client as tc
 from tests.training import same, same_state, training
 
-STEPS = 8
+STEPS = 6
 CLASSES = 3
 
 OPTIMIZERS: dict[str, tuple[type[optim.Optimizer], dict[str, Any]]] = {

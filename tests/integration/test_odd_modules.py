@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.server import Server
 from tests import odd_modules, odd_structure, parameter_modules
 from tests.integration.odd_training import MODELS, beside_local, train_both, training
 from tests.training import apart, hosted_value, pins, same_gradients, twin
@@ -16,9 +17,10 @@ from tests.training import apart, hosted_value, pins, same_gradients, twin
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("way", odd_structure.WAYS)
-async def test_whatever_leads_to_a_parameter_is_followed(way: str) -> None:
-    await beside_local("Odd", (way,), models=odd_structure)
+async def test_whatever_leads_to_a_parameter_is_followed(unusual: tuple[Server, tc.Client], way: str) -> None:
+    await beside_local("Odd", (way,), models=odd_structure, ps=unusual[1])
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -6,19 +6,21 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.server import Server
 from tests import odd_modules, parameter_modules
 from tests.integration.odd_training import beside_local, training
 
 MARKED = "tests.parameter_modules.Marked"
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     "way",
     ["", "counted", "added", "set", "removed", "mean", "parameter of a copy", "copied", "module", "parameter made"],
     ids=lambda way: way or "read",
 )
-async def test_attributes_are_found_and_kept(way: str) -> None:
-    await beside_local("Marked", (way,), models=parameter_modules)
+async def test_attributes_are_found_and_kept(unusual: tuple[Server, tc.Client], way: str) -> None:
+    await beside_local("Marked", (way,), models=parameter_modules, ps=unusual[1])
 
 
 async def test_an_attribute_in_the_memory_of_a_parameter_is_refused() -> None:

@@ -17,7 +17,7 @@ from torch import nn
 
 import trainer_client as tc
 from tests.graph_models import DTYPE, SIZE, Mix, Spoils
-from tests.training import same, same_gradients, training, twin
+from tests.training import same, same_gradients, twin
 
 GRAPHS = 30
 ROWS = 3
@@ -110,34 +110,34 @@ def here(program: Program, modules: list[nn.Module], leaves: list[torch.Tensor])
     return values
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("seed", range(GRAPHS))
-async def test_values_and_gradients_are_those_of_local_torch(seed: int) -> None:
+async def test_values_and_gradients_are_those_of_local_torch(both: tc.Client, seed: int) -> None:
     program = Program(seed)
     torch.manual_seed(seed)
-    async with training(*(f"ps{number}" for number in range(program.owners))) as (_, ps):
-        handles, twins = [], []
-        for number, owner in program.modules:
-            kind = KINDS[number]
-            given = {"torch.nn.Linear": (SIZE, SIZE), "torch.nn.Bilinear": (SIZE, SIZE, SIZE)}.get(kind.cls, ())
-            dtypes = {"dtype": DTYPE} if given else {}
-            handles.append(await ps.module(kind.cls, *given, owner=f"ps{owner}", **dtypes))
-            twins.append(await twin(handles[-1], kind.make()))
-        leaves = [torch.randn(ROWS, SIZE, dtype=DTYPE, requires_grad=wanted) for wanted in program.leaves]
-        copies = [leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in leaves]
-        wanted = here(program, twins, copies)
-        async with ps.context() as ctx:
-            found = await remote(program, handles, leaves)
-            for number, (value, other) in enumerate(zip(found, wanted, strict=True)):
-                same(value.detach(), other.detach(), f"seed {seed}, value {number}")
-                assert value.requires_grad == other.requires_grad, f"seed {seed}, value {number}"
-            possible = [place for place, value in enumerate(wanted) if value.requires_grad]
-            for retain in (True, False) if program.retained else (False,):
-                places = program.rng.sample(possible, min(program.roots, len(possible)))
-                gradients = [torch.randn(ROWS, SIZE, dtype=DTYPE) for _ in places]
-                if not places:
-                    continue
-                await ctx.backward([found[place] for place in places], gradients, retain_graph=retain)
-                torch.autograd.backward([wanted[place] for place in places], gradients, retain_graph=retain)
-                pairs = list(zip(handles, twins, strict=True))
-                local = {f"leaf {number}": pair for number, pair in enumerate(zip(leaves, copies, strict=True))}
-                await same_gradients(ctx, pairs, local, f"seed {seed}: ")
+    handles, twins = [], []
+    for number, owner in program.modules:
+        kind = KINDS[number]
+        given = {"torch.nn.Linear": (SIZE, SIZE), "torch.nn.Bilinear": (SIZE, SIZE, SIZE)}.get(kind.cls, ())
+        dtypes = {"dtype": DTYPE} if given else {}
+        handles.append(await both.module(kind.cls, *given, owner=f"ps{owner}", **dtypes))
+        twins.append(await twin(handles[-1], kind.make()))
+    leaves = [torch.randn(ROWS, SIZE, dtype=DTYPE, requires_grad=wanted) for wanted in program.leaves]
+    copies = [leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in leaves]
+    wanted = here(program, twins, copies)
+    async with both.context() as ctx:
+        found = await remote(program, handles, leaves)
+        for number, (value, other) in enumerate(zip(found, wanted, strict=True)):
+            same(value.detach(), other.detach(), f"seed {seed}, value {number}")
+            assert value.requires_grad == other.requires_grad, f"seed {seed}, value {number}"
+        possible = [place for place, value in enumerate(wanted) if value.requires_grad]
+        for retain in (True, False) if program.retained else (False,):
+            places = program.rng.sample(possible, min(program.roots, len(possible)))
+            gradients = [torch.randn(ROWS, SIZE, dtype=DTYPE) for _ in places]
+            if not places:
+                continue
+            await ctx.backward([found[place] for place in places], gradients, retain_graph=retain)
+            torch.autograd.backward([wanted[place] for place in places], gradients, retain_graph=retain)
+            pairs = list(zip(handles, twins, strict=True))
+            local = {f"leaf {number}": pair for number, pair in enumerate(zip(leaves, copies, strict=True))}
+            await same_gradients(ctx, pairs, local, f"seed {seed}: ")

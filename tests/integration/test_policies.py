@@ -19,6 +19,7 @@ from tests.optimizer_models import Pausing
 from tests.training import apart, owners, same_state
 from tests.waiting import until
 from trainer_client.optimizers import parts
+from trainer_client.session import waits
 from trainer_client.session.stepped import Stepped
 
 
@@ -182,7 +183,10 @@ async def test_the_error_of_a_time_out_names_the_trainer_it_waits_for(monkeypatc
 
 
 @pytest.mark.parametrize("members", [1, 2])
-async def test_a_step_that_waits_says_for_whom_while_it_waits(caplog: pytest.LogCaptureFixture, members: int) -> None:
+async def test_a_step_that_waits_says_for_whom_while_it_waits(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, members: int
+) -> None:
+    monkeypatch.setattr(waits, "_SECONDS", 0.1)
     async with trainers(members, tc.policies.Sync(2)) as (server, (one, *others)):
         late = [server.engine.sessions.describe(other.client.trainer) for other in others] or ["more trainers to join"]
         step = asyncio.create_task(one.step(batches(1)[0]))

@@ -20,9 +20,9 @@ def learn(net: nn.Module, opt: optim.Optimizer, x: torch.Tensor, factor: float =
     opt.step()
 
 
-@pytest.mark.parametrize("joined", [False, True], ids=["step by itself", "step with the backward"])
-@pytest.mark.parametrize("reduce", ["mean", "sum"])
-@pytest.mark.parametrize("places", [2, 3])
+@pytest.mark.parametrize(
+    ("places", "reduce", "joined"), [(2, "mean", False), (2, "sum", True), (3, "mean", True), (3, "sum", False)]
+)
 async def test_sync_steps_are_those_of_one_process_with_the_whole_batch(places: int, reduce: str, joined: bool) -> None:
     async with trainers(3, tc.policies.Sync(3, reduce), places) as (servers, group):  # type: ignore[arg-type]
         net, opt = await local(group[0])

@@ -22,7 +22,7 @@ from torch import nn
 import trainer_client as tc
 from tests import graph_models
 from tests.graph_models import DTYPE, SIZE
-from tests.training import same, same_gradients, training, twin
+from tests.training import same, same_gradients, twin
 
 GRAPHS = 40
 BATCH, ROWS = 3, 6
@@ -206,32 +206,32 @@ _OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("seed", range(GRAPHS))
-async def test_gradients_are_those_of_local_autograd(seed: int) -> None:
+async def test_gradients_are_those_of_local_autograd(both: tc.Client, seed: int) -> None:
     program = Program(seed)
     torch.manual_seed(seed)
-    async with training(*(f"ps{number}" for number in range(program.owners))) as (_, ps):
-        pairs = [await _pair(ps, *module) for module in program.modules]
-        local = nn.Sequential(nn.Linear(SIZE, SIZE, dtype=DTYPE), nn.Tanh())
-        leaves = [torch.randn(BATCH, SIZE, dtype=DTYPE, requires_grad=wanted) for wanted in program.leaves]
-        ids = torch.randint(0, ROWS, (BATCH,))
-        there = Run(program, leaves, ids, [handle for handle, _ in pairs], local, remote=True)
-        copies = [leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in leaves]
-        here = Run(program, copies, ids, [module for _, module in pairs], copy.deepcopy(local), remote=False)
-        await here.forward()
-        async with ps.context() as ctx:
-            await there.forward()
-            for number, (value, wanted) in enumerate(zip(there.values, here.values, strict=True)):
-                same(value.detach(), wanted.detach(), f"seed {seed}, value {number}")
-                assert value.requires_grad == wanted.requires_grad, f"seed {seed}, value {number}"
-            for number, (places, gradients, retain) in enumerate(_passes(program, here.values)):
-                await ctx.backward([there.values[place] for place in places], gradients, retain_graph=retain)
-                torch.autograd.backward([here.values[place] for place in places], gradients, retain_graph=retain)
-                ours = [*leaves, *local.parameters()]
-                twins = [*copies, *here.local.parameters()]
-                tensors = {f"local tensor {n}": pair for n, pair in enumerate(zip(ours, twins, strict=True))}
-                await same_gradients(ctx, pairs, tensors, f"seed {seed}, pass {number}: ")
-        assert all(leaf.grad is None for leaf in (*leaves, *local.parameters()))
+    pairs = [await _pair(both, *module) for module in program.modules]
+    local = nn.Sequential(nn.Linear(SIZE, SIZE, dtype=DTYPE), nn.Tanh())
+    leaves = [torch.randn(BATCH, SIZE, dtype=DTYPE, requires_grad=wanted) for wanted in program.leaves]
+    ids = torch.randint(0, ROWS, (BATCH,))
+    there = Run(program, leaves, ids, [handle for handle, _ in pairs], local, remote=True)
+    copies = [leaf.detach().clone().requires_grad_(leaf.requires_grad) for leaf in leaves]
+    here = Run(program, copies, ids, [module for _, module in pairs], copy.deepcopy(local), remote=False)
+    await here.forward()
+    async with both.context() as ctx:
+        await there.forward()
+        for number, (value, wanted) in enumerate(zip(there.values, here.values, strict=True)):
+            same(value.detach(), wanted.detach(), f"seed {seed}, value {number}")
+            assert value.requires_grad == wanted.requires_grad, f"seed {seed}, value {number}"
+        for number, (places, gradients, retain) in enumerate(_passes(program, here.values)):
+            await ctx.backward([there.values[place] for place in places], gradients, retain_graph=retain)
+            torch.autograd.backward([here.values[place] for place in places], gradients, retain_graph=retain)
+            ours = [*leaves, *local.parameters()]
+            twins = [*copies, *here.local.parameters()]
+            tensors = {f"local tensor {n}": pair for n, pair in enumerate(zip(ours, twins, strict=True))}
+            await same_gradients(ctx, pairs, tensors, f"seed {seed}, pass {number}: ")
+    assert all(leaf.grad is None for leaf in (*leaves, *local.parameters()))
 
 
 def test_the_graphs_have_everything() -> None:

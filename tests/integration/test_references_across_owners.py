@@ -37,6 +37,7 @@ async def nothing_is_held(watching: tc.Client) -> bool:
         first, second = await asyncio.gather(watching.status("ps0"), watching.status("ps1"))
         if not (first.references or second.references or first.borrowed or second.borrowed):
             return True
+        await asyncio.sleep(0.01)
     return False
 
 

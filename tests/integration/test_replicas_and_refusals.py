@@ -76,35 +76,34 @@ def push(net: tc.RemoteModule, opt: tc.DistributedOptimizer, gradients: Any, **f
 GOOD = [torch.ones(8, 8), torch.ones(8)]
 
 
-@pytest.mark.parametrize(
-    ("gradients", "positions", "steps", "why"),
-    [
-        ([torch.ones(8, 8), torch.ones(9)], [0, 1], [0, 0], "gradient of 'layers.0.bias' does not fit"),
-        ([torch.ones(8, 8), torch.ones(8).double()], [0, 1], [0, 0], "'layers.0.bias' does not fit.*float64"),
-        ([torch.ones(8, 8), "x"], [0, 1], [0, 0], "'layers.0.bias' is a str"),
-        ([torch.ones(8, 8), torch.ones(9).to_sparse()], [0, 1], [0, 0], "'layers.0.bias' does not fit"),
-        (GOOD, [0, 0], [0, 0], "twice"),
-        (GOOD, [0, 99], [0, 0], "does not have"),
-        (GOOD, [0], [0, 0], "for each a position"),
-        (GOOD, [0, 1], [0], "for each a position"),
-        ("x", [0, 1], [0, 0], "list of gradients"),
-        ([torch.ones(8, 8), Encoded("fp16", {}, (torch.ones(9).half(),))], [0, 1], [0, 0], "does not fit"),
-        ([torch.ones(8, 8), Encoded("no such", {}, ())], [0, 1], [0, 0], "no codec 'no such'"),
-    ],
-)
+BAD: list[tuple[Any, list[int], list[int], str]] = [
+    ([torch.ones(8, 8), torch.ones(9)], [0, 1], [0, 0], "gradient of 'layers.0.bias' does not fit"),
+    ([torch.ones(8, 8), torch.ones(8).double()], [0, 1], [0, 0], "'layers.0.bias' does not fit.*float64"),
+    ([torch.ones(8, 8), "x"], [0, 1], [0, 0], "'layers.0.bias' is a str"),
+    ([torch.ones(8, 8), torch.ones(9).to_sparse()], [0, 1], [0, 0], "'layers.0.bias' does not fit"),
+    (GOOD, [0, 0], [0, 0], "twice"),
+    (GOOD, [0, 99], [0, 0], "does not have"),
+    (GOOD, [0], [0, 0], "for each a position"),
+    (GOOD, [0, 1], [0], "for each a position"),
+    ("x", [0, 1], [0, 0], "list of gradients"),
+    ([torch.ones(8, 8), Encoded("fp16", {}, (torch.ones(9).half(),))], [0, 1], [0, 0], "does not fit"),
+    ([torch.ones(8, 8), Encoded("no such", {}, ())], [0, 1], [0, 0], "no codec 'no such'"),
+]
+"""Gradients, positions and steps of pushes, and why each is refused."""
+
+
 @pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=["plain", "sync"])
-async def test_a_push_that_does_not_fit_is_one_error_and_changes_nothing(
-    policy: tc.policies.Policy | None, gradients: Any, positions: list[int], steps: list[int], why: str
-) -> None:
+async def test_a_push_that_does_not_fit_is_one_error_and_changes_nothing(policy: tc.policies.Policy | None) -> None:
     async with joined() as (server, (ps,)):
         net = await ps.module(Wide, 8, name="net", seed=1)
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=policy)
-        before = bits(await net.state_dict())
-        with pytest.raises(tc.errors.InvalidArgumentError, match=why):
-            await push(net, opt, gradients, positions=positions, steps=steps)
-        assert bits(await net.state_dict()) == before and hosted_optimizer(server).version == 0
-        await push(net, opt, GOOD, positions=[0, 1], steps=[0, 0])
-        assert hosted_optimizer(server).version == 1
+        for version, (gradients, positions, steps, why) in enumerate(BAD):
+            before = bits(await net.state_dict())
+            with pytest.raises(tc.errors.InvalidArgumentError, match=why):
+                await push(net, opt, gradients, positions=positions, steps=steps)
+            assert bits(await net.state_dict()) == before and hosted_optimizer(server).version == version
+            await push(net, opt, GOOD, positions=[0, 1], steps=[0, 0])
+            assert hosted_optimizer(server).version == version + 1
 
 
 async def test_a_push_needs_an_optimizer_of_the_module_on_one_owner() -> None:

@@ -22,9 +22,15 @@ from tests.waiting import until
 PLACES = [("ps0", "ps1"), ("ps0", "ps0"), ("ps0", "ps1", "ps0", "ps2")]
 
 
-@pytest.mark.parametrize("places", PLACES, ids=str)
 @pytest.mark.parametrize(
-    "policy", [None, tc.policies.Sync(1), tc.policies.BoundedStaleness(3), tc.policies.Quorum(1, of=1)], ids=str
+    ("policy", "places"),
+    [
+        *((None, places) for places in PLACES),
+        *((tc.policies.Sync(1), places) for places in PLACES[1:]),
+        (tc.policies.BoundedStaleness(3), PLACES[2]),
+        (tc.policies.Quorum(1, of=1), PLACES[0]),
+    ],
+    ids=str,
 )
 async def test_pushes_train_like_local_torch(policy: tc.policies.Policy | None, places: tuple[str, ...]) -> None:
     async with pushers(1, policy, places) as (servers, (one,)):

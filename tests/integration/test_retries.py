@@ -65,7 +65,7 @@ async def test_a_stream_may_break_at_any_packet(fault: Fault, direction: Directi
     await same_wherever_it_breaks(result, fault, direction)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 async def test_a_stream_may_break_again_and_again(seed: int) -> None:
     chance = random.Random(seed)
     struck = 0
@@ -109,11 +109,12 @@ async def over(address: str, plan: Plan, transport: str) -> tuple[list[Any], int
 
 @over_each
 @pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize("fault", FAULTS)
-async def test_a_real_connection_may_break_too(fault: Fault, direction: Direction, transport: str) -> None:
+async def test_a_real_connection_may_break_too(direction: Direction, transport: str) -> None:
     async with serving() as owner:
         expected, _ = await over(owner.address, no_fault, transport)
-        for index in (0, 1, 2, 4, 7, 12, 17):
+        # Over the three transports together, every fault at every one of these packets.
+        for turn, index in enumerate((0, 1, 2, 4, 7, 12, 17), start=list(TRANSPORTS).index(transport)):
+            fault = FAULTS[turn % len(FAULTS)]
             plan = BreakOnce(fault, direction, index)
             result, connections = await over(owner.address, plan, transport)
             assert result == expected and plan.hit

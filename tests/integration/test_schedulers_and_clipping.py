@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -65,11 +64,11 @@ class Model:
 
 
 @pytest.fixture
-async def model() -> AsyncIterator[Model]:
-    async with training("ps0", "ps1") as (_, ps):
-        yield Model(ps)
+def model(both: tc.Client) -> Model:
+    return Model(both)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", SCHEDULERS)
 async def test_learning_rates_change_on_all_owners_and_here_as_they_do_in_torch(model: Model, name: str) -> None:
     cls, options = SCHEDULERS[name]
@@ -115,6 +114,7 @@ async def test_trainers_share_a_scheduler() -> None:
         assert await schedulers[1].get_last_lr() == [0.25]
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_scheduler_does_not_mind_parts_that_had_no_gradients(model: Model) -> None:
     await model.make(lr=1.0)
     scheduler = await model.ps.scheduler(lr_scheduler.ExponentialLR, model.opt, 0.5)
@@ -124,6 +124,7 @@ async def test_a_scheduler_does_not_mind_parts_that_had_no_gradients(model: Mode
     assert await scheduler.step() == [0.5]
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", SCHEDULERS)
 async def test_states_of_schedulers_are_torchs(model: Model, name: str) -> None:
     cls, options = SCHEDULERS[name]
@@ -152,6 +153,7 @@ async def test_states_of_schedulers_are_torchs(model: Model, name: str) -> None:
     assert again.last_epoch == local.last_epoch
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     "change",
     [
@@ -178,6 +180,7 @@ async def test_a_state_that_no_scheduler_has_is_refused(model: Model, change: di
     assert await scheduler.step() == [0.1]
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_an_invalid_scheduler_is_refused(model: Model) -> None:
     await model.make(lr=0.1)
     remote = await model.ps.optimizer(optim.SGD, model.nets[0].parameters(), lr=0.1)
@@ -195,6 +198,7 @@ async def test_an_invalid_scheduler_is_refused(model: Model) -> None:
     assert model.opt.local.optimizer.param_groups[0].keys() == model.local_opt.param_groups[0].keys()
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("norm_type", [2.0, 1.0, math.inf, 0.5, 3])
 @pytest.mark.parametrize("max_norm", [0.1, 1000.0], ids=["clipped", "left"])
 async def test_gradients_are_clipped_by_their_common_norm(model: Model, norm_type: float, max_norm: float) -> None:
@@ -212,6 +216,7 @@ async def test_gradients_are_clipped_by_their_common_norm(model: Model, norm_typ
     await model.compare("after the step")
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_clipping_takes_the_parameters_it_is_given(model: Model) -> None:
     await model.make(lr=0.1)
     async with model.ps.context() as ctx:
@@ -230,6 +235,7 @@ async def test_clipping_takes_the_parameters_it_is_given(model: Model) -> None:
         assert await ctx.clip_grad_norm(model.parameters(), 1.0) == 0.0
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("part", [0, 2], ids=["remote", "local"])
 async def test_powers_that_are_too_large_make_an_infinite_norm_as_in_torch(model: Model, part: int) -> None:
     await model.make(lr=0.1)
@@ -242,6 +248,7 @@ async def test_powers_that_are_too_large_make_an_infinite_norm_as_in_torch(model
         await model.compare_gradients(ctx)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 async def test_norms_that_are_no_numbers_scale_as_in_torch(model: Model, value: float) -> None:
     await model.make(lr=0.1)
@@ -272,6 +279,7 @@ async def test_gradients_as_rows_are_clipped_as_if_they_were_dense() -> None:
             same(found.to_dense(), local.weight.grad, "gradient")
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("max_norm,norm_type", [(0.0, 2.0), (-1.0, 2.0), (1.0, 0.0), (1.0, -2.0), (math.nan, 2.0)])
 async def test_norms_that_are_not_positive_are_refused(model: Model, max_norm: float, norm_type: float) -> None:
     await model.make(lr=0.1)

@@ -34,23 +34,23 @@ def _local(cls: str, args: tuple[Any, ...]) -> nn.Module:
     return made
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("make", MAKES)
-async def test_states_of_modules_go_both_ways(make: str) -> None:
+async def test_states_of_modules_go_both_ways(both: tc.Client, make: str) -> None:
     cls, args = MAKES[make]
-    async with training() as (_, ps):
-        net = await ps.module(cls, *args)
-        # From the owner, through a file, into plain torch.
-        file = io.BytesIO()
-        torch.save(await net.state_dict(), file)
-        file.seek(0)
-        local = _local(cls, args)
-        assert local.load_state_dict(torch.load(file, weights_only=True)) == ([], [])
-        assert identical(dict(local.state_dict()), await net.state_dict())
-        # And back, with other numbers.
-        other = _local(cls, args)
-        assert not identical(dict(other.state_dict()), await net.state_dict()) or make == "statistics"
-        assert await net.load_state_dict(other.state_dict()) == ([], [])
-        assert identical(dict(other.state_dict()), await net.state_dict())
+    net = await both.module(cls, *args)
+    # From the owner, through a file, into plain torch.
+    file = io.BytesIO()
+    torch.save(await net.state_dict(), file)
+    file.seek(0)
+    local = _local(cls, args)
+    assert local.load_state_dict(torch.load(file, weights_only=True)) == ([], [])
+    assert identical(dict(local.state_dict()), await net.state_dict())
+    # And back, with other numbers.
+    other = _local(cls, args)
+    assert not identical(dict(other.state_dict()), await net.state_dict()) or make == "statistics"
+    assert await net.load_state_dict(other.state_dict()) == ([], [])
+    assert identical(dict(other.state_dict()), await net.state_dict())
 
 
 async def test_tied_parameters_travel_once_and_stay_tied() -> None:
@@ -167,6 +167,7 @@ async def test_a_state_that_is_not_strict_may_have_less_and_more(strict: bool) -
             assert identical(await net.state_dict(), {**before, "bias": torch.ones(3)})
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize(
     "change",
@@ -181,25 +182,24 @@ async def test_a_state_that_is_not_strict_may_have_less_and_more(strict: bool) -
     ],
     ids=lambda change: " ".join(map(str, change)),
 )
-async def test_a_state_that_does_not_fit_changes_nothing(change: dict[str, Any], strict: bool) -> None:
-    async with training() as (_, ps):
-        net = await ps.module(f"{MODELS}.Extra", 4)
-        before = await net.state_dict()
-        with pytest.raises(tc.errors.InvalidArgumentError):
-            await net.load_state_dict({**autograd_models.Extra(4).state_dict(), **change}, strict=strict)
-        assert identical(await net.state_dict(), before)
+async def test_a_state_that_does_not_fit_changes_nothing(both: tc.Client, change: dict[str, Any], strict: bool) -> None:
+    net = await both.module(f"{MODELS}.Extra", 4)
+    before = await net.state_dict()
+    with pytest.raises(tc.errors.InvalidArgumentError):
+        await net.load_state_dict({**autograd_models.Extra(4).state_dict(), **change}, strict=strict)
+    assert identical(await net.state_dict(), before)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("state", [None, [], "weights", torch.zeros(2)])
-async def test_an_invalid_state_is_refused(state: Any) -> None:
-    async with training() as (_, ps):
-        net = await ps.module("torch.nn.Linear", 4, 3)
-        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
-        for each in (net, opt):
-            before = await each.state_dict()
-            with pytest.raises(tc.errors.InvalidArgumentError):
-                await each.load_state_dict(state)
-            assert identical(await each.state_dict(), before)
+async def test_an_invalid_state_is_refused(both: tc.Client, state: Any) -> None:
+    net = await both.module("torch.nn.Linear", 4, 3)
+    opt = await both.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    for each in (net, opt):
+        before = await each.state_dict()
+        with pytest.raises(tc.errors.InvalidArgumentError):
+            await each.load_state_dict(state)
+        assert identical(await each.state_dict(), before)
 
 
 class Spread:
@@ -251,58 +251,73 @@ class Spread:
                 same(value, wanted.state_dict()[name], f"local {name}")
 
 
-SPREADS = pytest.mark.parametrize(
-    "names,local,grouped",
-    [(("ps0",), False, False), (("ps0", "ps1"), False, True), (("ps0",), True, True), (("ps0", "ps1"), True, False)],
-    ids=["one owner", "two owners, groups", "one owner and here, groups", "two owners and here"],
-)
+SPREADS: dict[str, tuple[tuple[str, ...], bool, bool]] = {
+    "one owner": (("ps0",), False, False),
+    "two owners, groups": (("ps0", "ps1"), False, True),
+    "one owner and here, groups": (("ps0",), True, True),
+    "two owners and here": (("ps0", "ps1"), True, False),
+}
+"""The owners, whether there is a part here, and whether the parameters are in groups."""
+
+OPTIMIZERS: dict[str, tuple[type[optim.Optimizer], dict[str, Any]]] = {
+    "momentum": (optim.SGD, {"momentum": 0.9}),
+    "Adam": (optim.Adam, {"amsgrad": True}),
+    "Adagrad": (optim.Adagrad, {}),
+    "RMSprop": (optim.RMSprop, {}),
+}
 
 
-@SPREADS
+# Where the parts are does not matter to an optimizer: one of them is tried with all, the others with two.
 @pytest.mark.parametrize(
-    "cls,options",
-    [(optim.SGD, {"momentum": 0.9}), (optim.Adam, {"amsgrad": True}), (optim.Adagrad, {}), (optim.RMSprop, {})],
-    ids=["momentum", "Adam", "Adagrad", "RMSprop"],
+    ("optimizer", "spread"),
+    [
+        *(("Adam", spread) for spread in SPREADS),
+        *(
+            (name, spread)
+            for name in ("momentum", "RMSprop")
+            for spread in ("two owners, groups", "two owners and here")
+        ),
+        *(("Adagrad", spread) for spread in ("one owner", "one owner and here, groups")),
+    ],
 )
-async def test_states_of_optimizers_go_both_ways(
-    names: tuple[str, ...], local: bool, grouped: bool, cls: type[optim.Optimizer], options: dict[str, Any]
-) -> None:
+async def test_states_of_optimizers_go_both_ways(optimizer: str, spread: str) -> None:
+    (cls, options), (names, local, grouped) = OPTIMIZERS[optimizer], SPREADS[spread]
     async with training(*names) as (_, ps):
-        spread = Spread(ps, local, grouped)
-        await spread.make(cls, lr=0.1, **options)
-        assert identical(await spread.opt.state_dict(), spread.plain.state_dict())
+        parts = Spread(ps, local, grouped)
+        await parts.make(cls, lr=0.1, **options)
+        assert identical(await parts.opt.state_dict(), parts.plain.state_dict())
         for _ in range(2):
             x = torch.randn(3, 4)
-            await spread.step(x)
-            spread.plain_step(x)
-        state = await spread.opt.state_dict()
-        wanted = spread.plain.state_dict()
+            await parts.step(x)
+            parts.plain_step(x)
+        state = await parts.opt.state_dict()
+        wanted = parts.plain.state_dict()
         assert state["param_groups"] == wanted["param_groups"]
         assert state["state"].keys() == wanted["state"].keys()
         for number, entries in wanted["state"].items():
             for key, value in entries.items():
                 same(state["state"][number][key], value, f"{key} of {number}")
         # Into a new plain optimizer, which goes on like the remote one.
-        spread.plain = spread.plain_optimizer(cls, lr=0.5)
-        spread.plain.load_state_dict(state)
+        parts.plain = parts.plain_optimizer(cls, lr=0.5)
+        parts.plain.load_state_dict(state)
         x = torch.randn(3, 4)
-        await spread.step(x)
-        spread.plain_step(x)
-        await spread.compare()
+        await parts.step(x)
+        parts.plain_step(x)
+        await parts.compare()
         # And back: the remote one forgets a step and other options, and goes on like the plain one.
-        kept, modules = copy.deepcopy(spread.plain.state_dict()), [copy.deepcopy(each) for each in spread.twins]
-        await spread.step(torch.randn(3, 4))
-        await spread.opt.set_options(lr=0.7)
-        for net, module in zip(spread.nets, modules, strict=False):
+        kept, modules = copy.deepcopy(parts.plain.state_dict()), [copy.deepcopy(each) for each in parts.twins]
+        await parts.step(torch.randn(3, 4))
+        await parts.opt.set_options(lr=0.7)
+        for net, module in zip(parts.nets, modules, strict=False):
             await net.load_state_dict(module.state_dict())
-        for module, wanted_module in zip(spread.here, modules[len(names) :], strict=True):
+        for module, wanted_module in zip(parts.here, modules[len(names) :], strict=True):
             module.load_state_dict(wanted_module.state_dict())
-        await spread.opt.load_state_dict(kept)
-        assert identical(await spread.opt.state_dict(), kept)
+        await parts.opt.load_state_dict(kept)
+        assert identical(await parts.opt.state_dict(), kept)
         x = torch.randn(3, 4)
-        await spread.step(x)
-        spread.plain_step(x)
-        await spread.compare()
+        await parts.step(x)
+        parts.plain_step(x)
+        await parts.compare()
 
 
 async def test_a_state_may_move_to_other_owners() -> None:
@@ -316,6 +331,7 @@ async def test_a_state_may_move_to_other_owners() -> None:
         assert identical(await opt.state_dict(), await spread.opt.state_dict())
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("where", [0, 2, 4], ids=["first owner", "second owner", "here"])
 @pytest.mark.parametrize(
     "change",
@@ -327,20 +343,22 @@ async def test_a_state_may_move_to_other_owners() -> None:
     ],
     ids=["another shape", "another kind", "a missing entry", "no count of steps"],
 )
-async def test_a_state_that_does_not_fit_one_part_changes_none(where: int, change: Callable[[Any], Any]) -> None:
-    async with training("ps0", "ps1") as (_, ps):
-        spread = Spread(ps, True, False)
-        await spread.make(optim.Adam, lr=0.1)
-        await spread.step(torch.randn(3, 4))
-        before = await spread.opt.state_dict()
-        await spread.step(torch.randn(3, 4))
-        other = await spread.opt.state_dict()
-        change(before["state"][where])
-        with pytest.raises(tc.errors.InvalidArgumentError):
-            await spread.opt.load_state_dict(before)
-        assert identical(await spread.opt.state_dict(), other)
+async def test_a_state_that_does_not_fit_one_part_changes_none(
+    both: tc.Client, where: int, change: Callable[[Any], Any]
+) -> None:
+    spread = Spread(both, True, False)
+    await spread.make(optim.Adam, lr=0.1)
+    await spread.step(torch.randn(3, 4))
+    before = await spread.opt.state_dict()
+    await spread.step(torch.randn(3, 4))
+    other = await spread.opt.state_dict()
+    change(before["state"][where])
+    with pytest.raises(tc.errors.InvalidArgumentError):
+        await spread.opt.load_state_dict(before)
+    assert identical(await spread.opt.state_dict(), other)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     "change",
     [
@@ -358,20 +376,19 @@ async def test_a_state_that_does_not_fit_one_part_changes_none(where: int, chang
     ids=range(10),
 )
 @pytest.mark.parametrize("remote", [True, False], ids=["remote", "local"])
-async def test_a_state_of_another_form_is_refused(change: Callable[[Any], Any], remote: bool) -> None:
-    async with training() as (_, ps):
-        net = await ps.module("torch.nn.Linear", 4, 3)
-        local = nn.Linear(4, 3)
-        opt = await ps.optimizer(optim.Adam, (net if remote else local).parameters(), lr=0.1)
-        async with ps.context() as ctx:
-            x = torch.ones(1, 4)
-            await ctx.backward((await net(x) if remote else local(x)).sum())
-            await opt.step(ctx)
-        before, state = await opt.state_dict(), await opt.state_dict()
-        change(state)
-        with pytest.raises(tc.errors.InvalidArgumentError):
-            await opt.load_state_dict(state)
-        assert identical(await opt.state_dict(), before)
+async def test_a_state_of_another_form_is_refused(both: tc.Client, change: Callable[[Any], Any], remote: bool) -> None:
+    net = await both.module("torch.nn.Linear", 4, 3)
+    local = nn.Linear(4, 3)
+    opt = await both.optimizer(optim.Adam, (net if remote else local).parameters(), lr=0.1)
+    async with both.context() as ctx:
+        x = torch.ones(1, 4)
+        await ctx.backward((await net(x) if remote else local(x)).sum())
+        await opt.step(ctx)
+    before, state = await opt.state_dict(), await opt.state_dict()
+    change(state)
+    with pytest.raises(tc.errors.InvalidArgumentError):
+        await opt.load_state_dict(state)
+    assert identical(await opt.state_dict(), before)
 
 
 async def _pass(ps: tc.Client, opt: tc.DistributedOptimizer, net: tc.RemoteModule, x: torch.Tensor) -> None:

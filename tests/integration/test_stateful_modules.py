@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.server import Server
 from tests.integration.odd_training import train_both, training
 from tests.stateful_modules import SIZE, WAYS, Recurrent
 from tests.training import pins, twin
@@ -17,48 +18,57 @@ REFUSED = r"forward of an anonymous .*Recurrent has computed with .* earlier cal
 X = torch.arange(3.0 * SIZE).reshape(3, SIZE) / 10
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("way", "use"), [*((way, "detach") for way in WAYS), *(("attribute", use) for use in USES[1:]), ("list", "detach_")]
 )
-async def test_a_state_without_its_history_is_that_of_the_last_call(way: str, use: str) -> None:
-    async with training() as (server, ps):
-        net = await ps.module(f"{MODELS}.Recurrent", way, use)
-        local = await twin(net, Recurrent(way, use))
-        await train_both(ps, net, local, passes=4)
-        assert torch.equal(await net.state(), local.state())
-        assert pins(server) == 0
+async def test_a_state_without_its_history_is_that_of_the_last_call(
+    unusual: tuple[Server, tc.Client], way: str, use: str
+) -> None:
+    server, ps = unusual
+    net = await ps.module(f"{MODELS}.Recurrent", way, use)
+    local = await twin(net, Recurrent(way, use))
+    await train_both(ps, net, local, passes=4)
+    assert torch.equal(await net.state(), local.state())
+    assert pins(server) == 0
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("way", BARE)
-async def test_a_state_with_its_history_is_refused_in_every_later_call(way: str) -> None:
-    async with training() as (server, ps):
-        net = await ps.module(f"{MODELS}.Recurrent", way, "bare")
-        async with ps.context() as ctx:
-            await ctx.backward((await net(X)).sum())
-            for _ in range(2):
-                with pytest.raises(tc.errors.InvalidArgumentError, match=REFUSED):
-                    await net(X)
-        async with ps.context():
+async def test_a_state_with_its_history_is_refused_in_every_later_call(
+    unusual: tuple[Server, tc.Client], way: str
+) -> None:
+    server, ps = unusual
+    net = await ps.module(f"{MODELS}.Recurrent", way, "bare")
+    async with ps.context() as ctx:
+        await ctx.backward((await net(X)).sum())
+        for _ in range(2):
             with pytest.raises(tc.errors.InvalidArgumentError, match=REFUSED):
                 await net(X)
-            with pytest.raises(tc.errors.InvalidArgumentError, match=r"earlier call"):
-                await net.state()
-            assert await net.has_history(), "as it has locally"
-        assert pins(server) == 0
-
-
-@pytest.mark.parametrize("way", BARE)
-async def test_a_state_with_its_history_is_free_where_nothing_is_recorded(way: str) -> None:
-    async with training() as (_, ps):
-        net = await ps.module(f"{MODELS}.Recurrent", way, "bare")
-        local = await twin(net, Recurrent(way, "bare"))
-        async with ps.context():
+    async with ps.context():
+        with pytest.raises(tc.errors.InvalidArgumentError, match=REFUSED):
             await net(X)
-        local(X)
-        with torch.no_grad():
-            assert torch.equal(await net.state(), local.state())
-            assert torch.equal(await net(X), local(X))
-            assert torch.equal(await net(X), local(X))
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"earlier call"):
+            await net.state()
+        assert await net.has_history(), "as it has locally"
+    assert pins(server) == 0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("way", BARE)
+async def test_a_state_with_its_history_is_free_where_nothing_is_recorded(
+    unusual: tuple[Server, tc.Client], way: str
+) -> None:
+    _, ps = unusual
+    net = await ps.module(f"{MODELS}.Recurrent", way, "bare")
+    local = await twin(net, Recurrent(way, "bare"))
+    async with ps.context():
+        await net(X)
+    local(X)
+    with torch.no_grad():
+        assert torch.equal(await net.state(), local.state())
+        assert torch.equal(await net(X), local(X))
+        assert torch.equal(await net(X), local(X))
 
 
 async def test_an_open_pass_keeps_its_numbers_when_a_later_call_writes_to_the_state() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from ps_wire.limits import GRPC_OPTIONS
 from ps_wire.shared_memory import peers
 from ps_wire.shared_memory.hosts import host_id
 from tests.conftest import OwnerProcess
-from tests.transports import TRANSPORTS, over_each
+from tests.transports import TRANSPORTS
 from tests.waiting import until
 from trainer_client.session import link
 from trainer_client.transport import channels, offers
@@ -41,43 +41,53 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "_OPTIONS", options)
 
 
-def states() -> tuple[list[str], Callable[[tc.ConnectionState], None]]:
-    told: list[str] = []
-    return told, lambda state: told.append(state.state)
+async def trainers(stack: AsyncExitStack, address: str) -> dict[str, tuple[tc.Client, list[str]]]:
+    """One over each transport, and what each is told of its connection."""
+    made: dict[str, tuple[tc.Client, list[str]]] = {}
+    for transport, options in TRANSPORTS.items():
+        told: list[str] = []
+        connecting = tc.connect(address, on_state=lambda state, told=told: told.append(state.state), **options)
+        made[transport] = (await stack.enter_async_context(connecting), told)
+    return made
+
+
+async def connections(ps: tc.Client) -> tuple[int, int]:
+    status = await ps.status()
+    return status.shared_memory_connections, status.direct_connections
 
 
 @pytest.mark.usefixtures("hasty")
-@over_each
-@pytest.mark.parametrize("idle", [0.0, IDLE])
-async def test_a_stopped_owner_is_noticed_and_reached_again(
-    owner_process: OwnerProcess, transport: str, idle: float
-) -> None:
-    told, on_state = states()
-    async with tc.connect(owner_process.address, on_state=on_state, **TRANSPORTS[transport]) as ps:
-        net = await ps.module("torch.nn.Linear", 4, 4, name="net")
-        status = await ps.status()
-        assert (status.shared_memory_connections, status.direct_connections) == (
-            int(transport == "shared_memory"),
-            int(transport == "direct"),
-        )
-        await asyncio.sleep(idle)  # nothing happens
-        assert told == ["connecting", "connected"]
+async def test_a_stopped_owner_is_noticed_and_reached_again(owner_process: OwnerProcess) -> None:
+    async with AsyncExitStack() as stack:
+        idle = await trainers(stack, owner_process.address)
+        nets = [await ps.module("torch.nn.Linear", 4, 4, name="net") for ps, _ in idle.values()]
+        assert await connections(idle["grpc"][0]) == (1, 1)
+        await asyncio.sleep(IDLE)  # nothing happens to these
+        busy = await trainers(stack, owner_process.address)
+        nets += [await ps.module("torch.nn.Linear", 4, 4, name="net") for ps, _ in busy.values()]
+        assert await connections(busy["grpc"][0]) == (2, 2)
+        every = [told for _, told in (*idle.values(), *busy.values())]
+        assert every == [["connecting", "connected"]] * 6
         owner_process.process.send_signal(signal.SIGSTOP)
-        waiting = net(torch.ones(4))
-        await until(lambda: told[2:] == ["disconnected"], 0.02)
+        waiting = [net(torch.ones(4)) for net in nets]
+        await until(lambda: all(told[2:] == ["disconnected"] for told in every), 0.02)
         owner_process.process.send_signal(signal.SIGCONT)
-        assert (await waiting).shape == (4,)
-        assert told[3:] == ["connected"]
+        assert [tuple((await each).shape) for each in waiting] == [(4,)] * 6
+        assert [told[3:] for told in every] == [["connected"]] * 6
 
 
 @pytest.mark.usefixtures("hasty")
-@over_each
-async def test_an_owner_that_computes_keeps_its_trainers(owner_process: OwnerProcess, transport: str) -> None:
-    told, on_state = states()
-    async with tc.connect(owner_process.address, on_state=on_state, **TRANSPORTS[transport]) as ps:
-        # One call into C that keeps Python from running, for longer than a stopped owner would be waited for.
-        await ps.call("tests.hosted_models.hold_interpreter", 4.5)
-        assert told == ["connecting", "connected"]
+async def test_an_owner_that_computes_keeps_its_trainers(owner_process: OwnerProcess) -> None:
+    async with AsyncExitStack() as stack:
+        every = await trainers(stack, owner_process.address)
+        # A call into C that keeps Python from running, for longer than a stopped owner would be waited for.
+        seconds = (4.5, 0.0, 0.0)
+        holding = [
+            ps.call("tests.hosted_models.hold_interpreter", each)
+            for (ps, _), each in zip(every.values(), seconds, strict=True)
+        ]
+        await asyncio.gather(*holding)
+        assert [told for _, told in every.values()] == [["connecting", "connected"]] * 3
 
 
 def test_the_seconds_add_up_to_fifteen() -> None:

@@ -19,7 +19,7 @@ from ps_wire.shared_memory.hosts import host_id
 from ps_wire.shared_memory.peers import PeerProcess
 from tests.forking.process import AsyncForked, Forking
 from tests.integration.support import serving
-from tests.transports import TRANSPORTS, over_each
+from tests.transports import TRANSPORTS
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
@@ -76,23 +76,21 @@ async def until_sessions(owner: Server, count: int) -> None:
     await until(lambda: len(owner.engine.sessions) == count, 0.02)
 
 
-@over_each
-async def test_a_stopped_trainer_loses_its_session_and_is_told_later(
-    forking: Forking, hasty: Server, transport: str
-) -> None:
+async def test_a_stopped_trainer_loses_its_session_and_is_told_later(forking: Forking, hasty: Server) -> None:
     engine = hasty.engine
-    async with trainer(forking, hasty, transport, "waits") as stopped:
-        assert len(engine.shared_memory) == int(transport == "shared_memory")
-        assert len(engine.direct) == int(transport == "direct")
-        assert len(engine.contexts) == 1
-        stopped.process.send_signal(signal.SIGSTOP)
+    async with AsyncExitStack() as stack:
+        every = [await stack.enter_async_context(trainer(forking, hasty, way, "waits")) for way in TRANSPORTS]
+        assert (len(engine.shared_memory), len(engine.direct), len(engine.contexts)) == (1, 1, 3)
+        for stopped in every:
+            stopped.process.send_signal(signal.SIGSTOP)
         await until_sessions(hasty, 0)
-        # Its pass, what that had pinned, and its anonymous objects.
+        # Their passes, what those had pinned, and their anonymous objects.
         assert len(engine.contexts) == 0
         assert [each.name for each in engine.registry.objects()] == ["net"]
-        stopped.process.send_signal(signal.SIGCONT)
-        assert await stopped.line() == "waited SessionLostError"
-        assert await stopped.line() == "again 4"
+        for stopped in every:
+            stopped.process.send_signal(signal.SIGCONT)
+            assert await stopped.line() == "waited SessionLostError"
+            assert await stopped.line() == "again 4"
 
 
 async def test_a_trainer_that_computes_keeps_its_session(forking: Forking, hasty: Server) -> None:

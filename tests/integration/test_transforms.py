@@ -7,6 +7,7 @@ import torch
 
 import trainer_client as tc
 from ps_service import RRef
+from ps_service.server import Server
 from tests import odd_modules, stateful_modules
 from tests.integration.odd_training import MODELS, beside_local, training
 from tests.training import apart, pins, same_gradients, twin
@@ -15,9 +16,10 @@ from tests.training import apart, pins, same_gradients, twin
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("way", ["vmap of grad", "grad of grad", "jacrev", "jacfwd", "hessian"])
-async def test_transforms_train_as_they_do_locally(way: str) -> None:
-    await beside_local("Transforming", (way,))
+async def test_transforms_train_as_they_do_locally(unusual: tuple[Server, tc.Client], way: str) -> None:
+    await beside_local("Transforming", (way,), ps=unusual[1])
 
 
 @pytest.mark.parametrize("way", ["vmap of grad", "grad of grad", "jacrev"])

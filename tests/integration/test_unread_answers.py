@@ -16,7 +16,7 @@ from tests.integration.support import HandMade
 from trainer_client.transport.grpc_stream import GrpcConnector
 from trainer_client.transport.offers import open_direct
 
-MANY = 5000
+MANY = 1500
 IN_FLIGHT = 8
 
 
