@@ -62,6 +62,7 @@ PLAIN = {
     "trainer_client/graph/current.py": SHORT,
     "trainer_client/pending.py": REPORTED,
     "trainer_client/client/portal.py": NO_THREAD,
+    "trainer_client/local_owners.py": SHORT,
     "trainer_client/rpc/agent.py": SHORT,
     "trainer_client/rpc/completions.py": NO_WORK,
     "trainer_client/rpc/futures.py": SHORT,

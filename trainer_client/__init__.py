@@ -15,6 +15,7 @@ Errors, codecs, policies, and what tables are made with stand in modules by subj
 `tc.codecs.TopK`, `tc.policies.Sync`, `tc.tables.Adagrad`.
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from ps_wire import release as _release
@@ -41,6 +42,9 @@ from trainer_client.reporting.tensorboard import TensorBoard
 from trainer_client.session.presence import ConnectionState
 from trainer_client.session.stepped import Stepped
 from trainer_client.tables.table import Table
+
+if _TYPE_CHECKING:
+    from trainer_client.local_owners import local as local
 
 __all__ = [
     "TLS",
@@ -80,7 +84,7 @@ __version__ = _release.RELEASE
 
 
 def __getattr__(name: str) -> _Any:
-    """The modules with the names of torch's, which are imported when they are first used.
+    """The modules with the names of torch's, and `local`, which are imported when they are first used.
 
     Most programs need none of them, and some need the service, or packages that may be missing.
     """
@@ -97,6 +101,16 @@ def __getattr__(name: str) -> _Any:
         import trainer_client.autograd as autograd_
 
         return autograd_
+    if name == "local":
+        try:
+            from trainer_client.local_owners import local
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"tc.local() runs owners in this process, which need {error.name}: "
+                "pip install 'torch-parameter-server[server]'"
+            ) from error
+
+        return local
     if name in {"prefetch", "table", "look_up"}:
         raise AttributeError(f"{name}() is a method of the client that connect() returns: ps.{name}(…)")
     for module in (errors, codecs, policies, tables):

@@ -36,6 +36,7 @@ class AllowList:
         self.functions = functions or TorchFunctions()
         self._functions: dict[str, Callable[..., Any]] = {}
         self._classes: dict[str, type] = {}
+        self._admitted: set[str] = set()
         self._optimizers: dict[str, type[optim.Optimizer]] = {}
         self._schedulers: dict[str, type[lr_scheduler.LRScheduler]] = {}
         self._add_torch()
@@ -63,12 +64,28 @@ class AllowList:
         if not _is_offered(value):
             raise ValueError(f"{value!r} is decorated with neither @hosted nor @remote")
         for name in {name_of(value), *names}:
-            if inspect.isclass(value) and is_hosted(value):
-                self._enter(name, value)
-            else:
+            if inspect.isclass(value) and not is_hosted(value):
                 self._functions[name] = value
-            if inspect.isclass(value):
                 self._enter_methods(name, value)
+            else:
+                self._list(value, name)
+
+    def admit(self, value: type | Callable[..., Any], name: str) -> None:
+        """Lists a class and its remote methods, or a function, under a name of its own only. It need not be marked: for
+        what the program hands over that the owner runs in."""
+        self._admitted.add(name)
+        self._list(value, name)
+
+    def one_name_of(self, cls: type, name: str) -> str:
+        """The same for all names that a listed class has."""
+        return name if name in self._admitted else name_of(cls)
+
+    def _list(self, value: type | Callable[..., Any], name: str) -> None:
+        if inspect.isclass(value):
+            self._enter(name, value)
+            self._enter_methods(name, value)
+        else:
+            self._functions[name] = value
 
     def function(self, name: str) -> Callable[..., Any]:
         """The function of that name, which may also be a method of a hosted class or its constructor."""

@@ -20,7 +20,6 @@ from ps_service.training.creation import create_optimizer, create_scheduler
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import policies
 from ps_wire.codec.messages import messages_in
-from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
 from ps_wire.refs import Ref
 from ps_wire.v1 import operations_pb2 as pb
@@ -188,8 +187,7 @@ def _known(table: Mapping[int, T], number: int, what: str) -> T:
 def _fingerprint(ctx: RequestContext, cls: type, request: Any, arguments: Mapping[str, Any]) -> Fingerprint:
     same = type(request)()
     same.CopyFrom(request)
-    # Several names may refer to one class.
-    same.class_name = name_of(cls)
+    same.class_name = ctx.engine.allowlist.one_name_of(cls, request.class_name)
     for field in _NOT_COMPARED:
         if field in same.DESCRIPTOR.fields_by_name:
             same.ClearField(field)

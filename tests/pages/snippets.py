@@ -69,6 +69,11 @@ class Page:
                 found.append(Snippet(line, each[4], int(each[1] or 1), "" if file is None else file[1], each[2] or ""))
         return found
 
+    @property
+    def files(self) -> set[str]:
+        """The names of the modules that it shows."""
+        return {each.file for each in self.snippets() if each.file}
+
     def commands(self, first: str) -> list[str]:
         """The console commands of the block whose first command begins with `first`, without comments."""
         for each in _BLOCK.finditer(self._text):

@@ -17,6 +17,7 @@ APART = {"README.md", "other-languages.md", "production.md", "ray.md"}
 
 GUIDE = sorted(f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md") if path.name not in APART)
 PAGES = [*GUIDE, "docs/recovery.md", "docs/coming-from-torch-rpc.md", "docs/compression.md"]
+TESTS = ("conftest", "test_")
 BY_HAND = "ps-service serve --name ps0"
 
 
@@ -39,7 +40,7 @@ async def owners_of(page: Page, start: Start, folder: Path) -> list[str]:
     """The addresses of two owners of one group, which import the modules of the page."""
     page.write_files(folder, [])
     programs = {name for each in page.snippets() for name, *_ in each.programs}
-    modules = sorted({each.file for each in page.snippets() if each.file} - programs | set())
+    modules = sorted(each for each in page.files - programs if not each.startswith(TESTS))
     offered = [flag for name in modules for flag in ("--import", name)]
     listen = ("--listen", "127.0.0.1:0", *offered)
     first = await serving(start, "--name", "ps0", "--directory", "self", "--data-dir", "kept/ps0", *listen)
@@ -54,6 +55,8 @@ async def run_all(page: Page, addresses: list[str], start: Start, folder: Path) 
     assert told.count("ran the snippet in line") == sum(each.runs for each in page.snippets())
     programs = [program for each in page.snippets() for program in each.programs]
     started = [await start("tests.pages.program", *program) for program in programs]
+    if any(each.startswith(TESTS) for each in page.files):
+        started.append(await start("pytest", "-q", "-p", "no:cacheprovider"))
     await asyncio.gather(*map(end_of, started))
 
 

@@ -87,11 +87,14 @@ def allowing(offers: Iterable[Offer]) -> AllowList:
 
     with suppress(ValueError):  # it need not define anything that others may call
         allowed.add(program)
-    for offer in (*current.offers, *offers):
-        if isinstance(offer, str):
-            allowed.add(importlib.import_module(offer))
-        elif isinstance(offer, ModuleType):
+    for offer in map(imported, (*current.offers, *offers)):
+        if isinstance(offer, ModuleType):
             allowed.add(offer)
         else:
             allowed.allow(offer)
     return allowed
+
+
+def imported(offer: Offer) -> ModuleType | type | Callable[..., Any]:
+    """What is offered; a module instead of its name. Raises `ImportError`."""
+    return importlib.import_module(offer) if isinstance(offer, str) else offer
